@@ -1,0 +1,3 @@
+.PHONY: build test demo
+build: ; CGO_ENABLED=0 go build -trimpath -o bin/shoal ./cmd/shoal
+test: ; go test ./...
