@@ -1,0 +1,80 @@
+//go:build !linux
+
+package arena
+
+import (
+	"context"
+	"errors"
+)
+
+// ErrUnsupported says why arenas exist on Linux only.
+var ErrUnsupported = errors.New("arena: jobs run on Linux: this system has no memfd, eventfd and seals")
+
+// MaxMessage is the largest message on the control socket, in bytes.
+const MaxMessage = 64 << 10
+
+// Segment is shared memory with a fixed size.
+type Segment struct{ Mem []byte }
+
+// NewSegment fails here.
+func NewSegment(string, int64) (*Segment, error) { return nil, ErrUnsupported }
+
+// OpenSegment fails here.
+func OpenSegment(int) (*Segment, error) { return nil, ErrUnsupported }
+
+// FD is no descriptor.
+func (s *Segment) FD() int { return -1 }
+
+// Close does nothing.
+func (s *Segment) Close() error { return nil }
+
+// Bell wakes a parked thread of another process.
+type Bell struct{}
+
+// NewBell fails here.
+func NewBell() (*Bell, error) { return nil, ErrUnsupported }
+
+// OpenBell returns a bell that cannot ring.
+func OpenBell(int) *Bell { return &Bell{} }
+
+// FD is no descriptor.
+func (b *Bell) FD() int { return -1 }
+
+// Ring does nothing.
+func (b *Bell) Ring() {}
+
+// Wait fails here.
+func (b *Bell) Wait() error { return ErrUnsupported }
+
+// Park fails here.
+func (b *Bell) Park(*Conn) error { return ErrUnsupported }
+
+// Close does nothing.
+func (b *Bell) Close() error { return nil }
+
+// Listener accepts workers.
+type Listener struct{}
+
+// Listen fails here.
+func Listen(string) (*Listener, error) { return nil, ErrUnsupported }
+
+// Accept fails here.
+func (l *Listener) Accept() (*Conn, error) { return nil, ErrUnsupported }
+
+// Close does nothing.
+func (l *Listener) Close() error { return nil }
+
+// Conn is a control socket.
+type Conn struct{}
+
+// Dial fails here.
+func Dial(context.Context, string) (*Conn, error) { return nil, ErrUnsupported }
+
+// Send fails here.
+func (c *Conn) Send(any, ...int) error { return ErrUnsupported }
+
+// Receive fails here.
+func (c *Conn) Receive([]byte) ([]byte, []int, error) { return nil, nil, ErrUnsupported }
+
+// Close does nothing.
+func (c *Conn) Close() error { return nil }

@@ -1,0 +1,71 @@
+package arena
+
+import (
+	"fmt"
+	"io"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bell wakes a parked thread of another process: an eventfd.
+type Bell struct{ fd int }
+
+// NewBell makes a bell.
+func NewBell() (*Bell, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("arena: eventfd: %w", err)
+	}
+	return &Bell{fd}, nil
+}
+
+// OpenBell takes over a bell that arrived as a descriptor.
+func OpenBell(fd int) *Bell { return &Bell{fd} }
+
+// FD is the descriptor to hand over or to poll.
+func (b *Bell) FD() int { return b.fd }
+
+// Ring wakes whoever waits, now or next.
+func (b *Bell) Ring() {
+	one := [8]byte{1}
+	for {
+		// The counter can only overflow after 2^64 rings without a wait; other errors mean a closed bell.
+		if _, err := unix.Write(b.fd, one[:]); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// Wait parks the thread until the bell rings. Several rings count as one.
+func (b *Bell) Wait() error {
+	var count uint64
+	buf := (*[8]byte)(unsafe.Pointer(&count))[:]
+	for {
+		_, err := unix.Read(b.fd, buf)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// Close frees the descriptor.
+func (b *Bell) Close() error { return unix.Close(b.fd) }
+
+// Park waits until the bell rings, or until the other side of the socket hangs up: then it returns io.EOF.
+func (b *Bell) Park(c *Conn) error {
+	fds := [2]unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN}, {Fd: int32(c.fd), Events: unix.POLLRDHUP}}
+	for {
+		_, err := unix.Poll(fds[:], -1)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return fmt.Errorf("arena: poll: %w", err)
+		case fds[0].Revents != 0:
+			return b.Wait()
+		default:
+			return io.EOF
+		}
+	}
+}

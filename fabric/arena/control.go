@@ -1,0 +1,116 @@
+package arena
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Control is a control block: the slots of one worker, mapped by the worker and by the agent.
+type Control struct {
+	mem []byte
+}
+
+// InitControl writes the header of a fresh, zeroed control block.
+func InitControl(mem []byte, rank int) *Control {
+	le := binary.LittleEndian
+	le.PutUint32(mem[offVersion:], Protocol)
+	le.PutUint32(mem[offSlots:], Slots)
+	le.PutUint32(mem[offSlotBytes:], SlotBytes)
+	le.PutUint32(mem[offRank:], uint32(rank))
+	c := &Control{mem}
+	c.word32(offAgentParked).Store(1) // until the engine looks, a call must ring
+	c.word64(offMagic).Store(magic)
+	return c
+}
+
+// OpenControl checks the header of a control block that an agent made.
+func OpenControl(mem []byte) (*Control, error) {
+	le := binary.LittleEndian
+	if len(mem) < ControlBytes || le.Uint64(mem) != magic {
+		return nil, fmt.Errorf("arena: this is no control block of shoal")
+	}
+	if v := le.Uint32(mem[offVersion:]); v != Protocol {
+		return nil, fmt.Errorf("arena: the agent speaks protocol %d, this program %d: use the same version of shoal on both sides", v, Protocol)
+	}
+	if s, b := le.Uint32(mem[offSlots:]), le.Uint32(mem[offSlotBytes:]); s != Slots || b != SlotBytes {
+		return nil, fmt.Errorf("arena: %d slots of %d bytes, expected %d of %d", s, b, Slots, SlotBytes)
+	}
+	return &Control{mem}, nil
+}
+
+func (c *Control) word64(off int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(&c.mem[off]))
+}
+
+func (c *Control) word32(off int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&c.mem[off]))
+}
+
+func (c *Control) slot(ticket uint64) []byte {
+	off := headerBytes + int((ticket-1)%Slots)*SlotBytes
+	return c.mem[off : off+SlotBytes : off+SlotBytes]
+}
+
+// Tail is the number of calls that the worker has submitted: the ticket of the newest.
+func (c *Control) Tail() uint64 { return c.word64(offTail).Load() }
+
+// SetTail publishes every descriptor up to ticket t.
+func (c *Control) SetTail(t uint64) { c.word64(offTail).Store(t) }
+
+// AgentParked reports whether a submission must ring the agent's bell.
+func (c *Control) AgentParked() bool { return c.word32(offAgentParked).Load() != 0 }
+
+// SetAgentParked is stored by the agent before it looks a last time and parks.
+func (c *Control) SetAgentParked(parked bool) { c.word32(offAgentParked).Store(flag(parked)) }
+
+// WorkerParked reports whether a completion must ring the worker's bell.
+func (c *Control) WorkerParked() bool { return c.word32(offWorkerParked).Load() != 0 }
+
+// SetWorkerParked is stored by the worker before it looks a last time and parks.
+func (c *Control) SetWorkerParked(parked bool) { c.word32(offWorkerParked).Store(flag(parked)) }
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Write stores a descriptor in its slot; SetTail publishes it.
+func (c *Control) Write(d *Descriptor) { d.Encode(c.slot(d.Ticket)) }
+
+// Read copies the descriptor of a ticket out of the shared memory, once, and decodes the copy.
+func (c *Control) Read(ticket uint64, d *Descriptor) {
+	var private [descriptorBytes]byte
+	copy(private[:], c.slot(ticket))
+	d.Decode(&private)
+}
+
+// Complete ends a call; text explains a failure and is cut to what a slot holds.
+func (c *Control) Complete(ticket uint64, s Status, text string) {
+	slot := c.slot(ticket)
+	if s == Failed {
+		n := copy(slot[offErrText:], text)
+		binary.LittleEndian.PutUint32(slot[offErrLen:], uint32(n))
+	}
+	(*atomic.Uint64)(unsafe.Pointer(&slot[offCompletion])).Store(ticket<<8 | uint64(s))
+}
+
+// Completion returns how the call of a ticket ended; 0 while it runs.
+func (c *Control) Completion(ticket uint64) Status {
+	slot := c.slot(ticket)
+	w := (*atomic.Uint64)(unsafe.Pointer(&slot[offCompletion])).Load()
+	if w>>8 != ticket {
+		return 0
+	}
+	return Status(w)
+}
+
+// ErrorText is why the call of a ticket failed.
+func (c *Control) ErrorText(ticket uint64) string {
+	slot := c.slot(ticket)
+	n := min(int(binary.LittleEndian.Uint32(slot[offErrLen:])), SlotBytes-offErrText)
+	return string(slot[offErrText : offErrText+n])
+}

@@ -1,0 +1,114 @@
+// Package arena is the memory that a worker and its host's agent share: sealed segments that hold tensors, a control
+// block that holds calls and their completions, bells that wake a parked side, and the socket that hands all of these
+// over. docs/formats/arena.md describes it to the byte.
+//
+// Trust: the agent believes nothing that a worker wrote. It copies a descriptor once, then checks the copy.
+package arena
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Protocol is the version of the format that this package speaks.
+const Protocol = 1
+
+// The control block: a header page, then the slots.
+const (
+	Slots        = 256
+	SlotBytes    = 1024
+	headerBytes  = 4096
+	ControlBytes = headerBytes + Slots*SlotBytes
+	// MaxDims is the largest number of dimensions that a descriptor can state.
+	MaxDims = 8
+
+	magic = 0x3142434C414F4853 // "SHOALCB1"
+
+	offMagic        = 0
+	offVersion      = 8
+	offSlots        = 12
+	offSlotBytes    = 16
+	offRank         = 20
+	offTail         = 64
+	offAgentParked  = 128
+	offWorkerParked = 192
+
+	offCompletion = 192 // in a slot
+	offErrLen     = 200
+	offErrText    = 204
+
+	descriptorBytes = 192
+)
+
+// Status is how a call ended.
+type Status uint8
+
+// The ends of a call. A completion word is (ticket << 8) | status.
+const (
+	Done   Status = 1
+	Failed Status = 2
+)
+
+// Ref points to elements inside a worker's segment. Segment 0 is no memory.
+type Ref struct {
+	Segment uint32
+	Offset  uint64 // bytes
+	Count   uint64 // elements
+}
+
+// Descriptor is one call as a worker states it: raw numbers, not yet checked.
+type Descriptor struct {
+	Ticket    uint64
+	Kind      uint8
+	DType     uint8
+	Reduction uint8
+	NDim      uint8
+	Group     uint32
+	Peer      uint32 // root of a rooted collective, partner of send and recv
+	Tag       uint32
+	Weight    float64
+	In, Out   Ref
+	Splits    Ref // i64 elements: how many go to each rank
+	Shape     [MaxDims]uint64
+}
+
+// Encode writes d to the first bytes of a slot.
+func (d *Descriptor) Encode(slot []byte) {
+	b, le := slot[:descriptorBytes], binary.LittleEndian
+	le.PutUint64(b[0:], d.Ticket)
+	b[8], b[9], b[10], b[11] = d.Kind, d.DType, d.Reduction, d.NDim
+	le.PutUint32(b[12:], d.Group)
+	le.PutUint32(b[16:], d.Peer)
+	le.PutUint32(b[20:], d.Tag)
+	le.PutUint64(b[24:], math.Float64bits(d.Weight))
+	le.PutUint32(b[32:], d.In.Segment)
+	le.PutUint32(b[36:], d.Out.Segment)
+	le.PutUint64(b[40:], d.In.Offset)
+	le.PutUint64(b[48:], d.In.Count)
+	le.PutUint64(b[56:], d.Out.Offset)
+	le.PutUint64(b[64:], d.Out.Count)
+	le.PutUint32(b[72:], d.Splits.Segment)
+	le.PutUint32(b[76:], uint32(d.Splits.Count))
+	le.PutUint64(b[80:], d.Splits.Offset)
+	for i, n := range d.Shape {
+		le.PutUint64(b[88+8*i:], n)
+	}
+	clear(b[88+8*MaxDims:])
+}
+
+// Decode reads a descriptor from a private copy of the first bytes of a slot.
+func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
+	le := binary.LittleEndian
+	d.Ticket = le.Uint64(b[0:])
+	d.Kind, d.DType, d.Reduction, d.NDim = b[8], b[9], b[10], b[11]
+	d.Group = le.Uint32(b[12:])
+	d.Peer = le.Uint32(b[16:])
+	d.Tag = le.Uint32(b[20:])
+	d.Weight = math.Float64frombits(le.Uint64(b[24:]))
+	d.In = Ref{le.Uint32(b[32:]), le.Uint64(b[40:]), le.Uint64(b[48:])}
+	d.Out = Ref{le.Uint32(b[36:]), le.Uint64(b[56:]), le.Uint64(b[64:])}
+	d.Splits = Ref{le.Uint32(b[72:]), le.Uint64(b[80:]), uint64(le.Uint32(b[76:]))}
+	for i := range d.Shape {
+		d.Shape[i] = le.Uint64(b[88+8*i:])
+	}
+}

@@ -1,0 +1,146 @@
+package arena
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const pageBytes = 4096
+
+// Segment is shared memory with a fixed size.
+type Segment struct {
+	Mem []byte
+	fd  int
+}
+
+// NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so that a later access
+// cannot fail, and maps it. name is what /proc/PID/maps shows.
+func NewSegment(name string, n int64) (*Segment, error) {
+	if n < 0 || n > 1<<46 {
+		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range", n)
+	}
+	n = max((n+pageBytes-1)/pageBytes*pageBytes, pageBytes)
+	if free, ok := availableMemory(); ok && n > free {
+		return nil, fmt.Errorf("arena: a segment of %s does not fit: %s of memory are available on this host; use smaller tensors, fewer workers a host, or a larger host",
+			bytesText(n), bytesText(free))
+	}
+	fd, err := unix.MemfdCreate("shoal-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("arena: memfd_create: %w", err)
+	}
+	s, err := reserve(fd, n)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("arena: a segment of %s: %w", bytesText(n), err)
+	}
+	return s, nil
+}
+
+func reserve(fd int, n int64) (*Segment, error) {
+	if err := unix.Ftruncate(fd, n); err != nil {
+		return nil, err
+	}
+	const piece = 64 << 20 // a signal makes fallocate start over; pieces bound what is lost
+	for off := int64(0); off < n; off += piece {
+		size := min(piece, n-off)
+		for {
+			err := unix.Fallocate(fd, 0, off, size)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, unix.EINTR) {
+				return nil, fmt.Errorf("reserving its pages: %w", err)
+			}
+		}
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return nil, fmt.Errorf("sealing: %w", err)
+	}
+	return mapFD(fd, n)
+}
+
+// OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over.
+func OpenSegment(fd int) (*Segment, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("arena: %w", err)
+	}
+	return mapFD(fd, st.Size)
+}
+
+func mapFD(fd int, n int64) (*Segment, error) {
+	mem, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping: %w", err)
+	}
+	return &Segment{Mem: mem, fd: fd}, nil
+}
+
+// FD is the descriptor to hand over.
+func (s *Segment) FD() int { return s.fd }
+
+// Close unmaps the segment. Nothing may use Mem afterwards.
+func (s *Segment) Close() error {
+	if s.Mem == nil {
+		return nil
+	}
+	err := unix.Munmap(s.Mem)
+	s.Mem = nil
+	return errors.Join(err, unix.Close(s.fd))
+}
+
+// availableMemory is what the kernel and the control group would still give, less a twentieth to stay alive.
+func availableMemory() (int64, bool) {
+	free, ok := meminfoAvailable()
+	if limit, err := cgroupFree(); err == nil && (!ok || limit < free) {
+		free, ok = limit, true
+	}
+	return free - free/20, ok
+}
+
+func meminfoAvailable() (int64, bool) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	for in := bufio.NewScanner(f); in.Scan(); {
+		if rest, ok := strings.CutPrefix(in.Text(), "MemAvailable:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+			return kib << 10, err == nil
+		}
+	}
+	return 0, false
+}
+
+func cgroupFree() (int64, error) {
+	read := func(name string) (int64, error) {
+		b, err := os.ReadFile("/sys/fs/cgroup/" + name)
+		if err != nil {
+			return 0, err
+		}
+		return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	}
+	limit, err := read("memory.max")
+	if err != nil {
+		return 0, err
+	}
+	used, err := read("memory.current")
+	return limit - used, err
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,154 @@
+package arena
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxMessage is the largest message on the control socket, in bytes.
+const MaxMessage = 64 << 10
+
+const maxFDs = 4
+
+// Listener accepts workers on a Unix socket that only its owner can open.
+type Listener struct{ l *net.UnixListener }
+
+// Listen makes the socket with mode 0600.
+func Listen(path string) (*Listener, error) {
+	if len(path) > 100 {
+		return nil, fmt.Errorf("arena: the socket path %q is longer than the 100 bytes that the kernel takes: set a shorter XDG_RUNTIME_DIR or TMPDIR", path)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("arena: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("arena: %w", err)
+	}
+	return &Listener{l}, nil
+}
+
+// Accept waits for the next worker. Another user's process is turned away (root is let in).
+func (l *Listener) Accept() (*Conn, error) {
+	for {
+		c, err := l.l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if conn, err := newConn(c); err == nil && conn.sameUser() {
+			return conn, nil
+		}
+		c.Close()
+	}
+}
+
+func (c *Conn) sameUser() bool {
+	cred, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return err == nil && (cred.Uid == uint32(os.Getuid()) || cred.Uid == 0)
+}
+
+// Close stops accepting and removes the socket.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// Conn is a control socket: JSON objects, one a packet, with descriptors beside them.
+type Conn struct {
+	c  *net.UnixConn
+	fd int // for Park; valid until Close
+}
+
+func newConn(c *net.UnixConn) (*Conn, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("arena: %w", err)
+	}
+	conn := &Conn{c: c}
+	err = raw.Control(func(fd uintptr) { conn.fd = int(fd) })
+	return conn, err
+}
+
+// Dial opens the agent's socket.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unixpacket", path)
+	if err != nil {
+		return nil, fmt.Errorf("arena: %w", err)
+	}
+	return newConn(c.(*net.UnixConn))
+}
+
+// Send writes v as JSON, with copies of the descriptors.
+func (c *Conn) Send(v any, fds ...int) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("arena: %w", err)
+	}
+	if len(b) > MaxMessage {
+		return fmt.Errorf("arena: a message of %d bytes; the limit is %d", len(b), MaxMessage)
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err = c.c.WriteMsgUnix(b, rights, nil)
+	return err
+}
+
+// Receive waits for a packet and returns its bytes and descriptors, which are closed on exec. io.EOF means that the other
+// side is gone. A packet larger than MaxMessage is an error and drops its descriptors.
+func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
+	rights := make([]byte, unix.CmsgSpace(maxFDs*4))
+	n, rn, flags, _, err := c.c.ReadMsgUnix(buf, rights)
+	if err != nil {
+		return nil, nil, err
+	}
+	fds, err := parseRights(rights[:rn])
+	if err != nil {
+		return nil, nil, err
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		closeAll(fds)
+		return nil, nil, fmt.Errorf("arena: a packet larger than %d bytes or with more than %d descriptors", len(buf), maxFDs)
+	}
+	if n == 0 {
+		closeAll(fds)
+		return nil, nil, io.EOF
+	}
+	return buf[:n], fds, nil
+}
+
+func parseRights(b []byte) ([]int, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(b)
+	if err != nil {
+		return nil, fmt.Errorf("arena: %w", err)
+	}
+	var fds []int
+	for i := range messages {
+		got, err := unix.ParseUnixRights(&messages[i])
+		if err != nil && !errors.Is(err, unix.EINVAL) {
+			closeAll(fds)
+			return nil, fmt.Errorf("arena: %w", err)
+		}
+		fds = append(fds, got...)
+	}
+	return fds, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// Close ends the conversation.
+func (c *Conn) Close() error { return c.c.Close() }
