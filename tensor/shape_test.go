@@ -1,0 +1,51 @@
+package tensor_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+func TestShape(t *testing.T) {
+	for _, c := range []struct {
+		shape tensor.Shape
+		text  string
+		n     int
+		err   string
+	}{
+		{nil, "[]", 1, ""},
+		{tensor.Shape{5}, "[5]", 5, ""},
+		{tensor.Shape{4, 3}, "[4,3]", 12, ""},
+		{tensor.Shape{0, 3}, "[0,3]", 0, ""},
+		{tensor.Shape{math.MaxInt, 2, 0}, "[9223372036854775807,2,0]", 0, ""},
+		{tensor.Shape{math.MaxInt}, "[9223372036854775807]", math.MaxInt, ""},
+		{tensor.Shape{1 << 31, 1 << 31, 2}, "[2147483648,2147483648,2]", 0, "more elements"},
+		{tensor.Shape{4, -1}, "[4,-1]", 0, "dimension 1 is negative"},
+		{tensor.Shape{0, -1}, "[0,-1]", 0, "dimension 1 is negative"},
+	} {
+		if got := c.shape.String(); got != c.text {
+			t.Errorf("String() = %q, want %q", got, c.text)
+		}
+		n, err := c.shape.Elements()
+		if n != c.n || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v.Elements() = %d, %v; want %d, error %q", c.shape, n, err, c.n, c.err)
+		}
+	}
+	if !(tensor.Shape{4, 3}).Equal(tensor.Shape{4, 3}) || (tensor.Shape{4, 3}).Equal(tensor.Shape{3, 4}) ||
+		!(tensor.Shape{}).Equal(nil) {
+		t.Error("Equal is wrong")
+	}
+}
+
+func TestDTypeNames(t *testing.T) {
+	for _, d := range tensor.DTypes() {
+		if got, err := tensor.ParseDType(d.String()); got != d || err != nil {
+			t.Errorf("ParseDType(%q) = %v, %v", d.String(), got, err)
+		}
+	}
+	if _, err := tensor.ParseDType("f8"); err == nil {
+		t.Error("ParseDType accepts f8")
+	}
+}
