@@ -1,0 +1,116 @@
+package job
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxFile bounds a spec file; a real one is a few hundred bytes.
+const maxFile = 1 << 20
+
+// keys are the keys of a spec, with an example of each for error messages.
+var keys = []struct{ name, example string }{
+	{"name", "name: digits"},
+	{"workers", "workers: 4"},
+	{"command", "command: [python3, train.py]"},
+	{"env", `env: {LOG_LEVEL: "info"}`},
+}
+
+// Load reads a spec file. Its errors name the file.
+func Load(path string) (Spec, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Spec{}, fileError(path, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return Spec{}, fileError(path, err)
+	}
+	if len(text) > maxFile {
+		return Spec{}, &Error{"", fmt.Sprintf("%s is larger than %d bytes, so it is hardly a job spec; see shoal run --help", path, maxFile)}
+	}
+	spec, err := Parse(text)
+	if err != nil {
+		return Spec{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return spec, nil
+}
+
+func fileError(path string, err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return &Error{"", fmt.Sprintf("cannot read the job spec %s: %v; check the path after -f and its permissions", path, err)}
+}
+
+// Parse reads a spec. Unknown and repeated keys are errors; nothing is defaulted or validated.
+func Parse(text []byte) (Spec, error) {
+	var spec Spec
+	var top map[string]any
+	if err := yaml.Unmarshal(text, &top); err != nil {
+		return spec, &Error{"", fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s", reason(err), exampleSpec())}
+	}
+	for key := range top {
+		if !slices.Contains(keyNames(), key) {
+			return spec, &Error{key, fmt.Sprintf("no such key; known are %s", strings.Join(keyNames(), ", "))}
+		}
+	}
+	if err := yaml.UnmarshalStrict(text, &spec); err != nil {
+		return Spec{}, typeError(err)
+	}
+	for key := range spec.Env {
+		if key == "true" || key == "false" {
+			return Spec{}, &Error{"env", "YAML reads y, n, yes, no, on and off as " + key + "; put quotes round such a key"}
+		}
+	}
+	return spec, nil
+}
+
+// typeError turns a decoding error into one that names the key and shows how it is written.
+func typeError(err error) error {
+	var te *json.UnmarshalTypeError
+	if !errors.As(err, &te) {
+		return &Error{"", reason(err)}
+	}
+	key, _, _ := strings.Cut(te.Field, ".")
+	for _, k := range keys {
+		if k.name == key {
+			return &Error{key, fmt.Sprintf("a %s does not belong here; write it like this: %s", te.Value, k.example)}
+		}
+	}
+	return &Error{key, reason(err)}
+}
+
+// reason drops the layers that the YAML package puts before what is wrong.
+func reason(err error) string {
+	msg := err.Error()
+	for _, layer := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "yaml: ", "unmarshal errors:\n  "} {
+		msg = strings.TrimPrefix(msg, layer)
+	}
+	return msg
+}
+
+func keyNames() []string {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.name
+	}
+	return names
+}
+
+func exampleSpec() string {
+	var b strings.Builder
+	for _, k := range keys {
+		b.WriteString("  " + k.example + "\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

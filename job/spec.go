@@ -1,0 +1,131 @@
+// Package job describes what people run: one job spec, written in YAML, that every way of starting a job reads.
+package job
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// MaxWorkers bounds the workers of one host, so that a slip of the finger is an error and not a fork bomb.
+const MaxWorkers = 1024
+
+// maxName leaves room for the "-2" that keeps runs of the same name apart, within the 63 bytes of a DNS label.
+const maxName = 50
+
+// Spec is a job as the user writes it. The zero value of a field means its default.
+type Spec struct {
+	Name    string            `json:"name,omitempty"`    // default: taken from the command
+	Workers int               `json:"workers,omitempty"` // processes to start; default 1
+	Command []string          `json:"command,omitempty"` // program and arguments of every worker
+	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
+}
+
+// Error is a fault in a job spec: which key, and what, why, what to do.
+type Error struct {
+	Key string // key of the spec, "" when the fault is not in one key
+	Msg string
+}
+
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return "job: " + e.Msg
+	}
+	return "job: " + e.Key + ": " + e.Msg
+}
+
+// WithDefaults returns the spec with every default filled in.
+func (s Spec) WithDefaults() Spec {
+	if s.Workers == 0 {
+		s.Workers = 1
+	}
+	if s.Name == "" {
+		s.Name = nameFor(s.Command)
+	}
+	return s
+}
+
+// Override returns s with every field that is set in top taken from top; env is merged key by key.
+func (s Spec) Override(top Spec) Spec {
+	if top.Name != "" {
+		s.Name = top.Name
+	}
+	if top.Workers != 0 {
+		s.Workers = top.Workers
+	}
+	if len(top.Command) > 0 {
+		s.Command = top.Command
+	}
+	env := map[string]string{}
+	for _, m := range []map[string]string{s.Env, top.Env} {
+		for k, v := range m {
+			env[k] = v
+		}
+	}
+	if len(env) > 0 {
+		s.Env = env
+	}
+	return s
+}
+
+// Validate reports the first fault as an *Error. Call it after WithDefaults.
+func (s Spec) Validate() error {
+	if err := checkName(s.Name); err != nil {
+		return err
+	}
+	if s.Workers < 1 || s.Workers > MaxWorkers {
+		return &Error{"workers", fmt.Sprintf("%d is not a number of workers that one host can run; give 1 to %d", s.Workers, MaxWorkers)}
+	}
+	if len(s.Command) == 0 || s.Command[0] == "" {
+		return &Error{"command", "nothing to run, because no command is given; " +
+			"put it after -- (shoal run -n 4 -- python3 train.py) or into the file (command: [python3, train.py])"}
+	}
+	if i := slices.IndexFunc(s.Command, hasNUL); i >= 0 {
+		return &Error{"command", fmt.Sprintf("word %d holds a NUL byte, which no program can receive; take it out", i)}
+	}
+	for k, v := range s.Env {
+		if err := checkEnv(k, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// String is the spec as YAML, in the form that Parse reads.
+func (s Spec) String() string {
+	text, err := yaml.Marshal(s)
+	if err != nil {
+		panic(err) // strings, ints and maps of strings always marshal
+	}
+	return string(text)
+}
+
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+
+func checkName(name string) error {
+	if len(name) > maxName || !dnsLabel.MatchString(name) {
+		return &Error{"name", fmt.Sprintf("%q cannot name a job, because folders and hosts take the name over; "+
+			"use 1 to %d lower-case letters, digits and dashes, with a letter or digit at both ends", name, maxName)}
+	}
+	return nil
+}
+
+// setByShoal are the variables that differ from worker to worker, so a job cannot choose them.
+var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+
+func checkEnv(key, value string) error {
+	switch {
+	case key == "" || strings.ContainsAny(key, "=\x00"):
+		return &Error{"env", fmt.Sprintf("%q cannot name a variable; write KEY=VALUE with a KEY that has no = in it", key)}
+	case hasNUL(value):
+		return &Error{"env", key + " holds a NUL byte, which no program can receive; take it out"}
+	case strings.HasPrefix(key, "SHOAL_") || slices.Contains(setByShoal, key):
+		return &Error{"env", key + " is set by shoal, differently for each worker; take it out of the job"}
+	}
+	return nil
+}
+
+func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }

@@ -1,0 +1,150 @@
+package job_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/job"
+)
+
+func TestParse(t *testing.T) {
+	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, train.py]\nenv:\n  A: b\n  M: 2\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := job.Spec{Name: "digits", Workers: 4, Command: []string{"python3", "train.py"}, Env: map[string]string{"A": "b", "M": "2"}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want []string
+	}{
+		"unknown key":   {"wrokers: 4\n", []string{"wrokers", "known are name, workers, command, env"}},
+		"other case":    {"Name: a\n", []string{"Name", "no such key"}},
+		"repeated key":  {"name: a\nname: b\n", []string{"name", "already set"}},
+		"wrong type":    {"workers: four\n", []string{"workers: a string", "workers: 4"}},
+		"fraction":      {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
+		"command line":  {"command: python3 train.py\n", []string{"command", "[python3, train.py]"}},
+		"env list":      {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},
+		"YAML's no":     {"env: {N: 1}\n", []string{"env", "quotes"}},
+		"not a mapping": {"- a\n- b\n", []string{"not YAML with keys", "workers: 4"}},
+		"not YAML":      {"a: [b\n", []string{"not YAML", "line 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := job.Parse([]byte(c.text))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q is not in: %v", w, err)
+				}
+			}
+		})
+	}
+}
+
+func TestLoadNamesTheFile(t *testing.T) {
+	dir := t.TempDir()
+	missing, big, bad := filepath.Join(dir, "none.yaml"), filepath.Join(dir, "big.yaml"), filepath.Join(dir, "bad.yaml")
+	if err := os.WriteFile(big, make([]byte, 1<<20+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bad, []byte("x: 1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{missing, big, bad, dir} {
+		if _, err := job.Load(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		command []string
+		want    string
+	}{
+		"script":      {[]string{"python3", "-u", "dir/My_Train.py", "x.py"}, "my-train"},
+		"program":     {[]string{"/opt/bin/fit"}, "fit"},
+		"nothing":     {nil, "job"},
+		"only dashes": {[]string{"___"}, "job"},
+		"long":        {[]string{strings.Repeat("a", 49) + "-b"}, strings.Repeat("a", 49)},
+	} {
+		got := job.Spec{Command: c.command}.WithDefaults()
+		if got.Name != c.want || got.Workers != 1 {
+			t.Errorf("%s: name %q, %d workers; want %q, 1", name, got.Name, got.Workers, c.want)
+		}
+	}
+}
+
+func TestDefaultNamesAreValid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching(`[^\x00]+`).Draw(t, "word")
+		if err := (job.Spec{Command: []string{word}}).WithDefaults().Validate(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestOverride(t *testing.T) {
+	file := job.Spec{Name: "a", Workers: 2, Command: []string{"x"}, Env: map[string]string{"K": "file", "L": "file"}}
+	got := file.Override(job.Spec{Workers: 3, Env: map[string]string{"K": "flag"}})
+	want := job.Spec{Name: "a", Workers: 3, Command: []string{"x"}, Env: map[string]string{"K": "flag", "L": "file"}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if file.Env["K"] != "file" {
+		t.Error("Override changed its receiver")
+	}
+}
+
+func TestValidate(t *testing.T) {
+	good := job.Spec{Name: "a", Workers: 1, Command: []string{"x"}}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		spoil func(*job.Spec)
+		key   string
+	}{
+		"no workers":   {func(s *job.Spec) { s.Workers = 0 }, "workers"},
+		"negative":     {func(s *job.Spec) { s.Workers = -1 }, "workers"},
+		"too many":     {func(s *job.Spec) { s.Workers = job.MaxWorkers + 1 }, "workers"},
+		"no command":   {func(s *job.Spec) { s.Command = nil }, "command"},
+		"empty word":   {func(s *job.Spec) { s.Command = []string{""} }, "command"},
+		"NUL":          {func(s *job.Spec) { s.Command = []string{"x", "a\x00b"} }, "command"},
+		"path as name": {func(s *job.Spec) { s.Name = "../a" }, "name"},
+		"long name":    {func(s *job.Spec) { s.Name = strings.Repeat("a", 51) }, "name"},
+		"our variable": {func(s *job.Spec) { s.Env = map[string]string{"SHOAL_RANK": "1"} }, "env"},
+		"torch's rank": {func(s *job.Spec) { s.Env = map[string]string{"RANK": "1"} }, "env"},
+		"odd variable": {func(s *job.Spec) { s.Env = map[string]string{"A=B": "1"} }, "env"},
+	} {
+		s := good
+		c.spoil(&s)
+		err, ok := s.Validate().(*job.Error)
+		if !ok || err.Key != c.key {
+			t.Errorf("%s: got %v, want an error for %s", name, err, c.key)
+		}
+	}
+}
+
+func TestStringIsParsed(t *testing.T) {
+	want := job.Spec{Name: "a", Workers: 3, Command: []string{"sh", "-c", "echo '1: #'"}, Env: map[string]string{"A": "yes", "B": "007"}}
+	got, err := job.Parse([]byte(want.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
