@@ -78,3 +78,12 @@ func (c *Conn) Receive([]byte) ([]byte, []int, error) { return nil, nil, ErrUnsu
 
 // Close does nothing.
 func (c *Conn) Close() error { return nil }
+
+// Shutdown does nothing.
+func (c *Conn) Shutdown() error { return nil }
+
+// CloseFDs does nothing.
+func CloseFDs([]int) {}
+
+// Yield does nothing.
+func Yield() {}

@@ -114,11 +114,11 @@ func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 		return nil, nil, err
 	}
 	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		closeAll(fds)
+		CloseFDs(fds)
 		return nil, nil, fmt.Errorf("arena: a packet larger than %d bytes or with more than %d descriptors", len(buf), maxFDs)
 	}
 	if n == 0 {
-		closeAll(fds)
+		CloseFDs(fds)
 		return nil, nil, io.EOF
 	}
 	return buf[:n], fds, nil
@@ -136,7 +136,7 @@ func parseRights(b []byte) ([]int, error) {
 	for i := range messages {
 		got, err := unix.ParseUnixRights(&messages[i])
 		if err != nil && !errors.Is(err, unix.EINVAL) {
-			closeAll(fds)
+			CloseFDs(fds)
 			return nil, fmt.Errorf("arena: %w", err)
 		}
 		fds = append(fds, got...)
@@ -144,11 +144,15 @@ func parseRights(b []byte) ([]int, error) {
 	return fds, nil
 }
 
-func closeAll(fds []int) {
+// CloseFDs closes descriptors that nobody wants.
+func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
 }
+
+// Shutdown hangs up: both sides see the end, and Receive returns. Close still has to follow.
+func (c *Conn) Shutdown() error { return errors.Join(c.c.CloseRead(), c.c.CloseWrite()) }
 
 // Close ends the conversation.
 func (c *Conn) Close() error { return c.c.Close() }

@@ -1,0 +1,57 @@
+// Package api is the language of the control socket: the messages that workers and agents exchange, as
+// docs/formats/arena.md lists them. Python has the same in python/shoal.
+package api
+
+// The message types.
+const (
+	TypeJoin    = "join"
+	TypeJoined  = "joined"
+	TypeSegment = "segment"
+	TypeFree    = "free"
+	TypeFreed   = "freed"
+	TypeGroup   = "group"
+	TypeReport  = "report"
+	TypeLeave   = "leave"
+	TypeError   = "error"
+)
+
+// The environment that a launcher gives a worker.
+const (
+	EnvSocket = "SHOAL_SOCKET"
+	EnvJob    = "SHOAL_JOB"
+	EnvRank   = "SHOAL_RANK"
+	EnvSize   = "SHOAL_SIZE"
+	EnvToken  = "SHOAL_TOKEN"
+)
+
+// Request is any message from a worker. Which fields count depends on Type.
+type Request struct {
+	Type     string             `json:"type"`
+	Protocol int                `json:"protocol,omitempty"`
+	Version  string             `json:"version,omitempty"`
+	Client   string             `json:"client,omitempty"`
+	Rank     int                `json:"rank,omitempty"`
+	Token    string             `json:"token,omitempty"`
+	PID      int                `json:"pid,omitempty"`
+	Bytes    int64              `json:"bytes,omitempty"`
+	ID       uint32             `json:"id,omitempty"`
+	Ranks    []int              `json:"ranks,omitempty"`
+	Metrics  map[string]float64 `json:"metrics,omitempty"`
+}
+
+// Reply is any answer of an agent.
+type Reply struct {
+	Type       string `json:"type"`
+	Job        string `json:"job,omitempty"`
+	Host       string `json:"host,omitempty"`
+	Rank       int    `json:"rank"`
+	Size       int    `json:"size,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
+	Slots      int    `json:"slots,omitempty"`
+	SlotBytes  int    `json:"slot_bytes,omitempty"`
+	SpinUS     int    `json:"spin_us"`
+	ID         uint32 `json:"id"`
+	Bytes      int64  `json:"bytes,omitempty"`
+	Error      string `json:"error,omitempty"`
+	Field      string `json:"field,omitempty"`
+}

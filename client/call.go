@@ -1,0 +1,121 @@
+package client
+
+import (
+	"encoding/binary"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// call is a collective on its way into a descriptor.
+type call struct {
+	kind    collective.Kind
+	dtype   tensor.DType
+	op      collective.Reduction
+	peer    int
+	tag     uint32
+	weight  float64
+	in, out []byte
+	splits  []int
+	shape   []int
+	flat    [1]int
+}
+
+// submit brings the buffers into the arena where they are not there yet, and posts the call.
+func (c *call) submit(g *Group, h *Handle) error {
+	m := &g.job.mem
+	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op), Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight}
+	c.describeShape(&d)
+	var staged [3][]byte
+	in, err := c.place(m, c.in, &staged[0])
+	if err != nil {
+		return err
+	}
+	copy(staged[0], c.in)
+	out := in
+	if !sameBytes(c.in, c.out) {
+		if out, err = c.place(m, c.out, &staged[1]); err != nil {
+			return err
+		}
+	}
+	d.In, d.Out = in, out
+	if len(c.splits) > 0 {
+		if d.Splits, err = c.placeSplits(m, &staged[2]); err != nil {
+			return err
+		}
+	}
+	h.finish = c.finisher(m, staged)
+	return g.job.calls.submit(&d, h)
+}
+
+func (c *call) describeShape(d *arena.Descriptor) {
+	dims := c.shape
+	if len(dims) > arena.MaxDims { // the format has no room: the last dimensions become one
+		last := 1
+		for _, n := range dims[arena.MaxDims-1:] {
+			last *= n
+		}
+		dims = append(append([]int(nil), dims[:arena.MaxDims-1]...), last)
+	}
+	d.NDim = uint8(len(dims))
+	for i, n := range dims {
+		d.Shape[i] = uint64(n)
+	}
+}
+
+func sameBytes(a, b []byte) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
+
+// place says where in the arena b lies; memory from elsewhere gets a staging buffer.
+func (c *call) place(m *memory, b []byte, staged *[]byte) (arena.Ref, error) {
+	if len(b) == 0 {
+		return arena.Ref{}, nil
+	}
+	count := uint64(len(b) / c.dtype.Size())
+	segment, off, ok := m.find(b)
+	if !ok {
+		s, err := m.borrow(len(b))
+		if err != nil {
+			return arena.Ref{}, err
+		}
+		*staged = s
+		segment, off, _ = m.find(s)
+	}
+	return arena.Ref{Segment: segment, Offset: off, Count: count}, nil
+}
+
+func (c *call) placeSplits(m *memory, staged *[]byte) (arena.Ref, error) {
+	b, err := m.borrow(8 * len(c.splits))
+	if err != nil {
+		return arena.Ref{}, err
+	}
+	for i, n := range c.splits {
+		binary.LittleEndian.PutUint64(b[8*i:], uint64(n))
+	}
+	*staged = b
+	segment, off, _ := m.find(b)
+	return arena.Ref{Segment: segment, Offset: off, Count: uint64(len(c.splits))}, nil
+}
+
+// finisher copies a staged result out and gives the staging buffers back; nil if there are none.
+func (c *call) finisher(m *memory, staged [3][]byte) func() {
+	if staged[0] == nil && staged[1] == nil && staged[2] == nil {
+		return nil
+	}
+	out := c.out
+	return func() {
+		if staged[1] != nil {
+			copy(out, staged[1])
+		} else if staged[0] != nil && len(out) > 0 && c.inPlace() {
+			copy(out, staged[0])
+		}
+		for _, b := range staged {
+			if b != nil {
+				m.giveBack(b)
+			}
+		}
+	}
+}
+
+// inPlace reports whether the result lies where the input was.
+func (c *call) inPlace() bool { return sameBytes(c.in, c.out) }

@@ -1,0 +1,136 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// Option adjusts a collective.
+type Option func(*call)
+
+// Weight is this rank's weight in a Mean, for example its number of samples. It is finite and not negative; the default is 1.
+// A rank with weight 0 is left out.
+func Weight(w float64) Option { return func(c *call) { c.weight = w } }
+
+// Tag tells transfers between the same two ranks apart.
+func Tag(t uint32) Option { return func(c *call) { c.tag = t } }
+
+// Splits says how many elements an AllToAll sends to each rank, when they are not the same number.
+func Splits(counts ...int) Option { return func(c *call) { c.splits = counts } }
+
+// Shape tells the others and the error messages that a flat slice is a tensor of this shape. Ranks must agree on it.
+func Shape(dims ...int) Option { return func(c *call) { c.shape = dims } }
+
+// AllReduce replaces x on every rank by the reduction of all ranks' x. All ranks end with the same bytes.
+func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, opts ...Option) error {
+	return wait(ctx, AllReduceAsync(r, x, op, opts...))
+}
+
+// AllReduceAsync starts an AllReduce. x must be left alone until Wait returns.
+func AllReduceAsync[T Element](r Ranks, x []T, op collective.Reduction, opts ...Option) *Handle {
+	return start(r, collective.AllReduce, op, 0, x, x, opts)
+}
+
+// ReduceScatter reduces the ranks' in, all of the same length, and gives rank r the r-th block: len(out) elements, which may
+// differ between ranks and add up to len(in).
+func ReduceScatter[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction, opts ...Option) error {
+	return wait(ctx, start(r, collective.ReduceScatter, op, 0, in, out, opts))
+}
+
+// AllGather fills out on every rank with all ranks' in, in rank order. The lengths of in may differ; len(out) is their sum.
+func AllGather[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Option) error {
+	return wait(ctx, start(r, collective.AllGather, collective.None, 0, in, out, opts))
+}
+
+// Broadcast replaces x on every rank by the root's.
+func Broadcast[T Element](ctx context.Context, r Ranks, x []T, root int, opts ...Option) error {
+	if r.group().rank == root {
+		return wait(ctx, start(r, collective.Broadcast, collective.None, root, x, nil, opts))
+	}
+	return wait(ctx, start(r, collective.Broadcast, collective.None, root, nil, x, opts))
+}
+
+// Reduce replaces x on the root by the reduction of all ranks' x; the others keep theirs.
+func Reduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, root int, opts ...Option) error {
+	if r.group().rank == root {
+		return wait(ctx, start(r, collective.Reduce, op, root, x, x, opts))
+	}
+	return wait(ctx, start(r, collective.Reduce, op, root, x, nil, opts))
+}
+
+// Gather fills out on the root with all ranks' in, in rank order; out counts only there.
+func Gather[T Element](ctx context.Context, r Ranks, out, in []T, root int, opts ...Option) error {
+	if r.group().rank != root {
+		out = nil
+	}
+	return wait(ctx, start(r, collective.Gather, collective.None, root, in, out, opts))
+}
+
+// Scatter gives rank r the r-th block of the root's in: len(out) elements, which may differ between ranks; in counts only on
+// the root.
+func Scatter[T Element](ctx context.Context, r Ranks, out, in []T, root int, opts ...Option) error {
+	if r.group().rank != root {
+		in = nil
+	}
+	return wait(ctx, start(r, collective.Scatter, collective.None, root, in, out, opts))
+}
+
+// AllToAll sends block j of in to rank j and fills out with what the ranks send here, in rank order. The blocks are even, or
+// as Splits says.
+func AllToAll[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Option) error {
+	return wait(ctx, start(r, collective.AllToAll, collective.None, 0, in, out, opts))
+}
+
+// SendTo sends x to another rank, which must receive the same number of elements with the same tag.
+func SendTo[T Element](ctx context.Context, r Ranks, x []T, to int, opts ...Option) error {
+	return wait(ctx, start(r, collective.Send, collective.None, to, x, nil, opts))
+}
+
+// RecvFrom fills x with what another rank sends.
+func RecvFrom[T Element](ctx context.Context, r Ranks, x []T, from int, opts ...Option) error {
+	return wait(ctx, start(r, collective.Recv, collective.None, from, nil, x, opts))
+}
+
+// Barrier returns when every rank has called it.
+func Barrier(ctx context.Context, r Ranks) error {
+	return wait(ctx, start[uint8](r, collective.Barrier, collective.None, 0, nil, nil, nil))
+}
+
+func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
+
+// start submits a call; whatever goes wrong before it is under way is what Wait returns.
+func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int, in, out []T, opts []Option) *Handle {
+	g := r.group()
+	c := call{kind: kind, dtype: dtypeOf[T](), op: op, peer: peer, weight: 1, in: bytesOf(in), out: bytesOf(out)}
+	for _, o := range opts {
+		o(&c)
+	}
+	if c.shape == nil && kind != collective.Barrier {
+		c.flat[0] = max(len(in), len(out))
+		if len(in) > 0 {
+			c.flat[0] = len(in)
+		}
+		c.shape = c.flat[:]
+	}
+	h := &Handle{}
+	if g.job.solo {
+		h.err = c.alone()
+	} else if err := c.submit(g, h); err != nil {
+		h.err, h.calls = err, nil
+	}
+	return h
+}
+
+// alone does a collective of one rank.
+func (c *call) alone() error {
+	if c.peer != 0 || c.kind.Pairwise() {
+		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)
+	}
+	if len(c.out) > 0 && len(c.out) != len(c.in) && c.kind != collective.Broadcast {
+		return fmt.Errorf("client: %v of %d bytes into %d", c.kind, len(c.in), len(c.out))
+	}
+	copy(c.out, c.in)
+	return nil
+}

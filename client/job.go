@@ -1,0 +1,204 @@
+// Package client is the Go side of a worker: it joins a job, allocates tensors in the arena, and calls collectives.
+//
+//	job, err := client.Join(ctx)
+//	grad, err := client.Empty[float32](job, 1<<20)
+//	err = client.AllReduce(ctx, job, grad, collective.Mean)
+//
+// A slice from Empty lies in the arena, where the agent reduces it without a copy; any other slice is copied in and out.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// ErrLost means that the agent of this host is gone; the job is over for this worker.
+var ErrLost = errors.New("client: the agent is gone: the job has ended or its launcher was killed")
+
+// Job is this worker's part in a job, and the group of all ranks.
+type Job struct {
+	*Group
+	name       string
+	host       string
+	generation topo.Generation
+	spin       time.Duration
+
+	ask  sync.Mutex // one request and its answer at a time
+	conn *arena.Conn
+	buf  []byte
+
+	block *arena.Segment
+	calls *calls
+	mem   memory
+	solo  bool
+}
+
+// Join takes this process's place in the job that its launcher started, as the SHOAL_ environment says. Without that
+// environment it returns a job of one, in which every collective is done at once.
+func Join(ctx context.Context) (*Job, error) {
+	socket := os.Getenv(api.EnvSocket)
+	if socket == "" {
+		j := &Job{name: "solo", generation: 1, solo: true}
+		j.Group = &Group{job: j, size: 1, ranks: []topo.Rank{0}}
+		return j, nil
+	}
+	rank, err := strconv.Atoi(os.Getenv(api.EnvRank))
+	if err != nil {
+		return nil, fmt.Errorf("client: %s=%q is no rank: start this program with shoal run", api.EnvRank, os.Getenv(api.EnvRank))
+	}
+	conn, err := arena.Dial(ctx, socket)
+	if err != nil {
+		return nil, fmt.Errorf("client: no agent answers at %s (is its launcher still running?): %w", socket, err)
+	}
+	j := &Job{conn: conn, buf: make([]byte, arena.MaxMessage)}
+	if err := j.join(rank); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return j, nil
+}
+
+func (j *Job) join(rank int) error {
+	reply, fds, err := j.request(&api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Version: version.Version, Client: "go",
+		Rank: rank, Token: os.Getenv(api.EnvToken), PID: os.Getpid()}, 3)
+	if err != nil {
+		return err
+	}
+	block, err := arena.OpenSegment(fds[0])
+	if err != nil {
+		return err
+	}
+	control, err := arena.OpenControl(block.Mem)
+	if err != nil {
+		return err
+	}
+	j.name, j.host, j.generation, j.block = reply.Job, reply.Host, topo.Generation(reply.Generation), block
+	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn, time.Duration(reply.SpinUS)*time.Microsecond)
+	j.mem.segment = j.segment
+	ranks := make([]topo.Rank, reply.Size)
+	for i := range ranks {
+		ranks[i] = topo.Rank(i)
+	}
+	j.Group = &Group{job: j, rank: reply.Rank, size: reply.Size, ranks: ranks}
+	return nil
+}
+
+// request asks the agent and waits for its answer, which must carry want descriptors.
+func (j *Job) request(r *api.Request, want int) (*api.Reply, []int, error) {
+	j.ask.Lock()
+	defer j.ask.Unlock()
+	if err := j.conn.Send(r); err != nil {
+		return nil, nil, fmt.Errorf("%w (%w)", ErrLost, err)
+	}
+	b, fds, err := j.conn.Receive(j.buf)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w (%w)", ErrLost, err)
+	}
+	reply, err := parseReply(b)
+	if err == nil && len(fds) != want {
+		err = fmt.Errorf("client: the answer to %s carries %d descriptors, expected %d", r.Type, len(fds), want)
+	}
+	if err != nil {
+		arena.CloseFDs(fds)
+		return nil, nil, err
+	}
+	return reply, fds, nil
+}
+
+func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
+	reply, fds, err := j.request(&api.Request{Type: api.TypeSegment, Bytes: int64(n)}, 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	s, err := arena.OpenSegment(fds[0])
+	return s, reply.ID, err
+}
+
+// Name is the job's name.
+func (j *Job) Name() string { return j.name }
+
+// Host is the name of the host that this worker runs on.
+func (j *Job) Host() string { return j.host }
+
+// Generation is the membership that this worker belongs to.
+func (j *Job) Generation() topo.Generation { return j.generation }
+
+// Report hands numbers such as step, loss, accuracy or samples_per_s to the launcher.
+func (j *Job) Report(metrics map[string]float64) error {
+	if j.solo {
+		return nil
+	}
+	j.ask.Lock()
+	defer j.ask.Unlock()
+	if err := j.conn.Send(&api.Request{Type: api.TypeReport, Metrics: metrics}); err != nil {
+		return fmt.Errorf("%w (%w)", ErrLost, err)
+	}
+	return nil
+}
+
+// Split makes a group of the listed ranks, of which this one must be a member. Every member must ask for the same list; the
+// k-th time they ask they get the same group.
+func (j *Job) Split(ranks ...int) (*Group, error) {
+	list := make([]topo.Rank, len(ranks))
+	for i, r := range ranks {
+		list[i] = topo.Rank(r)
+	}
+	if j.solo {
+		if len(ranks) != 1 || ranks[0] != 0 {
+			return nil, fmt.Errorf("client: a job of one has no group of %v", ranks)
+		}
+		return &Group{job: j, size: 1, ranks: list}, nil
+	}
+	reply, _, err := j.request(&api.Request{Type: api.TypeGroup, Ranks: ranks}, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size, ranks: list}, nil
+}
+
+// Close leaves the job. Slices from Empty must not be used afterwards.
+func (j *Job) Close() error {
+	if j.solo || j.conn == nil {
+		return nil
+	}
+	j.ask.Lock()
+	defer j.ask.Unlock()
+	err := j.conn.Send(&api.Request{Type: api.TypeLeave})
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	j.conn.Close()
+	return errors.Join(j.calls.close(), j.mem.close(), j.block.Close())
+}
+
+// Group is a set of ranks that call collectives together.
+type Group struct {
+	job        *Job
+	id         topo.GroupID
+	rank, size int
+	ranks      []topo.Rank
+}
+
+// Rank is this worker's number in the group.
+func (g *Group) Rank() int { return g.rank }
+
+// Size is the number of ranks in the group.
+func (g *Group) Size() int { return g.size }
+
+// Ranks lists the members by their rank in the job.
+func (g *Group) Ranks() []topo.Rank { return g.ranks }
+
+func (g *Group) group() *Group { return g }
+
+// Ranks is who takes part in a collective: a Job or a Group.
+type Ranks interface{ group() *Group }

@@ -1,0 +1,156 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Element is a type that tensors can have.
+type Element interface {
+	float64 | float32 | tensor.Float16 | tensor.BFloat16 | int64 | int32 | uint8
+}
+
+func dtypeOf[T Element]() tensor.DType {
+	switch any(*new(T)).(type) {
+	case float64:
+		return tensor.F64
+	case float32:
+		return tensor.F32
+	case tensor.Float16:
+		return tensor.F16
+	case tensor.BFloat16:
+		return tensor.BF16
+	case int64:
+		return tensor.I64
+	case int32:
+		return tensor.I32
+	}
+	return tensor.U8
+}
+
+func bytesOf[T Element](x []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(*new(T))))
+}
+
+const (
+	alignment  = 64       // a cache line and the widest vector
+	growth     = 16 << 20 // segments hold many small buffers; a larger buffer gets a segment of its own
+	minStaging = 4 << 10
+)
+
+// memory is the worker's arena: segments, the room left in the newest, and staging buffers by power of two.
+type memory struct {
+	segment func(n int) (*arena.Segment, uint32, error) // asks the agent
+
+	mu      sync.Mutex
+	maps    []mapped
+	room    []byte
+	staging [64][][]byte
+}
+
+type mapped struct {
+	s  *arena.Segment
+	id uint32
+}
+
+// allocate returns n bytes of the arena.
+func (m *memory) allocate(n int) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n = max((n+alignment-1)/alignment*alignment, alignment)
+	if n >= growth {
+		return m.grow(n)
+	}
+	if n > len(m.room) {
+		b, err := m.grow(growth)
+		if err != nil {
+			return nil, err
+		}
+		m.room = b
+	}
+	b := m.room[:n:n]
+	m.room = m.room[n:]
+	return b, nil
+}
+
+func (m *memory) grow(n int) ([]byte, error) {
+	s, id, err := m.segment(n)
+	if err != nil {
+		return nil, err
+	}
+	m.maps = append(m.maps, mapped{s, id})
+	return s.Mem[:n], nil
+}
+
+// find says where in the arena b lies.
+func (m *memory) find(b []byte) (segment uint32, off uint64, ok bool) {
+	if len(b) == 0 {
+		return 0, 0, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := uintptr(unsafe.Pointer(&b[0]))
+	for _, s := range m.maps {
+		start := uintptr(unsafe.Pointer(&s.s.Mem[0]))
+		if p >= start && p+uintptr(len(b)) <= start+uintptr(len(s.s.Mem)) {
+			return s.id, uint64(p - start), true
+		}
+	}
+	return 0, 0, false
+}
+
+func stagingClass(n int) int { return bits.Len(uint(max(n, minStaging) - 1)) }
+
+// borrow returns a staging buffer of n bytes; giveBack takes it.
+func (m *memory) borrow(n int) ([]byte, error) {
+	class := stagingClass(n)
+	m.mu.Lock()
+	if free := m.staging[class]; len(free) > 0 {
+		b := free[len(free)-1]
+		m.staging[class] = free[:len(free)-1]
+		m.mu.Unlock()
+		return b[:n], nil
+	}
+	m.mu.Unlock()
+	b, err := m.allocate(1 << class)
+	if err != nil {
+		return nil, err
+	}
+	return b[:n], nil
+}
+
+func (m *memory) giveBack(b []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	class := stagingClass(len(b))
+	m.staging[class] = append(m.staging[class], b)
+}
+
+func (m *memory) close() (err error) {
+	for _, s := range m.maps {
+		err = errors.Join(err, s.s.Close())
+	}
+	m.maps = nil
+	return err
+}
+
+// Empty allocates n elements in the arena, all zero at first. They live as long as the job.
+func Empty[T Element](j *Job, n int) ([]T, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("client: %d elements", n)
+	}
+	if j.solo {
+		return make([]T, n), nil
+	}
+	b, err := j.mem.allocate(n * int(unsafe.Sizeof(*new(T))))
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
+}

@@ -1,0 +1,69 @@
+package collective
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// MismatchError says that two ranks made different calls at the same position.
+type MismatchError struct {
+	Group        topo.GroupID
+	Position     int // from 0; -1 for a transfer
+	RankA, RankB topo.Rank
+	CallA, CallB string
+}
+
+func (e *MismatchError) Error() string {
+	if e.Position < 0 {
+		return fmt.Sprintf("a send and its receive differ: rank %d called %s, rank %d called %s. Both sides must state the same element type and length",
+			e.RankA, e.CallA, e.RankB, e.CallB)
+	}
+	return fmt.Sprintf("the ranks disagree at collective number %d of group %d: rank %d called %s, rank %d called %s. Every rank must make the same calls in the same order",
+		e.Position, e.Group, e.RankA, e.CallA, e.RankB, e.CallB)
+}
+
+// LostError says that a call can never complete, because a rank that it needs is gone.
+type LostError struct {
+	Lost topo.Rank
+	Why  string
+	Rank topo.Rank
+	Call string
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("rank %d %s, while rank %d waits for it in %s", e.Lost, e.Why, e.Rank, e.Call)
+}
+
+// disagree compares two calls at the same position.
+func disagree(g *ranks, self int, p, other *Posted) error {
+	if agree(&p.Call, &other.Call) {
+		return nil
+	}
+	a, b := other, p
+	if a.Rank > b.Rank {
+		a, b = b, a
+	}
+	return &MismatchError{g.id, g.posted[self] - 1, a.Rank, b.Rank, a.Call.String(), b.Call.String()}
+}
+
+// agree reports whether two ranks mean the same collective. Lengths that may differ between ranks are for Schedule.
+func agree(a, b *Call) bool {
+	if a.Kind != b.Kind {
+		return false
+	}
+	if a.Kind == Barrier {
+		return true
+	}
+	if a.DType != b.DType || a.Kind.Reduces() && a.Reduction != b.Reduction || a.Kind.Rooted() && a.Peer != b.Peer {
+		return false
+	}
+	switch a.Kind {
+	case AllReduce, Reduce, ReduceScatter:
+		return slices.Equal(a.Shape, b.Shape) && a.InLen() == b.InLen()
+	case Broadcast:
+		return slices.Equal(a.Shape, b.Shape)
+	}
+	return true
+}

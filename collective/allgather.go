@@ -1,0 +1,21 @@
+package collective
+
+// allGather gives every rank the inputs of all, in rank order. Inputs may have different lengths.
+//
+// Steps: 1. Bytes: n reads in all (the blocks) and P writes of n elements.
+func (s *Schedule) allGather(calls []*Call) error {
+	off, size := 0, calls[0].DType.Size()
+	for r, c := range calls {
+		s.add(c.InLen(), s.take(Span{r, false, 0}), s.everyone(len(calls), true, off))
+		if !ownPlace(c.Out, c.In, off*size) {
+			return &MemberError{r, fieldError("out.offset", "the input of all_gather overlaps the output outside its own block")}
+		}
+		off += c.InLen()
+	}
+	for r, c := range calls {
+		if c.OutLen() != off {
+			return lengthError(r, c, "out.count", c.OutLen(), off)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+// Package collective is what ranks do together: calls, their matching by position, and one schedule a collective.
+//
+// The flow: every rank posts a Call; Matcher brings together the calls that belong to each other and finds the ranks that
+// disagree; Schedule turns a complete set of calls into moves between spans of the ranks' buffers (one file a collective);
+// Run executes the moves over memory, cut into chunks that any number of lanes may take. Nothing here starts a
+// goroutine, reads a clock or opens a socket.
+package collective
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Kind names a collective. Its numbers are part of the arena format.
+type Kind uint8
+
+// The collectives, and the two halves of a point-to-point transfer.
+const (
+	AllReduce Kind = iota + 1
+	ReduceScatter
+	AllGather
+	Broadcast
+	Reduce
+	Gather
+	Scatter
+	AllToAll
+	Send
+	Recv
+	Barrier
+)
+
+var kindNames = [...]string{AllReduce: "all_reduce", ReduceScatter: "reduce_scatter", AllGather: "all_gather", Broadcast: "broadcast",
+	Reduce: "reduce", Gather: "gather", Scatter: "scatter", AllToAll: "all_to_all", Send: "send", Recv: "recv", Barrier: "barrier"}
+
+// Valid reports whether k is a known collective.
+func (k Kind) Valid() bool { return k >= AllReduce && k <= Barrier }
+
+func (k Kind) String() string {
+	if !k.Valid() {
+		return fmt.Sprintf("kind(%d)", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// Rooted reports whether one rank of the group has a part of its own.
+func (k Kind) Rooted() bool { return k == Broadcast || k == Reduce || k == Gather || k == Scatter }
+
+// Reduces reports whether the collective combines elements.
+func (k Kind) Reduces() bool { return k == AllReduce || k == ReduceScatter || k == Reduce }
+
+// Pairwise reports whether the call is half of a transfer between two ranks.
+func (k Kind) Pairwise() bool { return k == Send || k == Recv }
+
+// Reduction says how elements are combined.
+type Reduction uint8
+
+// The reductions. Mean weighs every rank's input by its Call.Weight and divides by the sum of the weights.
+const (
+	None Reduction = iota
+	Sum
+	Mean
+	Min
+	Max
+	Prod
+)
+
+var reductionNames = [...]string{"none", "sum", "mean", "min", "max", "prod"}
+
+// Valid reports whether r is a known reduction.
+func (r Reduction) Valid() bool { return r <= Prod }
+
+func (r Reduction) String() string {
+	if !r.Valid() {
+		return fmt.Sprintf("reduction(%d)", uint8(r))
+	}
+	return reductionNames[r]
+}
+
+// Call is one rank's part of a collective.
+type Call struct {
+	Kind      Kind
+	DType     tensor.DType
+	Reduction Reduction
+	Group     topo.GroupID
+	Peer      int     // root, or partner of send and recv: an index into the group's ranks
+	Tag       uint32  // send and recv
+	Weight    float64 // Mean
+	In, Out   []byte  // the memory; nil where the rank gives or takes nothing
+	Splits    []int   // AllToAll: elements for each rank; nil = even
+	Shape     []int   // for messages and agreement
+}
+
+// InLen is the number of input elements.
+func (c *Call) InLen() int { return len(c.In) / c.DType.Size() }
+
+// OutLen is the number of output elements.
+func (c *Call) OutLen() int { return len(c.Out) / c.DType.Size() }
+
+// String writes the call the way messages name it: all_reduce(f32[4,3], sum).
+func (c *Call) String() string {
+	var b strings.Builder
+	b.WriteString(c.Kind.String())
+	b.WriteByte('(')
+	if c.Kind != Barrier {
+		b.WriteString(c.DType.String())
+		b.WriteString(strings.ReplaceAll(fmt.Sprint(c.Shape), " ", ","))
+	}
+	if c.Kind.Reduces() {
+		fmt.Fprintf(&b, ", %v", c.Reduction)
+	}
+	switch {
+	case c.Kind.Rooted():
+		fmt.Fprintf(&b, ", root %d", c.Peer)
+	case c.Kind == Send:
+		fmt.Fprintf(&b, ", to %d, tag %d", c.Peer, c.Tag)
+	case c.Kind == Recv:
+		fmt.Fprintf(&b, ", from %d, tag %d", c.Peer, c.Tag)
+	}
+	b.WriteByte(')')
+	return b.String()
+}
+
+// Check reports what is wrong with a call by itself, for a group of size ranks of which the caller is number self.
+func (c *Call) Check(size, self int) error {
+	switch {
+	case !c.Kind.Valid():
+		return fieldError("kind", "%d names no collective", uint8(c.Kind))
+	case c.Kind == Barrier:
+		return nil
+	case !c.DType.Valid():
+		return fieldError("dtype", "%d names no element type", uint8(c.DType))
+	case !c.Reduction.Valid() || c.Kind.Reduces() && c.Reduction == None:
+		return fieldError("reduction", "%v is no way to reduce", c.Reduction)
+	case c.Kind.Reduces() && c.Reduction == Mean && !c.DType.Float():
+		return fieldError("reduction", "the mean of %v is not a whole number: convert to f32 or f64, or use sum", c.DType)
+	case c.Reduction == Mean && !(c.Weight >= 0 && c.Weight <= maxWeight):
+		return fieldError("weight", "%v is not a finite number >= 0", c.Weight)
+	case (c.Kind.Rooted() || c.Kind.Pairwise()) && (c.Peer < 0 || c.Peer >= size):
+		return fieldError("peer", "rank %d is outside a group of %d", c.Peer, size)
+	case c.Kind.Pairwise() && c.Peer == self:
+		return fieldError("peer", "rank %d cannot send to itself", c.Peer)
+	}
+	if err := c.checkLengths(size, self); err != nil {
+		return err
+	}
+	return c.checkOverlap()
+}
+
+const maxWeight = 1e300
+
+func (c *Call) checkLengths(size, self int) error {
+	in, out := c.InLen(), c.OutLen()
+	root := self == c.Peer
+	switch c.Kind {
+	case AllReduce:
+		if in != out {
+			return fieldError("out.count", "%d elements for an input of %d", out, in)
+		}
+	case Reduce:
+		if root && in != out {
+			return fieldError("out.count", "%d elements at the root for an input of %d", out, in)
+		}
+	case Broadcast:
+		if root && out != 0 && in != out {
+			return fieldError("out.count", "%d elements at the root for an input of %d", out, in)
+		}
+	case AllToAll:
+		return c.checkSplits(size, in)
+	}
+	return nil
+}
+
+func (c *Call) checkSplits(size, in int) error {
+	if c.Splits == nil {
+		if in%size != 0 {
+			return fieldError("in.count", "%d elements do not split evenly over %d ranks: give the split counts", in, size)
+		}
+		return nil
+	}
+	if len(c.Splits) != size {
+		return fieldError("splits.count", "%d split counts for a group of %d", len(c.Splits), size)
+	}
+	total := 0
+	for i, n := range c.Splits {
+		if n < 0 || n > in-total {
+			return fieldError("splits", "count %d for rank %d exceeds the %d input elements", n, i, in)
+		}
+		total += n
+	}
+	if total != in {
+		return fieldError("splits", "the counts add up to %d, the input has %d elements", total, in)
+	}
+	return nil
+}
+
+// FieldError names the field of a call that is wrong.
+type FieldError struct {
+	Field   string
+	Problem string
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+
+func fieldError(field, format string, args ...any) error {
+	return &FieldError{field, fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,9 @@
+package collective
+
+// reduce gives the root the reduction of all inputs.
+//
+// Steps: 1. Bytes: P reads and one write of n elements.
+func (s *Schedule) reduce(calls []*Call) {
+	root := calls[0].Peer
+	s.add(calls[0].InLen(), s.everyone(len(calls), false, 0), s.take(Span{root, true, 0}))
+}

@@ -1,0 +1,189 @@
+package collective
+
+import (
+	"unsafe"
+
+	"github.com/shoal-ml/shoal/kernel"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// chunkBytes is how much of a source one lane takes at a time: the accumulator and a few sources stay inside a core's
+// own caches, and lanes share the work evenly.
+const chunkBytes = 32 << 10
+
+// streamBytes is the length from which results are written past the cache: by then they would only push out what the
+// next collective needs.
+const streamBytes = 1 << 20
+
+// Run executes a schedule over the memory of its calls. Prepare it, then let any number of lanes call Chunk with every
+// index below Chunks, in any order. The zero value is ready and is used again and again.
+type Run struct {
+	kernels *kernel.Impl
+	dtype   tensor.DType
+	op      kernel.Op
+	reduces bool
+	calls   []*Call
+	moves   []Move
+	first   []int     // by move: its first chunk; one more entry at the end
+	scale   []float64 // by member: what its input is multiplied by; nil = nothing
+	total   float64   // what the result is multiplied by; 1 = nothing
+	stream  bool
+}
+
+// Scratch is the memory of one lane.
+type Scratch struct{ acc []byte }
+
+// NewScratch returns memory for one lane.
+func NewScratch() *Scratch {
+	// f16 and bf16 accumulate in twice their size.
+	return &Scratch{make([]byte, 2*chunkBytes)}
+}
+
+// Prepare binds a schedule to memory.
+func (r *Run) Prepare(s *Schedule, calls []*Call) {
+	c := calls[0]
+	r.kernels, r.dtype, r.calls, r.moves = kernel.Best(), c.DType, calls, s.Moves
+	r.reduces = c.Kind.Reduces()
+	r.weigh()
+	r.first = r.first[:0]
+	chunks, longest := 0, 0
+	for _, m := range r.moves {
+		r.first = append(r.first, chunks)
+		chunks += (m.N*r.dtype.Size() + chunkBytes - 1) / chunkBytes
+		longest = max(longest, m.N*r.dtype.Size())
+	}
+	r.first = append(r.first, chunks)
+	r.stream = longest >= streamBytes
+}
+
+// weigh sets how inputs and the result are scaled. Equal weights are summed first and scaled once, so that they give the
+// same bits as a plain mean.
+func (r *Run) weigh() {
+	r.scale, r.total = r.scale[:0], 1
+	switch r.calls[0].Reduction {
+	case Sum, Mean:
+		r.op = kernel.Sum
+	case Prod:
+		r.op = kernel.Prod
+	case Min:
+		r.op = kernel.Min
+	case Max:
+		r.op = kernel.Max
+	}
+	if !r.reduces || r.calls[0].Reduction != Mean {
+		return
+	}
+	sum, equal := 0.0, true
+	for _, c := range r.calls {
+		sum += c.Weight
+		equal = equal && c.Weight == r.calls[0].Weight
+	}
+	if equal {
+		r.total = 1 / float64(len(r.calls))
+		return
+	}
+	for _, c := range r.calls {
+		r.scale = append(r.scale, c.Weight/sum)
+	}
+}
+
+// Chunks is the number of independent pieces of work.
+func (r *Run) Chunks() int { return r.first[len(r.first)-1] }
+
+// Chunk executes piece i.
+func (r *Run) Chunk(i int, s *Scratch) {
+	lo, hi := 0, len(r.moves)-1
+	for lo < hi { // the last move that starts at or before i
+		mid := (lo + hi + 1) / 2
+		if r.first[mid] <= i {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	m := &r.moves[lo]
+	per := chunkBytes / r.dtype.Size()
+	from := (i - r.first[lo]) * per
+	n := min(per, m.N-from)
+	if r.reduces {
+		r.combine(m, from, n, s)
+		return
+	}
+	src := r.memory(m.Src[0], from, n)
+	for _, d := range m.Dst {
+		dst := r.memory(d, from, n)
+		switch {
+		case &dst[0] == &src[0]: // in place: this rank has it already
+		case r.stream:
+			r.kernels.StreamCopy(dst, src)
+		default:
+			r.kernels.Copy(dst, src)
+		}
+	}
+}
+
+func (r *Run) combine(m *Move, from, n int, s *Scratch) {
+	acc := s.acc[:n*kernel.AccType(r.dtype).Size()]
+	if len(r.scale) > 0 {
+		r.sumScaled(m, from, n, acc)
+	} else {
+		r.fold(m, from, n, acc)
+	}
+	if r.total != 1 {
+		r.kernels.Scale(r.dtype, acc, r.total)
+	}
+	for _, d := range m.Dst {
+		dst := r.memory(d, from, n)
+		// A line that was just read is in the cache: writing past the cache would only cost. The same holds for short results.
+		if r.stream && !r.inPlace(d) {
+			r.kernels.Stream(r.dtype, dst, acc)
+		} else {
+			r.kernels.Store(r.dtype, dst, acc)
+		}
+	}
+}
+
+// fold combines the sources in their order.
+func (r *Run) fold(m *Move, from, n int, acc []byte) {
+	first := r.memory(m.Src[0], from, n)
+	if len(m.Src) == 1 {
+		r.kernels.Load(r.dtype, acc, first)
+		return
+	}
+	r.kernels.Pair(r.dtype, r.op, acc, first, r.memory(m.Src[1], from, n))
+	for _, src := range m.Src[2:] {
+		r.kernels.Fold(r.dtype, r.op, acc, r.memory(src, from, n))
+	}
+}
+
+// sumScaled adds up the weighted sources. A weight of 0 leaves the input out, whatever it holds.
+func (r *Run) sumScaled(m *Move, from, n int, acc []byte) {
+	started := false
+	for _, src := range m.Src {
+		switch a := r.scale[src.Member]; {
+		case a == 0:
+		case !started:
+			r.kernels.LoadScaled(r.dtype, acc, r.memory(src, from, n), a)
+			started = true
+		default:
+			r.kernels.FoldScaled(r.dtype, acc, r.memory(src, from, n), a)
+		}
+	}
+}
+
+// inPlace reports whether a rank gets the result where its input was.
+func (r *Run) inPlace(d Span) bool {
+	c := r.calls[d.Member]
+	return len(c.In) > 0 && unsafe.Pointer(&c.In[0]) == unsafe.Pointer(&c.Out[0])
+}
+
+func (r *Run) memory(s Span, from, n int) []byte {
+	size := r.dtype.Size()
+	c := r.calls[s.Member]
+	mem := c.In
+	if s.Out {
+		mem = c.Out
+	}
+	off := (s.Off + from) * size
+	return mem[off : off+n*size : off+n*size]
+}

@@ -1,0 +1,105 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// startAgent runs an agent for n ranks until the test ends.
+func startAgent(t *testing.T, n int) *node.Agent {
+	t.Helper()
+	tokens := make([]string, n)
+	for i := range tokens {
+		tokens[i] = fmt.Sprintf("token-%d", i)
+	}
+	dir, err := os.MkdirTemp("", "shoal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Tokens: tokens})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	g := group.New(context.Background())
+	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	return a
+}
+
+// joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the environment is the process's.
+func joinAs(t *testing.T, a *node.Agent, rank int) *client.Job {
+	t.Helper()
+	t.Setenv(api.EnvSocket, a.Socket())
+	t.Setenv(api.EnvRank, fmt.Sprint(rank))
+	t.Setenv(api.EnvToken, fmt.Sprintf("token-%d", rank))
+	j, err := client.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return j
+}
+
+// world runs body once a rank, all at once, and fails the test with the first error.
+func world(t *testing.T, n int, body func(j *client.Job) error) {
+	t.Helper()
+	a := startAgent(t, n)
+	jobs := make([]*client.Job, n)
+	for r := range jobs {
+		jobs[r] = joinAs(t, a, r)
+	}
+	g := group.New(t.Context())
+	for r, j := range jobs {
+		g.Go(fmt.Sprintf("rank %d", r), func(context.Context) error { return body(j) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllReduceArenaAndForeign(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		world(t, n, func(j *client.Job) error {
+			for _, size := range []int{0, 1, 3, 1000, 300_001} {
+				arena, err := client.Empty[float32](j, size)
+				if err != nil {
+					return err
+				}
+				for _, x := range [][]float32{arena, make([]float32, size)} {
+					for i := range x {
+						x[i] = float32(j.Rank() + i%7)
+					}
+					if err := client.AllReduce(context.Background(), j, x, collective.Sum); err != nil {
+						return err
+					}
+					for i := range x {
+						if want := float32(n*(n-1)/2 + n*(i%7)); x[i] != want {
+							return fmt.Errorf("%d ranks, %d elements: element %d is %v, want %v", n, size, i, x[i], want)
+						}
+					}
+				}
+			}
+			return nil
+		})
+	}
+}

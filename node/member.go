@@ -1,0 +1,175 @@
+package node
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// member is a worker as the engine sees it. Only the engine's thread touches it.
+type member struct {
+	rank     topo.Rank
+	block    *arena.Segment // of the control block
+	control  *arena.Control
+	bell     *arena.Bell
+	segments map[uint32]*arena.Segment
+	dying    []*arena.Segment // freed by the worker, perhaps still used by open calls
+	taken    uint64           // tickets read from the control block
+	open     int              // calls that are not complete
+	broken   bool             // nothing more is taken from it
+	left     bool             // its process is gone: what it posted still counts
+}
+
+// reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
+func (m *member) reap() bool {
+	for _, s := range m.dying {
+		s.Close()
+	}
+	m.dying = nil
+	if m.left {
+		m.close()
+	}
+	return m.left
+}
+
+func (m *member) close() {
+	for _, s := range m.segments {
+		s.Close()
+	}
+	m.segments = nil
+	m.bell.Close()
+	m.block.Close()
+}
+
+// protocolError is a fault that a correct client cannot produce, after which the worker's words mean nothing.
+type protocolError struct{ err error }
+
+func (e *protocolError) Error() string { return e.err.Error() }
+
+func (e *protocolError) Unwrap() error { return e.err }
+
+// read checks a descriptor and resolves it to a call over mapped memory. The errors name the worker and the field.
+func (e *engine) read(m *member, p *collective.Posted) error {
+	if m.open > arena.Slots || m.control.Tail()-p.Ticket >= arena.Slots {
+		return &protocolError{fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
+	}
+	var d arena.Descriptor
+	m.control.Read(p.Ticket, &d)
+	if d.Ticket != p.Ticket {
+		return &protocolError{fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
+	}
+	members := e.matcher.Members(topo.GroupID(d.Group))
+	self := indexOf(members, m.rank)
+	if self < 0 {
+		return fieldOf(m, "group", "%d is no group of this rank", d.Group)
+	}
+	c := &p.Call
+	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType), collective.Reduction(d.Reduction)
+	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
+	if c.Kind == collective.Barrier && c.DType == 0 {
+		c.DType = tensor.U8 // a barrier moves nothing
+	}
+	if err := m.resolve(&d, c); err != nil {
+		return err
+	}
+	if err := c.Check(len(members), self); err != nil {
+		return m.blame(err)
+	}
+	return nil
+}
+
+func indexOf(members []topo.Rank, r topo.Rank) int {
+	for i, m := range members {
+		if m == r {
+			return i
+		}
+	}
+	return -1
+}
+
+// resolve finds the memory of a call.
+func (m *member) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
+	if !c.DType.Valid() {
+		return fieldOf(m, "dtype", "%d names no element type", d.DType)
+	}
+	if c.In, err = m.memory("in", d.In, c.DType.Size()); err != nil {
+		return err
+	}
+	if c.Out, err = m.memory("out", d.Out, c.DType.Size()); err != nil {
+		return err
+	}
+	if d.NDim > arena.MaxDims {
+		return fieldOf(m, "ndim", "%d exceeds %d", d.NDim, arena.MaxDims)
+	}
+	c.Shape = c.Shape[:0]
+	for _, n := range d.Shape[:d.NDim] {
+		c.Shape = append(c.Shape, int(n))
+	}
+	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier && (err != nil || n != c.InLen() && n != c.OutLen()) {
+		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape, c.InLen(), c.OutLen())
+	}
+	return m.splits(d, c)
+}
+
+// memory is the part of a segment that a Ref points to; nil for no elements.
+func (m *member) memory(field string, r arena.Ref, size int) ([]byte, error) {
+	if r.Segment == 0 {
+		if r.Count != 0 {
+			return nil, fieldOf(m, field+".segment", "no segment for %d elements", r.Count)
+		}
+		return nil, nil
+	}
+	s := m.segments[r.Segment]
+	if s == nil {
+		return nil, fieldOf(m, field+".segment", "%d is no segment of this worker", r.Segment)
+	}
+	total := uint64(len(s.Mem))
+	switch {
+	case r.Offset%uint64(size) != 0:
+		return nil, fieldOf(m, field+".offset", "%d is not a multiple of the element size %d", r.Offset, size)
+	case r.Offset > total:
+		return nil, fieldOf(m, field+".offset", "%d is outside segment %d of %d bytes", r.Offset, r.Segment, total)
+	case r.Count > (total-r.Offset)/uint64(size):
+		return nil, fieldOf(m, field+".count", "%d elements of %d bytes at offset %d exceed segment %d of %d bytes", r.Count, size, r.Offset, r.Segment, total)
+	}
+	end := r.Offset + r.Count*uint64(size)
+	return s.Mem[r.Offset:end:end], nil
+}
+
+// splits copies the split counts of an all-to-all out of the arena.
+func (m *member) splits(d *arena.Descriptor, c *collective.Call) error {
+	if d.Splits.Segment == 0 || c.Kind != collective.AllToAll {
+		c.Splits = nil
+		return nil
+	}
+	mem, err := m.memory("splits", d.Splits, tensor.I64.Size())
+	if err != nil {
+		return err
+	}
+	c.Splits = make([]int, 0, d.Splits.Count)
+	for ; len(mem) > 0; mem = mem[8:] {
+		c.Splits = append(c.Splits, int(int64(binary.LittleEndian.Uint64(mem))))
+	}
+	return nil
+}
+
+func fieldOf(m *member, field, format string, args ...any) error {
+	return m.blame(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
+}
+
+// blame adds the worker to an error that names a field.
+func (m *member) blame(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
+
+// blame names the rank whose call does not fit the others'.
+func blame(posted []*collective.Posted, err error) error {
+	var member *collective.MemberError
+	if errors.As(err, &member) {
+		return fmt.Errorf("rank %d, %w", posted[member.Member].Rank, err)
+	}
+	return err
+}
