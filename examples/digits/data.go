@@ -1,0 +1,124 @@
+package digits
+
+import (
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"encoding/csv"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+)
+
+// An image has Side × Side = Pixels pixels and shows one of Classes digits.
+const (
+	Side    = 8
+	Pixels  = Side * Side
+	Classes = 10
+)
+
+//go:embed data/digits.csv.gz
+var archive []byte
+
+// Float is the arithmetic of a run.
+type Float interface{ float32 | float64 }
+
+// Set is a set of labelled images: pixel p of image i is Pixel[i*Pixels+p], from 0 to 1, and its digit is Label[i].
+type Set[T Float] struct {
+	Pixel []T
+	Label []int
+}
+
+// Len is the number of images.
+func (s *Set[T]) Len() int { return len(s.Label) }
+
+// Image returns the pixels of image i.
+func (s *Set[T]) Image(i int) []T { return s.Pixel[i*Pixels : (i+1)*Pixels] }
+
+// Load returns 12,942 training images and 359 test images. Every fifth image is a test image, so that all languages
+// hold out the same ones; each of the other 1,438 is there nine times, shifted by up to one pixel both ways.
+func Load[T Float]() (train, test *Set[T], err error) {
+	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		return nil, nil, fmt.Errorf("digits: %w", err)
+	}
+	rows := csv.NewReader(unzipped)
+	rows.FieldsPerRecord = Pixels + 1
+	lines, err := rows.ReadAll()
+	if err != nil {
+		return nil, nil, fmt.Errorf("digits: %w", err)
+	}
+	upright, test := new(Set[T]), new(Set[T])
+	for i, line := range lines {
+		set := upright
+		if i%5 == 4 {
+			set = test
+		}
+		if err := set.add(line); err != nil {
+			return nil, nil, fmt.Errorf("digits: line %d: %w", i+1, err)
+		}
+	}
+	train = new(Set[T])
+	for down := -1; down <= 1; down++ {
+		for right := -1; right <= 1; right++ {
+			train.Pixel = append(train.Pixel, upright.shifted(down, right)...)
+			train.Label = append(train.Label, upright.Label...)
+		}
+	}
+	return train, test, nil
+}
+
+func (s *Set[T]) add(line []string) error {
+	for _, field := range line[:Pixels] {
+		v, err := strconv.Atoi(field)
+		if err != nil {
+			return err
+		}
+		s.Pixel = append(s.Pixel, T(v)/16)
+	}
+	label, err := strconv.Atoi(line[Pixels])
+	s.Label = append(s.Label, label)
+	return err
+}
+
+// shifted returns the pixels of all images moved by so many rows and columns; what comes into view is empty.
+func (s *Set[T]) shifted(down, right int) []T {
+	moved := make([]T, len(s.Pixel))
+	for i := range s.Label {
+		from, to := s.Image(i), moved[i*Pixels:]
+		for row := max(0, down); row < min(Side, Side+down); row++ {
+			for column := max(0, right); column < min(Side, Side+right); column++ {
+				to[row*Side+column] = from[(row-down)*Side+column-right]
+			}
+		}
+	}
+	return moved
+}
+
+// Order deals out the global batches: every sample once an epoch, in a new seeded order each epoch, whatever the number
+// of workers. The last batch of an epoch holds what is left.
+type Order struct {
+	samples, batch int
+	rng            *rand.Rand
+	rest           []int
+}
+
+// NewOrder returns the order of so many samples in global batches of the given size.
+func NewOrder(samples, batch int, seed uint64) *Order {
+	return &Order{samples: samples, batch: batch, rng: rand.New(rand.NewPCG(seed, 1))}
+}
+
+// Next returns the samples of the next global batch and whether it ends an epoch.
+func (o *Order) Next() (batch []int, last bool) {
+	if len(o.rest) == 0 {
+		o.rest = o.rng.Perm(o.samples)
+	}
+	n := min(o.batch, len(o.rest))
+	batch, o.rest = o.rest[:n], o.rest[n:]
+	return batch, len(o.rest) == 0
+}
+
+// Shard is the part of a global batch that belongs to a rank: contiguous, in rank order, sizes at most one apart.
+func Shard(batch []int, rank, size int) []int {
+	return batch[rank*len(batch)/size : (rank+1)*len(batch)/size]
+}
