@@ -1,0 +1,410 @@
+package collective_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// lengths are the grid of block lengths: none, odd, around vector widths, and more than one chunk.
+var lengths = []int{0, 1, 2, 3, 7, 16, 31, 64, 65, 1000, 20_001}
+
+// encode writes numbers as elements.
+func encode(d tensor.DType, xs []float64) []byte {
+	b := make([]byte, 0, len(xs)*d.Size())
+	le := binary.LittleEndian
+	for _, x := range xs {
+		switch d {
+		case tensor.F64:
+			b = le.AppendUint64(b, math.Float64bits(x))
+		case tensor.F32:
+			b = le.AppendUint32(b, math.Float32bits(float32(x)))
+		case tensor.F16:
+			b = le.AppendUint16(b, uint16(tensor.Float16From(float32(x))))
+		case tensor.BF16:
+			b = le.AppendUint16(b, uint16(tensor.BFloat16From(float32(x))))
+		case tensor.I64:
+			b = le.AppendUint64(b, uint64(int64(x)))
+		case tensor.I32:
+			b = le.AppendUint32(b, uint32(int32(x)))
+		case tensor.U8:
+			b = append(b, uint8(int(x)))
+		}
+	}
+	return b
+}
+
+// decode reads elements as numbers.
+func decode(d tensor.DType, b []byte) []float64 {
+	le := binary.LittleEndian
+	xs := make([]float64, 0, len(b)/d.Size())
+	for ; len(b) > 0; b = b[d.Size():] {
+		var x float64
+		switch d {
+		case tensor.F64:
+			x = math.Float64frombits(le.Uint64(b))
+		case tensor.F32:
+			x = float64(math.Float32frombits(le.Uint32(b)))
+		case tensor.F16:
+			x = float64(tensor.Float16(le.Uint16(b)).Float32())
+		case tensor.BF16:
+			x = float64(tensor.BFloat16(le.Uint16(b)).Float32())
+		case tensor.I64:
+			x = float64(int64(le.Uint64(b)))
+		case tensor.I32:
+			x = float64(int32(le.Uint32(b)))
+		case tensor.U8:
+			x = float64(b[0])
+		}
+		xs = append(xs, x)
+	}
+	return xs
+}
+
+// epsilon is the relative error that one rounding to the type may cause.
+func epsilon(d tensor.DType) float64 {
+	switch d {
+	case tensor.F64:
+		return 1e-15
+	case tensor.F32:
+		return 2e-7
+	case tensor.F16:
+		return 1.0 / 1024
+	case tensor.BF16:
+		return 1.0 / 128
+	}
+	return 0
+}
+
+func random(rng *rand.Rand, d tensor.DType, n int) []byte {
+	xs := make([]float64, n)
+	for i := range xs {
+		if d.Float() {
+			xs[i] = rng.Float64()*2 - 1
+		} else {
+			xs[i] = float64(rng.IntN(4))
+		}
+	}
+	return encode(d, xs)
+}
+
+// fold is the naive reference: one element at a time, in float64.
+func fold(op collective.Reduction, weights, xs []float64) float64 {
+	acc, total := xs[0], 0.0
+	for _, w := range weights {
+		total += w
+	}
+	if op == collective.Mean {
+		acc = 0
+		for i, x := range xs {
+			acc += weights[i] * x / total
+		}
+		return acc
+	}
+	for _, x := range xs[1:] {
+		switch op {
+		case collective.Sum:
+			acc += x
+		case collective.Prod:
+			acc *= x
+		case collective.Min:
+			acc = min(acc, x)
+		case collective.Max:
+			acc = max(acc, x)
+		}
+	}
+	return acc
+}
+
+// execute runs a complete set of calls the way an agent does, with chunks in a random order.
+func execute(t *testing.T, rng *rand.Rand, calls []*collective.Call) {
+	t.Helper()
+	for r, c := range calls {
+		if err := c.Check(len(calls), r); err != nil {
+			t.Fatalf("rank %d: %v", r, err)
+		}
+	}
+	var s collective.Schedule
+	if err := s.Build(calls); err != nil {
+		t.Fatal(err)
+	}
+	run(rng, &s, calls)
+}
+
+func run(rng *rand.Rand, s *collective.Schedule, calls []*collective.Call) {
+	var r collective.Run
+	r.Prepare(s, calls)
+	scratch := collective.NewScratch()
+	for _, i := range rng.Perm(r.Chunks()) {
+		r.Chunk(i, scratch)
+	}
+}
+
+func reductions(d tensor.DType) []collective.Reduction {
+	ops := []collective.Reduction{collective.Sum, collective.Min, collective.Max, collective.Prod}
+	if d.Float() {
+		ops = append(ops, collective.Mean)
+	}
+	return ops
+}
+
+// world calls f for every size of world, element type, and length of the grid.
+func world(t *testing.T, f func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int)) {
+	for size := 1; size <= 8; size++ {
+		for _, d := range tensor.DTypes() {
+			for _, n := range lengths {
+				seed := uint64(size)<<32 | uint64(d)<<24 | uint64(n)
+				t.Run(fmt.Sprintf("ranks=%d/%v/n=%d", size, d, n), func(t *testing.T) {
+					f(t, rand.New(rand.NewPCG(seed, 1)), size, d, n)
+				})
+			}
+		}
+	}
+}
+
+// checkReduced compares a result with the reference over the inputs, from element off on.
+func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights []float64, inputs [][]float64, off int, got []float64) {
+	t.Helper()
+	xs := make([]float64, len(inputs))
+	for i, g := range got {
+		scale := 0.0
+		for r := range inputs {
+			xs[r] = inputs[r][off+i]
+			scale += math.Abs(xs[r])
+		}
+		want := fold(op, weights, xs)
+		if !d.Float() {
+			want = decode(d, encode(d, []float64{want}))[0] // wraps around
+		}
+		if tol := epsilon(d) * float64(len(inputs)+1) * max(scale, math.Abs(want)); math.Abs(g-want) > tol {
+			t.Fatalf("%v %v element %d: got %v, want %v (tolerance %v) from %v", op, d, i, g, want, tol, xs)
+		}
+	}
+}
+
+func TestReducingCollectives(t *testing.T) {
+	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+		for _, op := range reductions(d) {
+			inputs, raw, weights := make([][]float64, size), make([][]byte, size), make([]float64, size)
+			for r := range inputs {
+				raw[r] = random(rng, d, n)
+				inputs[r] = decode(d, raw[r])
+				weights[r] = float64(1 + rng.IntN(3))
+			}
+			call := func(r int, kind collective.Kind, in, out []byte) *collective.Call {
+				return &collective.Call{Kind: kind, DType: d, Reduction: op, Weight: weights[r], Peer: size / 2, In: in, Out: out, Shape: []int{n}}
+			}
+			apart, inPlace, reduce, scatter := make([]*collective.Call, size), make([]*collective.Call, size), make([]*collective.Call, size), make([]*collective.Call, size)
+			blocks := cuts(rng, n, size)
+			for r := range size {
+				apart[r] = call(r, collective.AllReduce, raw[r], make([]byte, len(raw[r])))
+				scatter[r] = call(r, collective.ReduceScatter, raw[r], make([]byte, blocks[r]*d.Size()))
+				reduce[r] = call(r, collective.Reduce, raw[r], nil)
+				if r == size/2 {
+					reduce[r].Out = make([]byte, len(raw[r]))
+				}
+				same := bytes.Clone(raw[r])
+				inPlace[r] = call(r, collective.AllReduce, same, same)
+			}
+			execute(t, rng, apart)
+			execute(t, rng, inPlace)
+			execute(t, rng, reduce)
+			execute(t, rng, scatter)
+			checkReduced(t, op, d, weights, inputs, 0, decode(d, apart[0].Out))
+			off := 0
+			for r := range size {
+				part := apart[0].Out[off*d.Size() : (off+blocks[r])*d.Size()]
+				if !bytes.Equal(apart[r].Out, apart[0].Out) || !bytes.Equal(inPlace[r].Out, apart[0].Out) || !bytes.Equal(scatter[r].Out, part) {
+					t.Fatalf("%v: rank %d has other bytes than rank 0, or in place, or scattered", op, r)
+				}
+				off += blocks[r]
+			}
+			if !bytes.Equal(reduce[size/2].Out, apart[0].Out) {
+				t.Fatalf("%v: the root has other bytes", op)
+			}
+		}
+	})
+}
+
+// cuts splits n into random parts.
+func cuts(rng *rand.Rand, n, parts int) []int {
+	c := make([]int, parts)
+	for i := range c[1:] {
+		c[i] = rng.IntN(n + 1)
+		n -= c[i]
+	}
+	c[parts-1] = n
+	return c
+}
+
+func TestMovingCollectives(t *testing.T) {
+	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+		blocks, root := cuts(rng, n, size), size-1
+		var whole []byte
+		calls := map[collective.Kind][]*collective.Call{}
+		add := func(kind collective.Kind, in, out []byte) *collective.Call {
+			c := &collective.Call{Kind: kind, DType: d, Peer: root, In: in, Out: out, Shape: []int{n}}
+			calls[kind] = append(calls[kind], c)
+			return c
+		}
+		for r := range size {
+			part := random(rng, d, blocks[r])
+			whole = append(whole, part...)
+			add(collective.AllGather, part, make([]byte, n*d.Size()))
+			if r == root {
+				add(collective.Gather, part, make([]byte, n*d.Size()))
+				add(collective.Broadcast, whole, nil)
+				add(collective.Scatter, whole, make([]byte, len(part)))
+				continue
+			}
+			add(collective.Gather, part, nil)
+			add(collective.Broadcast, nil, make([]byte, n*d.Size()))
+			add(collective.Scatter, nil, make([]byte, len(part)))
+		}
+		for kind := range calls {
+			execute(t, rng, calls[kind])
+		}
+		for r := range size {
+			part := calls[collective.AllGather][r].In
+			if got := calls[collective.AllGather][r].Out; !bytes.Equal(got, whole) {
+				t.Fatalf("all_gather on rank %d", r)
+			}
+			if got := calls[collective.Scatter][r].Out; !bytes.Equal(got, part) {
+				t.Fatalf("scatter on rank %d", r)
+			}
+			if got := calls[collective.Broadcast][r].Out; r != root && !bytes.Equal(got, whole) {
+				t.Fatalf("broadcast on rank %d", r)
+			}
+		}
+		if got := calls[collective.Gather][root].Out; !bytes.Equal(got, whole) {
+			t.Fatal("gather")
+		}
+	})
+}
+
+func TestAllToAll(t *testing.T) {
+	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+		for _, even := range []bool{true, false} {
+			calls, want := make([]*collective.Call, size), make([][]byte, size)
+			for r := range calls {
+				c := &collective.Call{Kind: collective.AllToAll, DType: d, In: random(rng, d, n*size), Shape: []int{n * size}}
+				at := 0
+				for to := range size {
+					k := n
+					if !even {
+						k = rng.IntN(n + 1)
+						c.Splits = append(c.Splits, k)
+					}
+					want[to] = append(want[to], c.In[at*d.Size():(at+k)*d.Size()]...)
+					at += k
+				}
+				c.In = c.In[:at*d.Size()]
+				calls[r] = c
+			}
+			for r, c := range calls {
+				c.Out = make([]byte, len(want[r]))
+			}
+			execute(t, rng, calls)
+			for r, c := range calls {
+				if !bytes.Equal(c.Out, want[r]) {
+					t.Fatalf("rank %d, even %v", r, even)
+				}
+			}
+		}
+	})
+}
+
+// In place, an all_gather's input lies in its own block of the output, and a reduce_scatter's output in its block of the input.
+func TestOwnBlockInPlace(t *testing.T) {
+	const size, n = 4, 5000
+	rng := rand.New(rand.NewPCG(1, 2))
+	var gather, scatter []*collective.Call
+	var parts, sums []byte
+	totals := make([]float64, size*n)
+	for r := range size {
+		out := make([]byte, size*n*4)
+		in := out[r*n*4 : (r+1)*n*4]
+		copy(in, random(rng, tensor.F32, n))
+		parts = append(parts, in...)
+		gather = append(gather, &collective.Call{Kind: collective.AllGather, DType: tensor.F32, In: in, Out: out, Shape: []int{n}})
+		whole := random(rng, tensor.I32, size*n)
+		for i, x := range decode(tensor.I32, whole) {
+			totals[i] += x
+		}
+		scatter = append(scatter, &collective.Call{Kind: collective.ReduceScatter, DType: tensor.I32, Reduction: collective.Sum,
+			In: whole, Out: whole[r*n*4 : (r+1)*n*4], Shape: []int{size * n}})
+	}
+	sums = encode(tensor.I32, totals)
+	execute(t, rng, gather)
+	execute(t, rng, scatter)
+	for r := range size {
+		if !bytes.Equal(gather[r].Out, parts) {
+			t.Errorf("all_gather in place on rank %d", r)
+		}
+		if !bytes.Equal(scatter[r].Out, sums[r*n*4:(r+1)*n*4]) {
+			t.Errorf("reduce_scatter in place on rank %d", r)
+		}
+	}
+}
+
+// A weight of 0 leaves a rank out, whatever its input holds.
+func TestWeightZero(t *testing.T) {
+	nan := encode(tensor.F32, []float64{math.NaN(), math.NaN()})
+	x := encode(tensor.F32, []float64{3, 4})
+	calls := []*collective.Call{
+		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 0, In: nan, Out: nan},
+		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 5, In: x, Out: x},
+	}
+	execute(t, rand.New(rand.NewPCG(1, 1)), calls)
+	for r, c := range calls {
+		if got := decode(tensor.F32, c.Out); got[0] != 3 || got[1] != 4 {
+			t.Errorf("rank %d: %v, want [3 4]", r, got)
+		}
+	}
+}
+
+func TestTransfer(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	x := random(rng, tensor.BF16, 70_001)
+	send := &collective.Call{Kind: collective.Send, DType: tensor.BF16, Peer: 1, In: x}
+	recv := &collective.Call{Kind: collective.Recv, DType: tensor.BF16, Peer: 0, Out: make([]byte, len(x))}
+	var s collective.Schedule
+	s.Transfer(send, recv)
+	run(rng, &s, []*collective.Call{send, recv})
+	if !bytes.Equal(recv.Out, x) {
+		t.Error("the bytes changed on the way")
+	}
+}
+
+// The steady state of a collective allocates nothing.
+func TestScheduleAllocatesNothing(t *testing.T) {
+	var calls []*collective.Call
+	for range 4 {
+		x := make([]byte, 1<<20)
+		calls = append(calls, &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 1, In: x, Out: x, Shape: []int{1 << 18}})
+	}
+	var s collective.Schedule
+	var r collective.Run
+	scratch := collective.NewScratch()
+	allocs := testing.AllocsPerRun(20, func() {
+		if err := s.Build(calls); err != nil {
+			t.Fatal(err)
+		}
+		r.Prepare(&s, calls)
+		for i := range r.Chunks() {
+			r.Chunk(i, scratch)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations a collective", allocs)
+	}
+	if want := 4 * 2 << 20; s.Bytes != want {
+		t.Errorf("%d bytes moved, the minimum is %d", s.Bytes, want)
+	}
+}

@@ -1,0 +1,248 @@
+package collective_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+func posted(rank int, ticket uint64, c collective.Call) *collective.Posted {
+	return &collective.Posted{Rank: topo.Rank(rank), Ticket: ticket, Call: c}
+}
+
+func sumOf(shape ...int) collective.Call {
+	n, _ := tensor.Shape(shape).Elements()
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: make([]byte, 4*n), Out: make([]byte, 4*n), Shape: shape}
+}
+
+func TestMismatchNamesBothCalls(t *testing.T) {
+	mean := sumOf(4, 3)
+	mean.Reduction = collective.Mean
+	half := sumOf(4, 3)
+	half.DType, half.In, half.Out = tensor.F16, half.In[:24], half.Out[:24]
+	for _, tc := range []struct {
+		name  string
+		other collective.Call
+		want  string
+	}{
+		{"shape", sumOf(3, 4), "rank 0 called all_reduce(f32[4,3], sum), rank 2 called all_reduce(f32[3,4], sum)"},
+		{"length", sumOf(13), "rank 2 called all_reduce(f32[13], sum)"},
+		{"reduction", mean, "rank 2 called all_reduce(f32[4,3], mean)"},
+		{"dtype", half, "rank 2 called all_reduce(f16[4,3], sum)"},
+		{"kind", collective.Call{Kind: collective.Barrier, DType: tensor.U8}, "rank 2 called barrier()"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := collective.NewMatcher(3)
+			if got := m.Post(posted(0, 1, sumOf(4, 3)), nil); len(got) != 0 {
+				t.Fatalf("one rank alone made %v ready", got)
+			}
+			got := m.Post(posted(2, 1, tc.other), nil)
+			var mismatch *collective.MismatchError
+			if len(got) != 1 || !errors.As(got[0].Err, &mismatch) || !strings.Contains(got[0].Err.Error(), tc.want) {
+				t.Fatalf("got %v, want an error with %q", got, tc.want)
+			}
+			if len(got[0].Calls) != 2 {
+				t.Errorf("%d calls fail, want both", len(got[0].Calls))
+			}
+			// The rank that comes late hears the same; the next position is sound again.
+			if late := m.Post(posted(1, 1, sumOf(4, 3)), nil); len(late) != 1 || late[0].Err != got[0].Err || len(late[0].Calls) != 1 {
+				t.Errorf("the late rank got %v", late)
+			}
+			for r := range 3 {
+				next := m.Post(posted(r, 2, sumOf(5)), nil)
+				if r == 2 && (len(next) != 1 || next[0].Err != nil) {
+					t.Errorf("the next collective gave %v", next)
+				}
+			}
+		})
+	}
+}
+
+func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
+	m := collective.NewMatcher(3)
+	id, _, err := m.Group(0, []topo.Rank{0, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := sumOf(2)
+	inside.Group = id
+	m.Post(posted(0, 1, sumOf(4)), nil)
+	m.Post(posted(0, 2, inside), nil)
+	recv := collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: 2, Out: make([]byte, 8), Shape: []int{2}}
+	m.Post(posted(1, 1, recv), nil)
+	got := m.Lost(2, "exited with code 0", nil)
+	if len(got) != 2 {
+		t.Fatalf("%d failures, want the all_reduce of the world and the recv: %v", len(got), got)
+	}
+	for _, r := range got {
+		var lost *collective.LostError
+		if !errors.As(r.Err, &lost) || lost.Lost != 2 || !strings.Contains(r.Err.Error(), "rank 2 exited with code 0, while rank") {
+			t.Errorf("got %v", r.Err)
+		}
+	}
+	if r := m.Post(posted(1, 2, inside), nil); len(r) != 1 || r[0].Err != nil {
+		t.Errorf("the group without the lost rank gave %v", r)
+	}
+	if r := m.Post(posted(1, 3, sumOf(4)), nil); len(r) != 1 || r[0].Err == nil {
+		t.Errorf("a call that waits for ever: %v", r)
+	}
+}
+
+// A call that the lost rank had posted still counts.
+func TestLostRankLeavesItsCallsBehind(t *testing.T) {
+	m := collective.NewMatcher(2)
+	m.Post(posted(1, 1, sumOf(4)), nil)
+	if got := m.Lost(1, "was killed", nil); len(got) != 0 {
+		t.Fatalf("its own call failed: %v", got)
+	}
+	if got := m.Post(posted(0, 1, sumOf(4)), nil); len(got) != 1 || got[0].Err != nil {
+		t.Errorf("got %v, want the complete collective", got)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	m := collective.NewMatcher(4)
+	group := func(rank int, list ...topo.Rank) (topo.GroupID, int) {
+		t.Helper()
+		id, self, err := m.Group(topo.Rank(rank), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id, self
+	}
+	a, self := group(2, 3, 2)
+	if self != 1 {
+		t.Errorf("rank 2 is number %d of [3 2]", self)
+	}
+	b, _ := group(2, 3, 2)
+	if c, _ := group(3, 3, 2); c != a {
+		t.Errorf("rank 3 got group %d first, want %d", c, a)
+	}
+	if c, _ := group(3, 3, 2); c != b || a == b {
+		t.Errorf("rank 3 got group %d the second time, want %d", c, b)
+	}
+	for _, bad := range [][]topo.Rank{{0, 1}, {2, 2}, {2, 4}, {2, -1}, nil} {
+		if _, _, err := m.Group(2, bad); err == nil {
+			t.Errorf("rank 2 got a group of %v", bad)
+		}
+	}
+}
+
+// Whatever the order in which ranks post, every position completes once, with the calls of that position.
+func TestMatchingByPosition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size, rounds := rapid.IntRange(1, 6).Draw(t, "size"), rapid.IntRange(1, 20).Draw(t, "rounds")
+		m := collective.NewMatcher(size)
+		next, complete := make([]int, size), 0
+		for range size * rounds {
+			r := rapid.IntRange(0, size-1).Draw(t, "rank")
+			for next[r] == rounds {
+				r = (r + 1) % size
+			}
+			next[r]++
+			for _, ready := range m.Post(posted(r, uint64(next[r]), sumOf(next[r])), nil) {
+				complete++
+				if ready.Err != nil || len(ready.Calls) != size {
+					t.Fatalf("position %d: %v", complete, ready)
+				}
+				for i, p := range ready.Calls {
+					if int(p.Rank) != i || p.Ticket != uint64(complete) {
+						t.Fatalf("position %d holds ticket %d of rank %d at place %d", complete, p.Ticket, p.Rank, i)
+					}
+				}
+			}
+		}
+		if complete != rounds || slices.Min(next) != rounds {
+			t.Fatalf("%d of %d collectives completed", complete, rounds)
+		}
+	})
+}
+
+func TestTransfersMeetInOrder(t *testing.T) {
+	m := collective.NewMatcher(3)
+	send := func(ticket uint64, to int, tag uint32, n int) []collective.Ready {
+		return m.Post(posted(0, ticket, collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, Tag: tag, In: make([]byte, n), Shape: []int{n}}), nil)
+	}
+	recv := func(rank int, ticket uint64, tag uint32, n int) []collective.Ready {
+		return m.Post(posted(rank, ticket, collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: 0, Tag: tag, Out: make([]byte, n), Shape: []int{n}}), nil)
+	}
+	send(1, 1, 0, 4)
+	send(2, 1, 7, 8)
+	send(3, 2, 0, 4)
+	send(4, 1, 0, 5)
+	for i, want := range []struct {
+		rank   int
+		tag    uint32
+		n      int
+		ticket uint64
+	}{{1, 7, 8, 2}, {1, 0, 4, 1}, {2, 0, 4, 3}, {1, 0, 5, 4}} {
+		got := recv(want.rank, uint64(i+1), want.tag, want.n)
+		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Ticket != want.ticket {
+			t.Errorf("receive %d met %v, want ticket %d", i, got, want.ticket)
+		}
+	}
+	send(5, 1, 0, 4)
+	if got := recv(1, 9, 0, 6); len(got) != 1 || got[0].Err == nil || !strings.Contains(got[0].Err.Error(), "send(u8[4], to 1, tag 0), rank 1 called recv(u8[6], from 0, tag 0)") {
+		t.Errorf("lengths differ: %v", got)
+	}
+}
+
+func TestCheckNamesTheField(t *testing.T) {
+	buf := make([]byte, 64)
+	base := collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: buf[:16], Out: buf[:16], Shape: []int{4}}
+	for field, change := range map[string]func(c *collective.Call){
+		"kind":         func(c *collective.Call) { c.Kind = 99 },
+		"dtype":        func(c *collective.Call) { c.DType = 42 },
+		"reduction":    func(c *collective.Call) { c.Reduction = collective.None },
+		"weight":       func(c *collective.Call) { c.Reduction, c.Weight = collective.Mean, -1 },
+		"peer":         func(c *collective.Call) { c.Kind, c.Peer = collective.Broadcast, 2 },
+		"out.count":    func(c *collective.Call) { c.Out = buf[:20] },
+		"out.offset":   func(c *collective.Call) { c.Out = buf[8:24] },
+		"in.count":     func(c *collective.Call) { c.Kind, c.In, c.Out = collective.AllToAll, buf[:12], buf[32:44] },
+		"splits":       func(c *collective.Call) { c.Kind, c.Out, c.Splits = collective.AllToAll, buf[32:48], []int{5, -1} },
+		"splits.count": func(c *collective.Call) { c.Kind, c.Out, c.Splits = collective.AllToAll, buf[32:48], []int{4} },
+	} {
+		c := base
+		change(&c)
+		err := c.Check(2, 0)
+		var wrong *collective.FieldError
+		if !errors.As(err, &wrong) || wrong.Field != field {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	if err := base.Check(2, 0); err != nil {
+		t.Errorf("a sound call: %v", err)
+	}
+	if got, want := fmt.Sprint(&base), "all_reduce(f32[4], sum)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Lengths that do not add up are found when all calls are there, and blamed on a rank.
+func TestLengthsMustAddUp(t *testing.T) {
+	call := func(kind collective.Kind, in, out int) *collective.Call {
+		return &collective.Call{Kind: kind, DType: tensor.U8, Reduction: collective.Sum, In: make([]byte, in), Out: make([]byte, out), Shape: []int{in}}
+	}
+	for kind, calls := range map[collective.Kind][]*collective.Call{
+		collective.AllGather:     {call(collective.AllGather, 2, 5), call(collective.AllGather, 3, 4)},
+		collective.ReduceScatter: {call(collective.ReduceScatter, 4, 2), call(collective.ReduceScatter, 4, 3)},
+		collective.Gather:        {call(collective.Gather, 2, 4), call(collective.Gather, 3, 0)},
+		collective.Scatter:       {call(collective.Scatter, 6, 2), call(collective.Scatter, 0, 3)},
+		collective.Broadcast:     {call(collective.Broadcast, 6, 0), call(collective.Broadcast, 0, 3)},
+		collective.AllToAll:      {call(collective.AllToAll, 4, 4), call(collective.AllToAll, 4, 5)},
+	} {
+		var s collective.Schedule
+		var member *collective.MemberError
+		if err := s.Build(calls); !errors.As(err, &member) {
+			t.Errorf("%v: got %v", kind, err)
+		}
+	}
+}
