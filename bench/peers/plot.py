@@ -1,0 +1,98 @@
+"""A small SVG writer: latency and bandwidth against size, one row of panels a number of processes."""
+from __future__ import annotations
+
+import html
+import math
+
+WIDTH, HEIGHT, GAP_X, GAP_Y, LEFT, TOP = 360, 220, 80, 70, 64, 64
+COLOURS = ["#7a7a7a", "#0b6e99", "#2ca6a4", "#d1495b", "#8f6bb3", "#e28413"]
+
+Points = list  # of (bytes, microseconds)
+
+
+def _size(size: float) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size:g} B"
+
+
+def _time(us: float) -> str:
+    return f"{us:g} µs" if us < 1e3 else f"{us / 1e3:g} ms" if us < 1e6 else f"{us / 1e6:g} s"
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{html.escape(text)}</text>'
+
+
+class Panel:
+    """One pair of axes: sizes on a logarithmic x axis, and y logarithmic or linear."""
+
+    def __init__(self, left: float, top: float, sizes: list, low: float, high: float, logarithmic: bool) -> None:
+        self.left, self.top, self.sizes, self.low, self.high, self.logarithmic = left, top, sizes, low, high, logarithmic
+
+    def x(self, size: float) -> float:
+        low, high = math.log(self.sizes[0]), math.log(self.sizes[-1])
+        return self.left + WIDTH * ((math.log(size) - low) / (high - low) if high > low else 0.5)
+
+    def y(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.logarithmic:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return self.top + HEIGHT * (1 - (value - low) / (high - low))
+
+    def frame(self, title: str, ticks: list, label) -> list:
+        out = [_text(self.left, self.top - 12, title, "start", ' class="title"')]
+        for value in ticks:
+            y = self.y(value)
+            out.append(f'<path class="grid" d="M{self.left} {y:.1f}h{WIDTH}"/>')
+            out.append(_text(self.left - 6, y + 4, label(value), "end"))
+        for size in self.sizes:
+            out.append(f'<path class="grid" d="M{self.x(size):.1f} {self.top}v{HEIGHT}"/>')
+            out.append(_text(self.x(size), self.top + HEIGHT + 16, _size(size)))
+        return out
+
+    def line(self, points: list, colour: str) -> list:
+        at = [(self.x(size), self.y(value)) for size, value in points]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
+        dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>' for x, y in at]
+        return [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>', *dots]
+
+
+def _row(lines: dict, n: int, top: float) -> list:
+    points = [p for by_n in lines.values() for p in by_n.get(n, [])]
+    sizes = sorted({size for size, _ in points})
+    low = 10 ** math.floor(math.log10(min(us for _, us in points)))
+    high = 10 ** math.ceil(math.log10(max(us for _, us in points)))
+    latency = Panel(LEFT, top, sizes, low, high, True)
+    # The memory's limit leaves the picture where its buffers fit the caches.
+    fastest = max((size / us / 1e3 for name, by_n in lines.items() for size, us in by_n.get(n, [])
+                   if size >= 16 << 20 or "limit" not in name), default=1)
+    step = next(s for s in (0.5, 1, 2, 5, 10, 20, 50, 100) if fastest / s <= 7 or s == 100)
+    ceiling = step * math.ceil(fastest / step)
+    bandwidth = Panel(LEFT + WIDTH + GAP_X, top, sizes, 0, ceiling, False)
+    out = latency.frame(f"{n} processes: time", [10.0**e for e in range(round(math.log10(low)), round(math.log10(high)) + 1)], _time)
+    out += bandwidth.frame(f"{n} processes: GB/s", [step * i for i in range(round(ceiling / step) + 1)], lambda v: f"{v:g}")
+    for (name, by_n), colour in zip(lines.items(), COLOURS):
+        if by_n.get(n):
+            out += latency.line(by_n[n], colour)
+            out += bandwidth.line([(s, s / us / 1e3) for s, us in by_n[n] if s / us / 1e3 <= ceiling], colour)
+    return out
+
+
+def svg(lines: dict) -> str:
+    """Draws {name: {processes: [(bytes, microseconds), …]}} and returns the SVG document."""
+    processes = sorted({n for by_n in lines.values() for n in by_n if by_n[n]})
+    width = LEFT + 2 * WIDTH + GAP_X + 30
+    height = TOP + len(processes) * (HEIGHT + GAP_Y)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+        "<style>.grid{stroke:#ddd;stroke-width:.6;fill:none}.title{font-weight:bold;font-size:13px}</style>",
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    ]
+    for i, (name, colour) in enumerate(zip(lines, COLOURS)):
+        x = LEFT + i * (width - LEFT) / len(lines)
+        out.append(f'<circle cx="{x + 4:.1f}" cy="20" r="4" fill="{colour}"/>' + _text(x + 13, 24, name, "start"))
+    for i, n in enumerate(processes):
+        out += _row(lines, n, TOP + i * (HEIGHT + GAP_Y))
+    return "\n".join([*out, "</svg>", ""])
