@@ -1,0 +1,112 @@
+package lint
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// transparent folders are not rooms of their own: what lies in them counts as if it stood one floor up.
+var transparent = []string{"internal/"}
+
+// checkFolderCycles looks at every folder: the packages below it, collapsed to its direct children, may not import
+// each other in a circle. Go forbids that for packages only.
+func checkFolderCycles(t *Tree) (found []Finding) {
+	levels := map[string]map[string]map[string]bool{} // folder -> child -> children that it imports
+	graph := t.imports()
+	for pkg, imports := range graph {
+		for _, p := range imports {
+			if _, own := graph[p]; !own {
+				continue
+			}
+			folder, a, b := diverge(place(pkg), place(p))
+			if levels[folder] == nil {
+				levels[folder] = map[string]map[string]bool{}
+			}
+			if levels[folder][a] == nil {
+				levels[folder][a] = map[string]bool{}
+			}
+			levels[folder][a][b] = true
+		}
+	}
+	for folder, children := range levels {
+		if circle := findCircle(children); circle != nil {
+			text := fmt.Sprintf("folders import each other in a circle: %s; data flows one way, move what is shared down", strings.Join(circle, " -> "))
+			found = append(found, Finding{folder, 0, text})
+		}
+	}
+	return sorted(found)
+}
+
+func place(pkg string) string {
+	for _, t := range transparent {
+		pkg = strings.TrimPrefix(pkg, t)
+	}
+	return pkg
+}
+
+// diverge returns the deepest folder that holds both packages, and the child of it in which each lies ("." for the
+// folder's own package).
+func diverge(a, b string) (folder, childA, childB string) {
+	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
+	n := 0
+	for n < len(as) && n < len(bs) && as[n] == bs[n] {
+		n++
+	}
+	child := func(s []string) string {
+		if n == len(s) {
+			return "."
+		}
+		return s[n]
+	}
+	return path.Join(append([]string{"."}, as[:n]...)...), child(as), child(bs)
+}
+
+// findCircle returns one circle of the graph, its first node repeated at the end, or nil.
+func findCircle(graph map[string]map[string]bool) []string {
+	done := map[string]bool{}
+	var walk func(node string, trail []string) []string
+	walk = func(node string, trail []string) []string {
+		if i := slices.Index(trail, node); i >= 0 {
+			return append(slices.Clone(trail[i:]), node)
+		}
+		if done[node] {
+			return nil
+		}
+		trail = append(trail, node)
+		for _, next := range slices.Sorted(maps.Keys(graph[node])) {
+			if circle := walk(next, trail); circle != nil {
+				return circle
+			}
+		}
+		done[node] = true
+		return nil
+	}
+	for _, node := range slices.Sorted(maps.Keys(graph)) {
+		if circle := walk(node, nil); circle != nil {
+			return circle
+		}
+	}
+	return nil
+}
+
+// grabBags are names that say nothing about what is inside, so everything ends up there.
+var grabBags = []string{"util", "utils", "common", "helper", "helpers", "pkg", "misc"}
+
+func checkFolderNames(t *Tree) (found []Finding) {
+	seen := map[string]bool{}
+	for _, f := range t.Files {
+		parts := strings.Split(f.Path, "/")
+		for i, part := range parts {
+			name := strings.TrimSuffix(part, path.Ext(part))
+			p := strings.Join(parts[:i+1], "/")
+			if slices.Contains(grabBags, name) && !seen[p] {
+				seen[p] = true
+				found = append(found, Finding{p, 0, fmt.Sprintf("%q says nothing about what is inside; name it after what it does", name)})
+			}
+		}
+	}
+	return found
+}

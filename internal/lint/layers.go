@@ -1,0 +1,155 @@
+package lint
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+//go:embed layers.txt
+var layersText string
+
+// layers is the import lattice: who may import whom, and who may never reach whom.
+type layers struct {
+	allowed map[string]map[string]bool // package -> packages of this module that it may import, transitively closed
+	never   []ban
+}
+
+// ban says that no package that matches to may reach a package that matches from.
+type ban struct {
+	from, to string // a name, or a folder and everything below it written as name/*
+	reason   string
+	line     int
+}
+
+// parseLayers reads the two kinds of line of layers.txt:
+//
+//	a, b < c, d          c and d may import a, b and what those may import; a and b stand on earlier lines, or NONE
+//	a, b !< c: reason    c may not import a or b, nor reach them through other packages
+func parseLayers(text string) (*layers, error) {
+	l := &layers{allowed: map[string]map[string]bool{}}
+	var errs []error
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := l.add(line, i+1); err != nil {
+			errs = append(errs, fmt.Errorf("layers.txt:%d: %w", i+1, err))
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+func (l *layers) add(line string, n int) error {
+	if below, rest, ok := strings.Cut(line, "!<"); ok {
+		above, reason, _ := strings.Cut(rest, ":")
+		if strings.TrimSpace(reason) == "" {
+			return errors.New("a ban without a reason: write «a !< b: why»")
+		}
+		for _, from := range names(below) {
+			for _, to := range names(above) {
+				l.never = append(l.never, ban{from, to, strings.TrimSpace(reason), n})
+			}
+		}
+		return nil
+	}
+	below, above, ok := strings.Cut(line, "<")
+	if !ok {
+		return fmt.Errorf("%q is neither «a < b» nor «a !< b: why»", line)
+	}
+	for _, to := range names(above) {
+		if l.allowed[to] != nil {
+			return fmt.Errorf("%s stands on two lines; put all that it may import on one", to)
+		}
+		may := map[string]bool{}
+		for _, from := range names(below) {
+			if from == "NONE" {
+				continue
+			}
+			if l.allowed[from] == nil {
+				return fmt.Errorf("%s is used before the line that places it; lower floors come first", from)
+			}
+			may[from] = true
+			maps.Copy(may, l.allowed[from])
+		}
+		l.allowed[to] = may
+	}
+	return nil
+}
+
+func names(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func matches(pattern, name string) bool {
+	if folder, ok := strings.CutSuffix(pattern, "/*"); ok {
+		return name == folder || strings.HasPrefix(name, folder+"/")
+	}
+	return pattern == name
+}
+
+func checkLayers(t *Tree) []Finding { return checkLayersText(t, layersText) }
+
+func checkLayersText(t *Tree, text string) []Finding {
+	l, err := parseLayers(text)
+	if err != nil {
+		return []Finding{{"internal/lint/layers.txt", 0, err.Error()}}
+	}
+	graph := t.imports()
+	var found []Finding
+	for pkg, imports := range graph {
+		may, placed := l.allowed[pkg]
+		if !placed {
+			found = append(found, Finding{pkg, 0, "no floor of its own: say in internal/lint/layers.txt what it may import"})
+			continue
+		}
+		for _, p := range imports {
+			if _, own := graph[p]; own && !may[p] {
+				found = append(found, Finding{pkg, 0, fmt.Sprintf("imports %s, which does not lie below it in internal/lint/layers.txt", p)})
+			}
+		}
+	}
+	for pkg := range l.allowed {
+		if _, ok := graph[pkg]; !ok {
+			found = append(found, Finding{"internal/lint/layers.txt", 0, "places " + pkg + ", which does not exist; take it out"})
+		}
+	}
+	return sorted(append(found, l.checkBans(graph)...))
+}
+
+// checkBans follows the imports of every banned package, within this module, down to what it may not reach.
+func (l *layers) checkBans(graph map[string][]string) (found []Finding) {
+	for pkg := range graph {
+		for _, b := range l.never {
+			if !matches(b.to, pkg) {
+				continue
+			}
+			if route := reach(graph, pkg, b.from, map[string]bool{}); route != nil {
+				text := fmt.Sprintf("imports %s, which layers.txt:%d bans: %s", strings.Join(route, ", which imports "), b.line, b.reason)
+				found = append(found, Finding{pkg, 0, text})
+			}
+		}
+	}
+	return found
+}
+
+// reach returns the imports that lead from pkg to a package that matches target, or nil.
+func reach(graph map[string][]string, pkg, target string, seen map[string]bool) []string {
+	if seen[pkg] {
+		return nil
+	}
+	seen[pkg] = true
+	for _, p := range graph[pkg] {
+		if matches(target, p) {
+			return []string{p}
+		}
+		if route := reach(graph, p, target, seen); route != nil {
+			return slices.Insert(route, 0, p)
+		}
+	}
+	return nil
+}

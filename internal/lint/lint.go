@@ -1,0 +1,57 @@
+// Package lint states the rules of the house and checks them: which package may import which, how long files and
+// functions may grow, what may not appear at all, and that what is generated is up to date. Its tests run every rule
+// on this repository, and every rule on a small tree that breaks it, so that no rule can fall asleep.
+package lint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Finding is one place where the repository breaks a rule.
+type Finding struct {
+	Path string // slash-separated, relative to the root of the repository
+	Line int    // 0: the finding is about the whole file or folder
+	Text string // what is wrong, why, and what to do
+}
+
+// String is the finding in the file:line form that editors understand.
+func (f Finding) String() string {
+	if f.Line == 0 {
+		return f.Path + ": " + f.Text
+	}
+	return fmt.Sprintf("%s:%d: %s", f.Path, f.Line, f.Text)
+}
+
+// Rule is one rule of the house.
+type Rule struct {
+	Name  string
+	Check func(*Tree) []Finding
+}
+
+// Rules are the rules that need the files of the repository and nothing else.
+var Rules = []Rule{
+	{"syntax", checkSyntax},
+	{"format", checkFormat},
+	{"layers", checkLayers},
+	{"folder-cycles", checkFolderCycles},
+	{"folder-names", checkFolderNames},
+	{"package-comments", checkPackageComments},
+	{"file-size", checkFileSize},
+	{"function-size", checkFunctionSize},
+	{"goroutines", checkGoroutines},
+	{"sleep", checkSleep},
+	{"leftovers", checkLeftovers},
+	{"pickle", checkPickle},
+	{"go-directive", checkGoDirective},
+	{"dependencies", checkDependencies},
+}
+
+// sorted orders findings by place, so that two runs print the same text.
+func sorted(fs []Finding) []Finding {
+	slices.SortFunc(fs, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Text, b.Text))
+	})
+	return fs
+}

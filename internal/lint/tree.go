@@ -1,0 +1,130 @@
+package lint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Module is the import path of the repository's root.
+const Module = "github.com/shoal-ml/shoal"
+
+// Tree is the repository as the rules see it.
+type Tree struct {
+	Files []*File // in the order of their paths
+	fset  *token.FileSet
+}
+
+// File is one text file. AST is nil unless it is a Go file that parses.
+type File struct {
+	Path string
+	Text []byte
+	AST  *ast.File
+	err  error // why a Go file does not parse
+}
+
+// Load reads the files named by paths. A name without a file is passed over: it was deleted and not yet committed.
+func Load(fsys fs.FS, paths []string) (*Tree, error) {
+	t := &Tree{fset: token.NewFileSet()}
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
+		text, err := fs.ReadFile(fsys, p)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the tree: %w", err)
+		}
+		f := &File{Path: p, Text: text}
+		if path.Ext(p) == ".go" {
+			f.AST, f.err = parser.ParseFile(t.fset, p, text, parser.ParseComments|parser.SkipObjectResolution)
+			if f.err != nil {
+				f.AST = nil
+			}
+		}
+		t.Files = append(t.Files, f)
+	}
+	return t, nil
+}
+
+func (t *Tree) file(p string) *File {
+	for _, f := range t.Files {
+		if f.Path == p {
+			return f
+		}
+	}
+	return nil
+}
+
+func (t *Tree) line(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
+
+// packages maps each folder of the main module that holds Go files to those files, testdata excepted.
+func (t *Tree) packages() map[string][]*File {
+	pkgs := map[string][]*File{}
+	for _, f := range t.Files {
+		if f.AST != nil && !f.testdata() && !f.ownModule() {
+			pkgs[path.Dir(f.Path)] = append(pkgs[path.Dir(f.Path)], f)
+		}
+	}
+	return pkgs
+}
+
+// imports maps each package of the main module to what its source files, tests excepted, import: the packages of this
+// module by their folder, all others by their import path.
+func (t *Tree) imports() map[string][]string {
+	graph := map[string][]string{}
+	for dir, files := range t.packages() {
+		set := map[string]bool{}
+		for _, f := range files {
+			if f.test() {
+				continue
+			}
+			for _, spec := range f.AST.Imports {
+				p := strings.Trim(spec.Path.Value, `"`)
+				if own, ok := strings.CutPrefix(p, Module+"/"); ok {
+					p = own
+				}
+				set[p] = true
+			}
+		}
+		graph[dir] = slices.Sorted(maps.Keys(set))
+	}
+	return graph
+}
+
+func (f *File) test() bool     { return strings.HasSuffix(f.Path, "_test.go") }
+func (f *File) testdata() bool { return slices.Contains(strings.Split(f.Path, "/"), "testdata") }
+
+// ownModule reports whether the file lies in a folder that the go command passes over (kernel/_asm has its own go.mod).
+func (f *File) ownModule() bool {
+	return strings.HasPrefix(f.Path, "_") || strings.Contains(f.Path, "/_")
+}
+
+// generated reports whether a program wrote the file: the name starts with z, or the text says so as Go asks for.
+func (f *File) generated() bool {
+	if strings.HasPrefix(path.Base(f.Path), "z") && path.Ext(f.Path) == ".go" {
+		return true
+	}
+	for line := range bytes.Lines(f.Text) {
+		if bytes.HasPrefix(line, []byte("// Code generated ")) && bytes.HasSuffix(bytes.TrimSpace(line), []byte(" DO NOT EDIT.")) {
+			return true
+		}
+	}
+	return false
+}
+
+func checkSyntax(t *Tree) (found []Finding) {
+	for _, f := range t.Files {
+		if f.err != nil && !f.testdata() {
+			found = append(found, Finding{f.Path, 0, fmt.Sprintf("does not parse, so no rule can read it: %v", f.err)})
+		}
+	}
+	return found
+}
