@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+const (
+	block  = 64 // bytes of accumulator, as in package kernel
+	unroll = 4  // blocks in the main loop: the vectors of both instruction sets reach the width of the caches
+)
+
+// loop is a function that walks arrays in step, block by block.
+type loop struct {
+	v      isa
+	blocks Register
+	arrays []array
+	fence  bool // make streamed stores visible before the return
+}
+
+// array is one of the arrays walked: stride is its bytes per block.
+type array struct {
+	base   Register
+	stride int
+}
+
+// at is the place that belongs to the accumulator's byte off.
+func (a array) at(off int) Mem { return Mem{Base: a.base, Disp: off * a.stride / block} }
+
+// begin opens a function of the pointers named, of a number of blocks, and of the factor "a" if that is the last name.
+func (v isa) begin(name, doc string, params ...string) *loop {
+	tail := " *byte, blocks int)"
+	if last := len(params) - 1; params[last] == "a" {
+		params, tail = params[:last], " *byte, blocks int, a float64)"
+	}
+	name = v.name + name
+	TEXT(name, NOSPLIT, "func("+strings.Join(params, ", ")+tail)
+	Doc(name + ": " + doc + ".")
+	Pragma("noescape")
+	return &loop{v: v, blocks: Load(Param("blocks"), GP64())}
+}
+
+// array takes the parameter name as an array of stride bytes a block.
+func (l *loop) array(name string, stride int) array {
+	a := array{Load(Param(name), GP64()), stride}
+	l.arrays = append(l.arrays, a)
+	return a
+}
+
+// each emits body for each vector of the accumulator, unrolled over several blocks, then block by block, and returns.
+func (l *loop) each(body func(off int)) {
+	blocks := func(n int) {
+		for off := 0; off < n*block; off += l.v.bytes {
+			body(off)
+		}
+		for _, a := range l.arrays {
+			ADDQ(U32(n*a.stride), a.base)
+		}
+	}
+	SUBQ(Imm(unroll), l.blocks)
+	JLT(LabelRef("rest"))
+	Label("several")
+	blocks(unroll)
+	SUBQ(Imm(unroll), l.blocks)
+	JGE(LabelRef("several"))
+	Label("rest")
+	ADDQ(Imm(unroll), l.blocks)
+	JZ(LabelRef("done"))
+	Label("one")
+	blocks(1)
+	DECQ(l.blocks)
+	JNZ(LabelRef("one"))
+	Label("done")
+	if l.fence {
+		SFENCE()
+	}
+	VZEROUPPER()
+	RET()
+}

@@ -1,0 +1,152 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// number is a type that accumulates in itself.
+type number interface {
+	float64 | float32 | int64 | int32 | uint8
+}
+
+// cast sees a byte slice as numbers; what is left after the last whole number is dropped.
+func cast[T any](b []byte) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
+}
+
+func pair(d tensor.DType, op Op, acc, x, y []byte) {
+	switch d {
+	case tensor.F64:
+		pairOf(op, cast[float64](acc), cast[float64](x), cast[float64](y))
+	case tensor.F32:
+		pairOf(op, cast[float32](acc), cast[float32](x), cast[float32](y))
+	case tensor.I64:
+		pairOf(op, cast[int64](acc), cast[int64](x), cast[int64](y))
+	case tensor.I32:
+		pairOf(op, cast[int32](acc), cast[int32](x), cast[int32](y))
+	case tensor.U8:
+		pairOf(op, acc, x, y)
+	default:
+		widen(d, cast[float32](acc), x)
+		foldHalf(d, op, cast[float32](acc), y)
+	}
+}
+
+func pairOf[T number](op Op, acc, x, y []T) {
+	x, y = x[:len(acc)], y[:len(acc)]
+	switch op {
+	case Sum:
+		for i := range acc {
+			acc[i] = x[i] + y[i]
+		}
+	case Prod:
+		for i := range acc {
+			acc[i] = x[i] * y[i]
+		}
+	case Min:
+		for i := range acc {
+			acc[i] = min(x[i], y[i])
+		}
+	case Max:
+		for i := range acc {
+			acc[i] = max(x[i], y[i])
+		}
+	default:
+		panic("kernel: unknown operation " + op.String())
+	}
+}
+
+// few is how many 16-bit floats are widened at a time, on the stack, to be combined with an accumulator.
+const few = 64
+
+func foldHalf(d tensor.DType, op Op, acc []float32, src []byte) {
+	var wide [few]float32
+	for len(acc) > 0 {
+		n := min(len(acc), few)
+		widen(d, wide[:n], src)
+		pairOf(op, acc[:n], acc[:n], wide[:n])
+		acc, src = acc[n:], src[n*d.Size():]
+	}
+}
+
+func loadScaled(d tensor.DType, acc, src []byte, a float64) {
+	switch d {
+	case tensor.F64:
+		scale(cast[float64](acc), cast[float64](src), a)
+	case tensor.F32:
+		scale(cast[float32](acc), cast[float32](src), float32(a))
+	case tensor.F16, tensor.BF16:
+		wide := cast[float32](acc)
+		widen(d, wide, src)
+		scale(wide, wide, float32(a))
+	default:
+		panic(fmt.Sprintf("kernel: cannot scale %v, only floats", d))
+	}
+}
+
+func foldScaled(d tensor.DType, acc, src []byte, a float64) {
+	switch d {
+	case tensor.F64:
+		addScaled(cast[float64](acc), cast[float64](src), a)
+	case tensor.F32:
+		addScaled(cast[float32](acc), cast[float32](src), float32(a))
+	case tensor.F16, tensor.BF16:
+		var wide [few]float32
+		for acc := cast[float32](acc); len(acc) > 0; {
+			n := min(len(acc), few)
+			widen(d, wide[:n], src)
+			addScaled(acc[:n], wide[:n], float32(a))
+			acc, src = acc[n:], src[n*d.Size():]
+		}
+	default:
+		panic(fmt.Sprintf("kernel: cannot scale %v, only floats", d))
+	}
+}
+
+func scale[T float32 | float64](acc, src []T, a T) {
+	src = src[:len(acc)]
+	for i := range acc {
+		acc[i] = a * src[i]
+	}
+}
+
+func addScaled[T float32 | float64](acc, src []T, a T) {
+	src = src[:len(acc)]
+	for i := range acc {
+		acc[i] += T(a * src[i]) // the conversion keeps the compiler from fusing
+	}
+}
+
+// widen converts len(acc) numbers of the 16-bit type d.
+func widen(d tensor.DType, acc []float32, src []byte) {
+	if d == tensor.F16 {
+		src := cast[tensor.Float16](src)[:len(acc)]
+		for i := range acc {
+			acc[i] = src[i].Float32()
+		}
+		return
+	}
+	half := cast[tensor.BFloat16](src)[:len(acc)]
+	for i := range acc {
+		acc[i] = half[i].Float32()
+	}
+}
+
+// narrow converts len(acc) numbers to the 16-bit type d.
+func narrow(d tensor.DType, dst []byte, acc []float32) {
+	if d == tensor.F16 {
+		dst := cast[tensor.Float16](dst)[:len(acc)]
+		for i := range acc {
+			dst[i] = tensor.Float16From(acc[i])
+		}
+		return
+	}
+	half := cast[tensor.BFloat16](dst)[:len(acc)]
+	for i := range acc {
+		half[i] = tensor.BFloat16From(acc[i])
+	}
+}

@@ -1,0 +1,66 @@
+//go:build !purego
+
+package kernel
+
+import (
+	"golang.org/x/sys/cpu"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+func simd() []*Impl {
+	var found []*Impl
+	if cpu.X86.HasAVX2 && cpu.X86.HasF16C {
+		found = append(found, &avx2)
+	}
+	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL {
+		found = append(found, &avx512)
+	}
+	return found
+}
+
+var avx2 = Impl{
+	Name: "avx2",
+	pair: opTable{
+		tensor.F64:  {Sum: avx2SumF64, Min: avx2MinF64, Max: avx2MaxF64},
+		tensor.F32:  {Sum: avx2SumF32, Min: avx2MinF32, Max: avx2MaxF32},
+		tensor.F16:  {Sum: avx2SumF16},
+		tensor.BF16: {Sum: avx2SumBF16},
+		tensor.I64:  {Sum: avx2SumI64},
+		tensor.I32:  {Sum: avx2SumI32},
+	},
+	foldSum:    foldTable{tensor.F16: avx2FoldF16, tensor.BF16: avx2FoldBF16},
+	load:       moveTable{tensor.F16: avx2LoadF16, tensor.BF16: avx2LoadBF16},
+	store:      moveTable{tensor.F16: avx2StoreF16, tensor.BF16: avx2StoreBF16},
+	stream:     moveTable{tensor.F16: avx2StreamF16, tensor.BF16: avx2StreamBF16},
+	streamCopy: avx2StreamCopy,
+	loadScaled: scaledTable{
+		tensor.F64: avx2LoadScaledF64, tensor.F32: avx2LoadScaledF32, tensor.F16: avx2LoadScaledF16, tensor.BF16: avx2LoadScaledBF16,
+	},
+	foldScaled: scaledTable{
+		tensor.F64: avx2FoldScaledF64, tensor.F32: avx2FoldScaledF32, tensor.F16: avx2FoldScaledF16, tensor.BF16: avx2FoldScaledBF16,
+	},
+}
+
+var avx512 = Impl{
+	Name: "avx512",
+	pair: opTable{
+		tensor.F64:  {Sum: avx512SumF64, Min: avx512MinF64, Max: avx512MaxF64},
+		tensor.F32:  {Sum: avx512SumF32, Min: avx512MinF32, Max: avx512MaxF32},
+		tensor.F16:  {Sum: avx512SumF16},
+		tensor.BF16: {Sum: avx512SumBF16},
+		tensor.I64:  {Sum: avx512SumI64},
+		tensor.I32:  {Sum: avx512SumI32},
+	},
+	foldSum:    foldTable{tensor.F16: avx512FoldF16, tensor.BF16: avx512FoldBF16},
+	load:       moveTable{tensor.F16: avx512LoadF16, tensor.BF16: avx512LoadBF16},
+	store:      moveTable{tensor.F16: avx512StoreF16, tensor.BF16: avx512StoreBF16},
+	stream:     moveTable{tensor.F16: avx512StreamF16, tensor.BF16: avx512StreamBF16},
+	streamCopy: avx512StreamCopy,
+	loadScaled: scaledTable{
+		tensor.F64: avx512LoadScaledF64, tensor.F32: avx512LoadScaledF32, tensor.F16: avx512LoadScaledF16, tensor.BF16: avx512LoadScaledBF16,
+	},
+	foldScaled: scaledTable{
+		tensor.F64: avx512FoldScaledF64, tensor.F32: avx512FoldScaledF32, tensor.F16: avx512FoldScaledF16, tensor.BF16: avx512FoldScaledBF16,
+	},
+}
