@@ -67,6 +67,9 @@ func Parse(text []byte) (Spec, error) {
 	if err := yaml.UnmarshalStrict(text, &spec); err != nil {
 		return Spec{}, typeError(err)
 	}
+	if _, said := top["workers"]; said && spec.Workers == 0 {
+		return Spec{}, workersError(0) // not the default, which is for saying nothing
+	}
 	for key := range spec.Env {
 		if key == "true" || key == "false" {
 			return Spec{}, &Error{"env", "YAML reads y, n, yes, no, on and off as " + key + "; put quotes round such a key"}

@@ -77,7 +77,7 @@ func (s Spec) Validate() error {
 		return err
 	}
 	if s.Workers < 1 || s.Workers > MaxWorkers {
-		return &Error{"workers", fmt.Sprintf("%d is not a number of workers that one host can run; give 1 to %d", s.Workers, MaxWorkers)}
+		return workersError(s.Workers)
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return &Error{"command", "nothing to run, because no command is given; " +
@@ -101,6 +101,10 @@ func (s Spec) String() string {
 		panic(err) // strings, ints and maps of strings always marshal
 	}
 	return string(text)
+}
+
+func workersError(n int) error {
+	return &Error{"workers", fmt.Sprintf("%d is not a number of workers that one host can run; give 1 to %d", n, MaxWorkers)}
 }
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)

@@ -32,6 +32,7 @@ func TestParseRefuses(t *testing.T) {
 		"other case":    {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key":  {"name: a\nname: b\n", []string{"name", "already set"}},
 		"wrong type":    {"workers: four\n", []string{"workers: a string", "workers: 4"}},
+		"zero workers":  {"workers: 0\n", []string{"workers: 0", "1 to 1024"}},
 		"fraction":      {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
 		"command line":  {"command: python3 train.py\n", []string{"command", "[python3, train.py]"}},
 		"env list":      {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// runFlags are the flags of shoal run.
+type runFlags struct {
+	workers int
+	file    string
+	name    string
+	env     []string
+	logDir  string
+	dryRun  bool
+}
+
+func newRunCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [-n N] [-f job.yaml] [flags] -- command [args…]",
+		Short: "Run a command as N workers of one job on this machine",
+		Long: `Run a command as N workers of one job on this machine.
+
+The workers' output comes line by line behind their ranks; all of it, and what they report, is kept in the directory of
+the run. The first worker that fails ends the job. Ctrl-C stops the workers, a second Ctrl-C kills them. Nothing of a job
+stays behind, however it ends.
+
+A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
+Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C.`,
+		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
+  shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
+  shoal run -f job.yaml                      the file gives name, workers, command and env
+  shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec, err := f.spec(cmd, args)
+			if err != nil {
+				return err
+			}
+			if f.dryRun {
+				fmt.Fprint(cmd.OutOrStdout(), spec)
+				return nil
+			}
+			return f.run(cmd, spec)
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
+	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
+	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
+	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
+	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
+	flags.StringVar(&f.logDir, "log-dir", "", "keep the directory of the run in here (default ~/.local/state/shoal/runs)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
+	return cmd
+}
+
+// spec is the job of the file, overridden by the flags, with defaults, valid.
+func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
+	var spec job.Spec
+	if f.file != "" {
+		var err error
+		if spec, err = job.Load(f.file); err != nil {
+			return spec, err
+		}
+	}
+	env, err := parseEnv(f.env)
+	if err != nil {
+		return spec, err
+	}
+	spec = spec.Override(job.Spec{Name: f.name, Command: args, Env: env}).WithDefaults()
+	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
+		spec.Workers = f.workers
+	}
+	return spec, spec.Validate()
+}
+
+func parseEnv(pairs []string) (map[string]string, error) {
+	env := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, usageError("--env %s has no value; write --env %[1]s=VALUE", pair)
+		}
+		env[key] = value
+	}
+	return env, nil
+}
+
+func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
+	ctx, kill, release := interruptible(cmd.Context())
+	defer release()
+	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	result, err := node.Run(ctx, node.RunConfig{
+		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out), Kill: kill,
+		OnStart: func(name, dir string) {
+			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
+	fmt.Fprintf(notes, "shoal: job %s ended well after %s\n", result.Job, took)
+	if result.Alone && spec.Workers > 1 {
+		fmt.Fprintf(notes, "shoal: note: no worker joined, so each of the %d processes ran alone; "+
+			"call shoal.join() in the script to make them one job\n", spec.Workers)
+	}
+	return nil
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// colorful reports whether w is a terminal that wants colours (https://no-color.org).
+func colorful(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,82 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node/proc"
+)
+
+// masterPort is torch's customary port, for the case that the system names no free one.
+const masterPort = 29500
+
+// surroundings is what the environments of a run's workers have in common.
+type surroundings struct {
+	base   []string // of the launcher
+	spec   job.Spec
+	socket string
+	mark   string // value of proc.RunVariable
+	tokens []string
+	cores  int
+	port   int
+}
+
+// environment returns the variables of one worker. Of two entries for a key the later one counts.
+func (s surroundings) environment(rank int) []string {
+	size := strconv.Itoa(s.spec.Workers)
+	env := slices.Clone(s.base)
+	env = append(env, defaults(s.base, s.cores, s.spec.Workers)...)
+	env = append(env, "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(s.port))
+	for _, key := range slices.Sorted(maps.Keys(s.spec.Env)) {
+		env = append(env, key+"="+s.spec.Env[key])
+	}
+	return append(env,
+		"SHOAL_SOCKET="+s.socket,
+		"SHOAL_JOB="+s.spec.Name,
+		"SHOAL_RANK="+strconv.Itoa(rank),
+		"SHOAL_SIZE="+size,
+		"SHOAL_TOKEN="+s.tokens[rank],
+		proc.RunVariable+"="+s.mark,
+		"RANK="+strconv.Itoa(rank),
+		"WORLD_SIZE="+size,
+		"LOCAL_RANK="+strconv.Itoa(rank),
+		"LOCAL_WORLD_SIZE="+size,
+	)
+}
+
+// defaults are what a user may set otherwise: workers share the cores instead of fighting for them, and Python's
+// output comes when it is written.
+func defaults(base []string, cores, size int) []string {
+	var env []string
+	if _, set := lookup(base, "OMP_NUM_THREADS"); !set {
+		env = append(env, fmt.Sprintf("OMP_NUM_THREADS=%d", max(1, cores/size)))
+	}
+	if _, set := lookup(base, "PYTHONUNBUFFERED"); !set {
+		env = append(env, "PYTHONUNBUFFERED=1")
+	}
+	return env
+}
+
+func lookup(env []string, key string) (value string, set bool) {
+	for _, entry := range env {
+		if v, ok := strings.CutPrefix(entry, key+"="); ok {
+			value, set = v, true
+		}
+	}
+	return value, set
+}
+
+// freePort asks the system for a port that nobody listens on now.
+func freePort() int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return masterPort
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,92 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// CommandError says why a command cannot be started.
+type CommandError struct {
+	Command string
+	Msg     string
+}
+
+func (e *CommandError) Error() string { return fmt.Sprintf("cannot run %q: %s", e.Command, e.Msg) }
+
+// Lookup finds the file of a command as a shell would: a name with a slash is a path, another is searched in the folders
+// of path (the PATH of the worker, not ours). Its errors are *CommandError.
+func Lookup(command, path string) (string, error) {
+	if strings.Contains(command, "/") {
+		if err := executable(command); err != nil {
+			return "", &CommandError{command, explain(err, command)}
+		}
+		return filepath.Abs(command)
+	}
+	var blocked string
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, command)
+		err := executable(file)
+		if err == nil {
+			return filepath.Abs(file)
+		}
+		if errors.Is(err, fs.ErrPermission) && blocked == "" {
+			blocked = file
+		}
+	}
+	if blocked != "" {
+		return "", &CommandError{command, explain(fs.ErrPermission, blocked)}
+	}
+	msg := "no such command in PATH; check the spelling, or give its path"
+	if executable(command) == nil || errors.Is(executable(command), fs.ErrPermission) {
+		msg = fmt.Sprintf("no such command in PATH, but a file of that name lies here; write ./%s", command)
+	}
+	return "", &CommandError{command, msg}
+}
+
+func executable(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return syscall.EISDIR
+	case info.Mode().Perm()&0o111 == 0:
+		return fs.ErrPermission
+	}
+	return nil
+}
+
+func explain(err error, file string) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "no such file; check the path"
+	case errors.Is(err, syscall.EISDIR):
+		return "it is a folder; name the program inside it"
+	case errors.Is(err, fs.ErrPermission) && strings.HasSuffix(file, ".py"):
+		return fmt.Sprintf("%s is not executable; run it with python3 %s, or chmod +x it", file, file)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("%s is not executable; chmod +x it if it is a program", file)
+	}
+	return err.Error()
+}
+
+// startError explains why the kernel refused to start a file that Lookup had found.
+func startError(command string, err error) error {
+	msg := err.Error()
+	switch {
+	case errors.Is(err, syscall.ENOEXEC):
+		msg = "it is neither a program for this machine nor a script with a #! line; put its interpreter before it"
+	case errors.Is(err, fs.ErrNotExist):
+		msg = "its interpreter, named in its first line after #!, is missing; install it or correct the line"
+	case errors.Is(err, syscall.E2BIG):
+		msg = "its arguments and environment are longer than the kernel takes; put them into a file"
+	case errors.Is(err, syscall.EAGAIN):
+		msg = "no more processes are allowed; start fewer workers or raise ulimit -u"
+	}
+	return &CommandError{command, msg}
+}

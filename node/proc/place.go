@@ -1,0 +1,160 @@
+package proc
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// maxSocketPath is the room for a path in a Unix socket address, without its NUL.
+const maxSocketPath = 103
+
+// Place is what a run keeps outside of its run directory while it lives: the path of the agent's socket, and a lock that
+// the kernel takes from the launcher when it dies. Both lie in a directory that only the user can enter.
+type Place struct {
+	Run  string // id of the run, random
+	dir  string
+	lock *os.File
+}
+
+// RuntimeDir is where the places of this user lie: in XDG_RUNTIME_DIR where there is one, else in the folder for
+// temporary files. It is made when missing, and refused when anybody else could reach into it.
+func RuntimeDir() (string, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
+		if info, err := os.Stat(xdg); err == nil && info.IsDir() {
+			dir = filepath.Join(xdg, "shoal")
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("proc: a directory for sockets: %w; set XDG_RUNTIME_DIR to a folder of yours", err)
+	}
+	return dir, checkPrivate(dir)
+}
+
+func checkPrivate(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("proc: %w", err)
+	}
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	why := ""
+	switch {
+	case !info.IsDir():
+		why = "it is not a directory"
+	case owner != os.Getuid():
+		why = fmt.Sprintf("it belongs to user %d", owner)
+	case info.Mode().Perm()&0o077 != 0:
+		why = fmt.Sprintf("its mode is %04o", info.Mode().Perm())
+	default:
+		return nil
+	}
+	return fmt.Errorf("proc: %s is not private: %s, so others could take over the socket of a job; "+
+		"remove it or make it 0700, or set XDG_RUNTIME_DIR to a folder of yours", dir, why)
+}
+
+// NewPlace removes what dead runs have left in dir and makes a place for a new one.
+func NewPlace(dir string) (*Place, error) {
+	if err := removeStale(dir); err != nil {
+		return nil, err
+	}
+	var id [6]byte
+	rand.Read(id[:])
+	p := &Place{Run: hex.EncodeToString(id[:]), dir: dir}
+	if n := len(p.Socket()); n > maxSocketPath {
+		return nil, fmt.Errorf("proc: the socket path %s has %d bytes, but the kernel takes %d; "+
+			"set XDG_RUNTIME_DIR to a folder with a shorter path", p.Socket(), n, maxSocketPath)
+	}
+	// Locked before it gets its name: who sees the name of a lock that is free knows that its launcher is dead.
+	unnamed := filepath.Join(dir, p.Run+".new")
+	lock, err := os.OpenFile(unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("proc: the lock of the run: %w", err)
+	}
+	p.lock = lock
+	if err := errors.Join(flock(lock, syscall.LOCK_EX|syscall.LOCK_NB), os.Rename(unnamed, p.lockPath())); err != nil {
+		lock.Close()
+		os.Remove(unnamed)
+		return nil, fmt.Errorf("proc: the lock of the run: %w", err)
+	}
+	return p, nil
+}
+
+// Socket is the path for the socket of the agent.
+func (p *Place) Socket() string { return filepath.Join(p.dir, p.Run+".sock") }
+
+func (p *Place) lockPath() string { return filepath.Join(p.dir, p.Run+".lock") }
+
+// Mark is the value of RunVariable for the processes of this run, inside the run that we are part of ourselves.
+func (p *Place) Mark() string {
+	if outer := os.Getenv(RunVariable); outer != "" {
+		return outer + "/" + p.Run
+	}
+	return p.Run
+}
+
+// Clear sweeps the run and removes its files, but keeps its lock.
+func (p *Place) Clear() error {
+	err := Sweep(p.Run)
+	return errors.Join(err, remove(p.Socket()))
+}
+
+// Close removes the lock.
+func (p *Place) Close() error {
+	return errors.Join(remove(p.lockPath()), p.lock.Close())
+}
+
+// removeStale clears the places whose launcher and guard were killed together.
+func removeStale(dir string) error {
+	locks, err := filepath.Glob(filepath.Join(dir, "*.lock"))
+	if err != nil {
+		return fmt.Errorf("proc: %w", err)
+	}
+	for _, path := range locks {
+		// Locked means alive. One that cannot be cleared now waits for the next start: no reason to refuse this job.
+		_ = takeOver(path, syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	return nil
+}
+
+// takeOver clears the place of a dead launcher once it has got its lock.
+func takeOver(path string, how int) error {
+	lock, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("proc: the lock of a run: %w", err)
+	}
+	p := &Place{Run: strings.TrimSuffix(filepath.Base(path), ".lock"), dir: filepath.Dir(path), lock: lock}
+	if err := flock(lock, how); err != nil {
+		lock.Close()
+		return fmt.Errorf("proc: the lock of run %s: %w", p.Run, err)
+	}
+	if err := p.Clear(); err != nil {
+		lock.Close()
+		return err
+	}
+	return p.Close()
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
+			return err
+		}
+	}
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("proc: %w", err)
+	}
+	return nil
+}

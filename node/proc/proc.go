@@ -1,0 +1,48 @@
+// Package proc supervises the worker processes of one run on one host: it starts them, carries their output line by
+// line, tells how they ended, and sees to it that nothing of a run outlives its launcher.
+//
+// Three mechanisms share that last duty. The kernel kills a worker whose launcher dies (parent-death signal). Every
+// process of a run inherits SHOAL_RUN, so a sweep over /proc finds what a worker left behind, also in other sessions.
+// And a guard process waits for the lock of the run (Place): it gets the lock when the launcher is gone, however it
+// died, and sweeps.
+package proc
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// RunVariable is the environment variable that marks the processes of a run. Its value is a path of run ids: a run that
+// is started inside another one is swept with it.
+const RunVariable = "SHOAL_RUN"
+
+// Exit says how a process ended.
+type Exit struct {
+	PID     int
+	Code    int            // exit code, when Signal is 0
+	Signal  syscall.Signal // what killed it, or 0
+	Started time.Time
+	Ended   time.Time
+}
+
+// OK reports whether the process ended by itself with exit code 0.
+func (e Exit) OK() bool { return e.Signal == 0 && e.Code == 0 }
+
+// String continues a sentence: "exited with code 3", "was killed by SIGKILL".
+func (e Exit) String() string {
+	if e.Signal == 0 {
+		return fmt.Sprintf("exited with code %d", e.Code)
+	}
+	return "was killed by " + SignalName(e.Signal)
+}
+
+// SignalName is "SIGKILL", or "signal 40" for one without a name.
+func SignalName(sig syscall.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", int(sig))
+}

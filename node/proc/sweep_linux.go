@@ -1,0 +1,168 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// dying is how long a sweep waits for killed processes to be gone; the kernel needs microseconds, a process inside a
+// broken device driver for ever.
+const dying = 2 * time.Second
+
+// Sweep kills every process of a run and the descendants of these, until none is left. It leaves the guard alone.
+func Sweep(run string) error {
+	deadline := time.Now().Add(dying)
+	for {
+		found, err := processes()
+		if err != nil {
+			return err
+		}
+		killed, err := killAll(victims(found, run), deadline)
+		if err != nil {
+			return fmt.Errorf("proc: sweep of run %s: %w", run, err)
+		}
+		if killed == 0 {
+			return nil
+		}
+	}
+}
+
+// process is what a sweep knows of an entry of /proc.
+type process struct {
+	pid, parent int
+	runs        string // value of RunVariable
+	guard       bool
+}
+
+func (p process) partOf(run string) bool {
+	for id := range strings.SplitSeq(p.runs, "/") {
+		if id == run {
+			return true
+		}
+	}
+	return false
+}
+
+// victims are the processes of a run and all descendants of these, so that a child with a cleared environment dies too.
+func victims(all []process, run string) []int {
+	doomed := map[int]bool{}
+	for more := true; more; {
+		more = false
+		for _, p := range all {
+			if !doomed[p.pid] && !p.guard && (p.partOf(run) || doomed[p.parent]) {
+				doomed[p.pid], more = true, true
+			}
+		}
+	}
+	pids := make([]int, 0, len(doomed))
+	for _, p := range all {
+		if doomed[p.pid] {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
+}
+
+// processes lists the living processes other than ours. What ends, or belongs to others, while we look is left out.
+func processes() ([]process, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil || len(dirs) == 0 {
+		return nil, errors.New("proc: /proc shows no processes, so leftovers of a run cannot be found; mount it")
+	}
+	var all []process
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue
+		}
+		parent, zombie := parseStat(stat)
+		if zombie {
+			continue
+		}
+		p := process{pid: pid, parent: parent}
+		if env, err := os.ReadFile(dir + "/environ"); err == nil {
+			p.runs = variable(env, RunVariable)
+		}
+		if words, err := os.ReadFile(dir + "/cmdline"); err == nil {
+			p.guard = bytes.HasPrefix(words, []byte(guardName+"\x00"))
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// parseStat reads the parent and the state from /proc/PID/stat: "4711 (any ) text) S 1 …".
+func parseStat(stat []byte) (parent int, zombie bool) {
+	i := bytes.LastIndexByte(stat, ')')
+	fields := strings.Fields(string(stat[i+1:]))
+	if len(fields) < 2 {
+		return 0, true
+	}
+	parent, _ = strconv.Atoi(fields[1])
+	return parent, fields[0] == "Z" || fields[0] == "X"
+}
+
+// variable finds a variable in an environment block, KEY=VALUE after NUL after KEY=VALUE.
+func variable(block []byte, key string) string {
+	for _, entry := range bytes.Split(block, []byte{0}) {
+		if value, ok := bytes.CutPrefix(entry, []byte(key+"=")); ok {
+			return string(value)
+		}
+	}
+	return ""
+}
+
+// killAll kills and waits until all are gone.
+func killAll(pids []int, deadline time.Time) (killed int, err error) {
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return killed, fmt.Errorf("process %d: %w", pid, err)
+		}
+		defer unix.Close(fd)
+		switch err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); {
+		case errors.Is(err, unix.ESRCH):
+			continue
+		case err != nil:
+			return killed, fmt.Errorf("process %d cannot be killed: %w; end it by hand", pid, err)
+		}
+		killed++
+		if err := awaitGone(fd, deadline); err != nil {
+			return killed, fmt.Errorf("process %d was killed but does not end: %w; look at its state in ps", pid, err)
+		}
+	}
+	return killed, nil
+}
+
+// awaitGone waits on a pidfd, which turns readable when its process has ended.
+func awaitGone(fd int, deadline time.Time) error {
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return os.ErrDeadlineExceeded
+		}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+	}
+}

@@ -1,0 +1,25 @@
+package proc
+
+// Tail keeps the last lines of a stream. It is not safe for concurrent use.
+type Tail struct {
+	lines []string
+	next  int
+}
+
+// NewTail returns a Tail of at most n lines.
+func NewTail(n int) *Tail { return &Tail{lines: make([]string, 0, n)} }
+
+// Add takes the next line.
+func (t *Tail) Add(line string) {
+	if len(t.lines) < cap(t.lines) {
+		t.lines = append(t.lines, line)
+		return
+	}
+	t.lines[t.next] = line
+	t.next = (t.next + 1) % len(t.lines)
+}
+
+// Lines returns the kept lines, oldest first.
+func (t *Tail) Lines() []string {
+	return append(append([]string{}, t.lines[t.next:]...), t.lines[:t.next]...)
+}

@@ -1,0 +1,126 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Command is what to start: an absolute path from Lookup, the words of the command line, and the whole environment.
+type Command struct {
+	Path string
+	Args []string
+	Env  []string
+}
+
+// Worker is one started process with a process group of its own.
+type Worker struct {
+	pid     int
+	streams []*os.File // our ends of its stdout and stderr
+
+	mu   sync.Mutex // orders signals against reaping, after which the kernel may give the number to somebody else
+	gone bool
+}
+
+// Start starts a worker in g. Its stdin is empty. ended is called once, when it and the rest of its process group have
+// ended; its output may still be on its way then (Drain).
+func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
+	w := &Worker{}
+	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr()}
+	theirs, err := w.pipes(cmd)
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error, 1)
+	g.Go(fmt.Sprintf("wait for %s", c.Args[0]), func(context.Context) error {
+		// The parent-death signal means the death of the thread that started the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		from := time.Now()
+		err := cmd.Start()
+		if err == nil {
+			w.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			ended(w.wait(cmd, from))
+		}
+		return nil
+	})
+	err = <-started
+	closeAll(theirs)
+	if err != nil {
+		closeAll(w.streams)
+		return nil, startError(c.Args[0], err)
+	}
+	g.Go("read stdout", func(context.Context) error { out.copyFrom(w.streams[0], out.console.out); return nil })
+	g.Go("read stderr", func(context.Context) error { out.copyFrom(w.streams[1], out.console.err); return nil })
+	return w, nil
+}
+
+func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
+	for range 2 {
+		r, t, err := os.Pipe()
+		if err != nil {
+			closeAll(append(theirs, w.streams...))
+			return nil, fmt.Errorf("proc: a pipe for the output of a worker: %w; close files or raise ulimit -n", err)
+		}
+		w.streams, theirs = append(w.streams, r), append(theirs, t)
+	}
+	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
+	return theirs, nil
+}
+
+// wait blocks until the process has ended, then ends its process group before reaping it: while the leader is a zombie
+// the number of the group cannot belong to anyone else.
+func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
+	awaitExit(w.pid)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	syscall.Kill(-w.pid, syscall.SIGKILL)
+	err := cmd.Wait()
+	w.gone = true
+	exit := Exit{PID: w.pid, Started: from, Ended: time.Now()}
+	var ee *exec.ExitError
+	if errors.As(err, &ee) {
+		if status := ee.Sys().(syscall.WaitStatus); status.Signaled() {
+			exit.Signal = status.Signal()
+		} else {
+			exit.Code = status.ExitStatus()
+		}
+	}
+	return exit
+}
+
+// PID is the process number, also that of its group.
+func (w *Worker) PID() int { return w.pid }
+
+// Signal sends sig to the whole process group, unless the worker has ended.
+func (w *Worker) Signal(sig syscall.Signal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.gone {
+		syscall.Kill(-w.pid, sig)
+	}
+}
+
+// Drain makes the readers of its output give up after d, should a stranger hold the other end.
+func (w *Worker) Drain(d time.Duration) {
+	for _, s := range w.streams {
+		s.SetReadDeadline(time.Now().Add(d))
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

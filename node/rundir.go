@@ -1,0 +1,125 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// RunsDir is where the directories of runs lie unless the user says otherwise: XDG_STATE_HOME/shoal/runs.
+func RunsDir() (string, error) {
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "shoal", "runs"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("node: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
+	}
+	return filepath.Join(home, ".local", "state", "shoal", "runs"), nil
+}
+
+// runDir holds the files of one run:
+//
+//	job.json       what was run: the effective spec, when, by which version
+//	rank-N.log     the whole output of rank N, as it came
+//	metrics.jsonl  what workers reported: one object a report
+//	result.json    how it ended
+type runDir struct {
+	path    string
+	mu      sync.Mutex
+	metrics *os.File
+}
+
+// newRunDir makes a directory that no other run has, in parent, and returns the name that it gives to the job: the
+// wanted one, with a number when that is taken.
+func newRunDir(parent, want string) (d *runDir, name string, err error) {
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return nil, "", fmt.Errorf("node: a directory for the files of the run: %w; use --log-dir", err)
+	}
+	name = want
+	for i := 2; ; i++ {
+		err = os.Mkdir(filepath.Join(parent, name), 0o700)
+		if !errors.Is(err, fs.ErrExist) {
+			break
+		}
+		name = want + "-" + strconv.Itoa(i)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("node: a directory for the files of the run: %w; use --log-dir", err)
+	}
+	path, err := filepath.Abs(filepath.Join(parent, name))
+	if err != nil {
+		return nil, "", fmt.Errorf("node: %w", err)
+	}
+	metrics, err := os.OpenFile(filepath.Join(path, "metrics.jsonl"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, "", fmt.Errorf("node: %w", err)
+	}
+	return &runDir{path: path, metrics: metrics}, name, nil
+}
+
+func (d *runDir) log(rank int) string { return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank)) }
+
+func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
+	return d.write("job.json", struct {
+		Spec    job.Spec  `json:"spec"`
+		Run     string    `json:"run"`
+		Started time.Time `json:"started"`
+		Version string    `json:"version"`
+	}{spec, run, started, version.Version})
+}
+
+func (d *runDir) writeResult(r *Result) error { return d.write("result.json", r) }
+
+func (d *runDir) write(name string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("node: %s: %w", name, err)
+	}
+	if err := os.WriteFile(filepath.Join(d.path, name), append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	return nil
+}
+
+// report appends to metrics.jsonl. Any goroutine may call it.
+func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) error {
+	line, err := metricsLine(rank, metrics, now)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err = d.metrics.Write(line)
+	return err
+}
+
+// metricsLine is one object and a newline. JSON has no NaN and no infinities, and a loss that has become one is the
+// report that matters most, so these are written as strings: "NaN", "+Inf", "-Inf".
+func metricsLine(rank int, metrics map[string]float64, now time.Time) ([]byte, error) {
+	values := make(map[string]any, len(metrics))
+	for key, v := range metrics {
+		values[key] = v
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			values[key] = strconv.FormatFloat(v, 'g', -1, 64)
+		}
+	}
+	line, err := json.Marshal(struct {
+		Time    time.Time      `json:"time"`
+		Rank    int            `json:"rank"`
+		Metrics map[string]any `json:"metrics"`
+	}{now, rank, values})
+	return append(line, '\n'), err
+}
+
+func (d *runDir) close() error { return d.metrics.Close() }
