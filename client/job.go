@@ -33,9 +33,10 @@ type Job struct {
 	generation topo.Generation
 	spin       time.Duration
 
-	ask  sync.Mutex // one request and its answer at a time
-	conn *arena.Conn
-	buf  []byte
+	ask    sync.Mutex // one request and its answer at a time
+	conn   *arena.Conn
+	buf    []byte
+	closed bool
 
 	block *arena.Segment
 	calls *calls
@@ -166,19 +167,17 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size, ranks: list}, nil
 }
 
-// Close leaves the job. Slices from Empty must not be used afterwards.
+// Close leaves the job; a second call does nothing. Slices from Empty must not be used afterwards.
 func (j *Job) Close() error {
-	if j.solo || j.conn == nil {
-		return nil
-	}
 	j.ask.Lock()
 	defer j.ask.Unlock()
-	err := j.conn.Send(&api.Request{Type: api.TypeLeave})
-	if errors.Is(err, os.ErrClosed) {
+	if j.solo || j.closed {
 		return nil
 	}
-	j.conn.Close()
-	return errors.Join(j.calls.close(), j.mem.close(), j.block.Close())
+	j.closed = true
+	// An agent that is gone needs no farewell.
+	_ = j.conn.Send(&api.Request{Type: api.TypeLeave})
+	return errors.Join(j.conn.Close(), j.calls.close(), j.mem.close(), j.block.Close())
 }
 
 // Group is a set of ranks that call collectives together.

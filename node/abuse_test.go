@@ -121,22 +121,26 @@ func sound() arena.Descriptor {
 func TestWrongDescriptorFields(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
 	for field, change := range map[string]func(d *arena.Descriptor){
-		"kind":           func(d *arena.Descriptor) { d.Kind = 77 },
-		"dtype":          func(d *arena.Descriptor) { d.DType = 0 },
-		"reduction":      func(d *arena.Descriptor) { d.Reduction = 9 },
-		"ndim":           func(d *arena.Descriptor) { d.NDim = 200 },
-		"group":          func(d *arena.Descriptor) { d.Group = 5 },
-		"peer":           func(d *arena.Descriptor) { d.Kind, d.Peer = uint8(collective.Broadcast), 1<<32 - 1 },
-		"in.segment":     func(d *arena.Descriptor) { d.In.Segment = 2 },
-		"out.segment":    func(d *arena.Descriptor) { d.Out.Segment = 0 },
-		"in.offset":      func(d *arena.Descriptor) { d.In.Offset = 2 },
-		"out.offset":     func(d *arena.Descriptor) { d.Out.Offset = 1 << 63 },
-		"in.count":       func(d *arena.Descriptor) { d.In.Count = 1 << 62 },
-		"out.count":      func(d *arena.Descriptor) { d.Out.Count = 2049 },
-		"shape":          func(d *arena.Descriptor) { d.Shape[0] = 5 },
-		"splits.segment": func(d *arena.Descriptor) { d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 9, Count: 1} },
-		"splits.offset":  func(d *arena.Descriptor) { d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 1, Offset: 4, Count: 1} },
-		"weight":         func(d *arena.Descriptor) { d.Reduction, d.Weight = uint8(collective.Mean), -1 },
+		"kind":        func(d *arena.Descriptor) { d.Kind = 77 },
+		"dtype":       func(d *arena.Descriptor) { d.DType = 0 },
+		"reduction":   func(d *arena.Descriptor) { d.Reduction = 9 },
+		"ndim":        func(d *arena.Descriptor) { d.NDim = 200 },
+		"group":       func(d *arena.Descriptor) { d.Group = 5 },
+		"peer":        func(d *arena.Descriptor) { d.Kind, d.Peer = uint8(collective.Broadcast), 1<<32-1 },
+		"in.segment":  func(d *arena.Descriptor) { d.In.Segment = 2 },
+		"out.segment": func(d *arena.Descriptor) { d.Out.Segment = 0 },
+		"in.offset":   func(d *arena.Descriptor) { d.In.Offset = 2 },
+		"out.offset":  func(d *arena.Descriptor) { d.Out.Offset = 1 << 63 },
+		"in.count":    func(d *arena.Descriptor) { d.In.Count = 1 << 62 },
+		"out.count":   func(d *arena.Descriptor) { d.Out.Count = 2049 },
+		"shape":       func(d *arena.Descriptor) { d.Shape[0] = 5 },
+		"splits.segment": func(d *arena.Descriptor) {
+			d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 9, Count: 1}
+		},
+		"splits.offset": func(d *arena.Descriptor) {
+			d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 1, Offset: 4, Count: 1}
+		},
+		"weight": func(d *arena.Descriptor) { d.Reduction, d.Weight = uint8(collective.Mean), -1 },
 	} {
 		d := sound()
 		change(&d)

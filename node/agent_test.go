@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,6 +18,22 @@ import (
 // startAgent runs an agent for n ranks until the test ends.
 func startAgent(t *testing.T, n int) *node.Agent {
 	t.Helper()
+	return startAgentUntil(t, context.Background(), n)
+}
+
+// background runs f and waits for it at the end of the test.
+func background(t *testing.T, f func()) {
+	g := group.New(context.Background())
+	g.Go("background", func(context.Context) error { f(); return nil })
+	t.Cleanup(func() {
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func startAgentUntil(t *testing.T, parent context.Context, n int) *node.Agent {
+	t.Helper()
 	tokens := make([]string, n)
 	for i := range tokens {
 		tokens[i] = fmt.Sprintf("token-%d", i)
@@ -25,11 +42,11 @@ func startAgent(t *testing.T, n int) *node.Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Tokens: tokens})
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Tokens: tokens, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(parent)
 	g := group.New(context.Background())
 	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
 	t.Cleanup(func() {

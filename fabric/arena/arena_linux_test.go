@@ -1,0 +1,222 @@
+package arena
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+func TestDescriptorRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ref := func(name string) Ref {
+			return Ref{rapid.Uint32().Draw(t, name), rapid.Uint64().Draw(t, name), rapid.Uint64().Draw(t, name)}
+		}
+		want := Descriptor{Ticket: rapid.Uint64().Draw(t, "ticket"), Kind: rapid.Byte().Draw(t, "kind"), DType: rapid.Byte().Draw(t, "dtype"),
+			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"), Group: rapid.Uint32().Draw(t, "group"),
+			Peer: rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"), Weight: rapid.Float64().Draw(t, "weight"),
+			In: ref("in"), Out: ref("out"), Splits: ref("splits")}
+		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
+		for i := range want.Shape {
+			want.Shape[i] = rapid.Uint64().Draw(t, "dim")
+		}
+		var raw [descriptorBytes]byte
+		want.Encode(raw[:])
+		var got Descriptor
+		got.Decode(&raw)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// The bytes of a descriptor are those of docs/formats/arena.md, which the Python client writes as well.
+func TestDescriptorBytes(t *testing.T) {
+	var raw [descriptorBytes]byte
+	d := Descriptor{Ticket: 1, Kind: 2, DType: 3, Reduction: 4, NDim: 5, Group: 6, Peer: 7, Tag: 8, Weight: 1,
+		In: Ref{9, 10, 11}, Out: Ref{12, 13, 14}, Splits: Ref{15, 16, 17}, Shape: [MaxDims]uint64{18, 0, 0, 0, 0, 0, 0, 19}}
+	d.Encode(raw[:])
+	for off, want := range map[int]byte{0: 1, 8: 2, 9: 3, 10: 4, 11: 5, 12: 6, 16: 7, 20: 8, 30: 0xf0, 31: 0x3f, 32: 9, 36: 12, 40: 10, 48: 11,
+		56: 13, 64: 14, 72: 15, 76: 17, 80: 16, 88: 18, 144: 19} {
+		if raw[off] != want {
+			t.Errorf("byte %d is %d, want %d", off, raw[off], want)
+		}
+		raw[off] = 0
+	}
+	if raw != [descriptorBytes]byte{} {
+		t.Errorf("bytes beside the fields: %v", raw)
+	}
+}
+
+func newControl(t *testing.T) *Control {
+	t.Helper()
+	s, err := NewSegment("test", ControlBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return InitControl(s.Mem, 3)
+}
+
+func TestCompletion(t *testing.T) {
+	agent := newControl(t)
+	worker, err := OpenControl(agent.mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !worker.AgentParked() {
+		t.Error("a fresh agent does not want to be rung")
+	}
+	for ticket := uint64(1); ticket < 3*Slots; ticket++ {
+		worker.Write(&Descriptor{Ticket: ticket, Tag: uint32(ticket)})
+		worker.SetTail(ticket)
+		var d Descriptor
+		if agent.Read(agent.Tail(), &d); d.Tag != uint32(ticket) || worker.Completion(ticket) != 0 {
+			t.Fatalf("ticket %d: read %d, completion %d", ticket, d.Tag, worker.Completion(ticket))
+		}
+		agent.Complete(ticket, Done, "")
+		if worker.Completion(ticket) != Done || worker.Completion(ticket+Slots) != 0 {
+			t.Fatalf("ticket %d is not done, or ticket %d is", ticket, ticket+Slots)
+		}
+	}
+	agent.Complete(7, Failed, strings.Repeat("x", 5000))
+	if got := worker.ErrorText(7); worker.Completion(7) != Failed || len(got) != SlotBytes-offErrText {
+		t.Errorf("status %d, %d bytes of text", worker.Completion(7), len(got))
+	}
+}
+
+func TestOpenControlRefusesOtherMemory(t *testing.T) {
+	for name, change := range map[string]func(mem []byte){
+		"magic":   func(mem []byte) { mem[offMagic]++ },
+		"version": func(mem []byte) { mem[offVersion]++ },
+		"slots":   func(mem []byte) { mem[offSlots]++ },
+	} {
+		c := newControl(t)
+		change(c.mem)
+		if _, err := OpenControl(c.mem); err == nil {
+			t.Errorf("another %s was taken", name)
+		}
+	}
+	if _, err := OpenControl(make([]byte, 10)); err == nil {
+		t.Error("ten bytes were taken")
+	}
+}
+
+func TestSegmentSizes(t *testing.T) {
+	for n, want := range map[int64]int{0: 4096, 1: 4096, 4096: 4096, 4097: 8192} {
+		s, err := NewSegment("test", n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Mem) != want {
+			t.Errorf("%d bytes became %d, want %d", n, len(s.Mem), want)
+		}
+		if err := errors.Join(s.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range []int64{-1, 1 << 47, 1 << 45} {
+		if s, err := NewSegment("test", n); err == nil {
+			s.Close()
+			t.Errorf("a segment of %d bytes was made", n)
+		}
+	}
+}
+
+// pipe is a listener and one conversation over it.
+func pipe(t *testing.T) (worker, agent *Conn) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if worker, err = Dial(context.Background(), path); err != nil {
+		t.Fatal(err)
+	}
+	if agent, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { worker.Close(); agent.Close() })
+	return worker, agent
+}
+
+func TestDescriptorsTravelCloseOnExec(t *testing.T) {
+	worker, agent := pipe(t)
+	s, err := NewSegment("test", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := agent.Send("here", s.FD()); err != nil {
+		t.Fatal(err)
+	}
+	b, fds, err := worker.Receive(make([]byte, 100))
+	if err != nil || string(b) != `"here"` || len(fds) != 1 {
+		t.Fatalf("%q, %v, %v", b, fds, err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags %d, %v: a child of the worker would inherit the arena", flags, err)
+	}
+	other, err := OpenSegment(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	s.Mem[77] = 42
+	if other.Mem[77] != 42 {
+		t.Error("the two sides see different memory")
+	}
+}
+
+func TestMessagesAreBounded(t *testing.T) {
+	worker, agent := pipe(t)
+	if err := worker.Send(strings.Repeat("x", MaxMessage)); err == nil {
+		t.Error("a message over the limit was sent")
+	}
+	if err := worker.Send(strings.Repeat("x", 200)); err != nil {
+		t.Fatal(err)
+	}
+	if b, _, err := agent.Receive(make([]byte, 100)); err == nil {
+		t.Errorf("half a packet was taken: %d bytes", len(b))
+	}
+	worker.Close()
+	if _, _, err := agent.Receive(make([]byte, 100)); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want EOF", err)
+	}
+}
+
+func TestParkWakesByBellAndByHangUp(t *testing.T) {
+	worker, agent := pipe(t)
+	b, err := NewBell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	b.Ring()
+	b.Ring()
+	if err := b.Park(worker); err != nil {
+		t.Errorf("rung: %v", err)
+	}
+	agent.Close()
+	if err := b.Park(worker); !errors.Is(err, io.EOF) {
+		t.Errorf("hung up: %v, want EOF", err)
+	}
+}
+
+func TestSocketPathTooLong(t *testing.T) {
+	if _, err := Listen("/" + strings.Repeat("x", 120)); err == nil || !strings.Contains(err.Error(), "XDG_RUNTIME_DIR") {
+		t.Errorf("got %v", err)
+	}
+}
