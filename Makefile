@@ -1,3 +1,31 @@
-.PHONY: build test demo
-build: ; CGO_ENABLED=0 go build -trimpath -o bin/shoal ./cmd/shoal
-test: ; go test ./...
+# make without a goal lists what there is.
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test quick bench-peers clean
+
+help: ## list these goals
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+build: ## the static binary, bin/shoal
+	CGO_ENABLED=0 go build -trimpath -o bin/shoal ./cmd/shoal
+
+demo: build ## train on this machine: in Go; with PY=1 in NumPy and PyTorch, which are installed if missing
+ifdef PY
+	scripts/setup
+	PATH="$(CURDIR)/.venv/bin:$$PATH" bin/shoal demo --python
+else
+	bin/shoal demo
+endif
+
+test: ## every test, with its own set-up; ends with N passed, N failed
+	scripts/test
+
+quick: ## the tests for while you work: format, build, house rules, Go
+	scripts/test --quick
+
+bench-peers: build ## measure against Gloo and MPI, which are installed if missing; about 20 minutes
+	bench/peers/install.sh
+	bench/peers/run.py
+
+clean: ## remove what was built, the Python environments too
+	rm -rf bin build .venv .venv-torch2 python/dist
