@@ -1,0 +1,145 @@
+package proc
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRuntimeDir(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(tmp, "missing"))
+	dir, err := RuntimeDir()
+	if err != nil || filepath.Dir(dir) != tmp {
+		t.Fatalf("without XDG_RUNTIME_DIR: %q, %v", dir, err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("made as %v, %v", info.Mode(), err)
+	}
+	if again, err := RuntimeDir(); err != nil || again != dir {
+		t.Errorf("the second time: %q, %v", again, err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", tmp)
+	if dir, err := RuntimeDir(); err != nil || dir != filepath.Join(tmp, "shoal") {
+		t.Errorf("with XDG_RUNTIME_DIR: %q, %v", dir, err)
+	}
+}
+
+func TestRuntimeDirRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(dir string) error
+		want  string
+	}{
+		"open to others": {func(dir string) error { return os.Chmod(dir, 0o750) }, "its mode is 0750"},
+		"a link": {func(dir string) error {
+			return os.Rename(dir, dir+"x")
+		}, "not a directory"},
+		"of somebody else": {func(dir string) error { return os.Chown(dir, 12345, -1) }, "belongs to user 12345"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmp := t.TempDir()
+			t.Setenv("XDG_RUNTIME_DIR", tmp)
+			dir, err := RuntimeDir()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.spoil(dir); err != nil {
+				t.Skip(err) // only root can give a directory away
+			}
+			if name == "a link" {
+				if err := os.Symlink(dir+"x", dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := RuntimeDir(); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestPlaceLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	p, err := NewPlace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	touch(t, p.Socket())
+	if err := p.Clear(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := list(t, dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestPlaceRemovesOnlyTheDead(t *testing.T) {
+	dir := t.TempDir()
+	living, err := NewPlace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	touch(t, living.Socket())
+	dead := &Place{Run: "dead", dir: dir}
+	touch(t, dead.Socket())
+	touch(t, dead.lockPath())
+	second, err := NewPlace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(list(t, dir), " ")
+	if strings.Contains(got, "dead") || !strings.Contains(got, living.Run+".sock") || !strings.Contains(got, living.Run+".lock") {
+		t.Errorf("left: %v", got)
+	}
+	for _, p := range []*Place{living, second} {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestPlaceWithLongPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewPlace(dir); err == nil || !strings.Contains(err.Error(), "shorter path") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMark(t *testing.T) {
+	p := &Place{Run: "b"}
+	t.Setenv(RunVariable, "")
+	if p.Mark() != "b" {
+		t.Error(p.Mark())
+	}
+	t.Setenv(RunVariable, "a")
+	if p.Mark() != "a/b" {
+		t.Error(p.Mark())
+	}
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func list(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

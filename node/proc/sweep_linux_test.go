@@ -1,0 +1,172 @@
+package proc
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+func pidIn(t *testing.T, text string) int {
+	t.Helper()
+	m := regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("no process number in %q", text)
+	}
+	pid, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func TestVictims(t *testing.T) {
+	all := []process{
+		{pid: 1},
+		{pid: 10, parent: 1},                           // the launcher
+		{pid: 11, parent: 10, guard: true},             // its guard
+		{pid: 12, parent: 10, runs: "a"},               // a worker
+		{pid: 13, parent: 12},                          // its child, with a cleared environment
+		{pid: 9, parent: 13},                           // and grandchild
+		{pid: 14, parent: 1, runs: "a"},                // a daemon that it has left
+		{pid: 15, parent: 12, runs: "a/b"},             // a worker of a run inside the run
+		{pid: 16, parent: 12, guard: true},             // the guard of that run: it has its own work to do
+		{pid: 17, parent: 1, runs: "ab"},               // others
+		{pid: 18, parent: 10, runs: "b/ca"},            //
+		{pid: 19, parent: 17},                          //
+		{pid: 20, parent: 1, runs: "x/a", guard: true}, //
+	}
+	got := victims(all, "a")
+	slices.Sort(got)
+	if d := cmp.Diff([]int{9, 12, 13, 14, 15}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	for text, want := range map[string]struct {
+		parent int
+		zombie bool
+	}{
+		"12 (sh) S 7 1 1":        {7, false},
+		"12 (a) Z 3 (b) R 8 1 1": {8, false},
+		"12 (python3) Z 9 1 1":   {9, true},
+		"":                       {0, true},
+	} {
+		if parent, zombie := parseStat([]byte(text)); parent != want.parent || zombie != want.zombie {
+			t.Errorf("parseStat(%q) = %d, %v", text, parent, zombie)
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	const run = "sweep-test"
+	// One in another session, one of these with a cleared environment, one whose parent is gone.
+	s := startShell(t, `
+		setsid sh -c 'env -i sleep 1000 & echo session; exec sleep 1000' &
+		(setsid sh -c 'echo daemon; exec sleep 1000' &)
+		echo worker; sleep 1000`, RunVariable+"=outer/"+run)
+	bystander := startShell(t, `echo here; exec sleep 1000`, RunVariable+"=outer")
+	bystander.text.await("here")
+	for _, who := range []string{"session", "daemon", "worker"} {
+		s.text.await(who)
+	}
+	if err := Sweep(run); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-s.ended; e.Signal != syscall.SIGKILL {
+		t.Errorf("the worker %v", e)
+	}
+	if err := s.group.Wait(); err != nil { // everybody held its output
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(bystander.PID(), 0); err != nil {
+		t.Errorf("the bystander: %v", err)
+	}
+	select {
+	case e := <-bystander.ended:
+		t.Errorf("the bystander %v", e)
+	default:
+	}
+}
+
+func TestGuardIsReplaced(t *testing.T) {
+	p, err := NewPlace(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := group.New(context.Background())
+	guards := make(chan int)
+	g.Go("guard", func(ctx context.Context) error { return p.Guard(ctx, func(pid int) { guards <- pid }) })
+	first := <-guards
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := <-guards
+	fd, err := unix.PidfdOpen(second, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	g.Stop(nil)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.PidfdSendSignal(fd, 0, nil, 0); err != unix.ESRCH {
+		t.Errorf("the guard outlives the launcher's own end: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGuardTakesOver(t *testing.T) {
+	dir := t.TempDir()
+	p, err := NewPlace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	touch(t, p.Socket())
+	s := startShell(t, `setsid sleep 1000 & echo ready; wait`, RunVariable+"="+p.Run)
+	s.text.await("ready")
+	g := group.New(context.Background())
+	started := make(chan int, 1)
+	g.Go("guard", func(ctx context.Context) error { return p.Guard(ctx, func(pid int) { started <- pid }) })
+	<-started
+	if err := p.lock.Close(); err != nil { // what the kernel does for a launcher that dies
+		t.Fatal(err)
+	}
+	if e := <-s.ended; e.Signal != syscall.SIGKILL {
+		t.Errorf("the worker %v", e)
+	}
+	if err := s.group.Wait(); err != nil { // its child held the output
+		t.Error(err)
+	}
+	if err := g.Wait(); err == nil {
+		t.Error("the guard ended unnoticed")
+	}
+	if left := list(t, dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestGuardWithoutLock(t *testing.T) {
+	p, err := NewPlace(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(p.lockPath()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Guard(context.Background(), nil); err == nil {
+		t.Error("a guard without a lock was taken for one")
+	}
+}

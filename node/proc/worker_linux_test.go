@@ -1,0 +1,160 @@
+package proc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// shellRun is one worker that runs a shell script.
+type shellRun struct {
+	*Worker
+	out   *Output
+	text  *lockedBuffer // stdout and stderr
+	ended chan Exit
+	group *group.Group
+}
+
+func startShell(t *testing.T, script string, env ...string) *shellRun {
+	t.Helper()
+	text := &lockedBuffer{seen: make(chan struct{}, 1)}
+	out, err := NewOutput(NewConsole(text, text, 1, false), 0, filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &shellRun{out: out, text: text, ended: make(chan Exit, 1), group: group.New(context.Background())}
+	env = append(env, "PATH="+os.Getenv("PATH"))
+	s.Worker, err = Start(s.group, Command{"/bin/sh", []string{"sh", "-c", script}, env}, out, func(e Exit) { s.ended <- e })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Signal(syscall.SIGKILL)
+		s.Drain(0)
+		if err := errors.Join(s.group.Wait(), out.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// lockedBuffer is a writer that readers can wait on.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	seen chan struct{}
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.seen <- struct{}{}:
+	default:
+	}
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// await waits until the text holds want.
+func (l *lockedBuffer) await(want string) string {
+	for !strings.Contains(l.String(), want) {
+		<-l.seen
+	}
+	return l.String()
+}
+
+func TestWorker(t *testing.T) {
+	s := startShell(t, `read x || echo "stdin is empty"; echo "$A"; echo oops >&2; printf end; exit 3`, "A=b")
+	e := <-s.ended
+	if err := s.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if e.OK() || e.Code != 3 || e.Signal != 0 || e.PID != s.PID() || e.Ended.Before(e.Started) || e.String() != "exited with code 3" {
+		t.Errorf("ended as %+v (%v)", e, e)
+	}
+	for _, want := range []string{"[0] stdin is empty\n", "[0] b\n", "[0] oops\n", "[0] end\n"} {
+		if !strings.Contains(s.text.String(), want) {
+			t.Errorf("no %q in %q", want, s.text)
+		}
+	}
+}
+
+func TestWorkerKilled(t *testing.T) {
+	s := startShell(t, `kill -KILL $$`)
+	if e := <-s.ended; e.OK() || e.String() != "was killed by SIGKILL" {
+		t.Errorf("ended as %v", e)
+	}
+}
+
+func TestSignalReachesTheGroup(t *testing.T) {
+	s := startShell(t, `sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.01; done' & wait`)
+	s.text.await("ready")
+	s.Signal(syscall.SIGTERM)
+	if e := <-s.ended; e.Signal != syscall.SIGTERM {
+		t.Errorf("ended as %v", e)
+	}
+}
+
+func TestGroupEndsWithItsLeader(t *testing.T) {
+	s := startShell(t, `sleep 1000 & echo "pid $!."`)
+	<-s.ended
+	if err := s.group.Wait(); err != nil { // the child held the pipe: the end of the readers is its end
+		t.Fatal(err)
+	}
+	s.Signal(syscall.SIGKILL) // harmless: the number may belong to somebody else now
+}
+
+func TestDrainLeavesStrangers(t *testing.T) {
+	s := startShell(t, `setsid sh -c 'echo "pid $$."; exec sleep 1000' & wait`)
+	text := s.text.await(".")
+	s.Signal(syscall.SIGKILL)
+	<-s.ended
+	s.Drain(time.Millisecond)
+	if err := s.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pidIn(t, text), syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct{ text, want string }{
+		"garbage":        {"\x00\x01", "neither a program for this machine nor a script"},
+		"no interpreter": {"#!/no/such/thing\n", "interpreter, named in its first line"},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(c.text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		out, err := NewOutput(NewConsole(os.Stdout, os.Stderr, 1, false), 0, path+".log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := group.New(context.Background())
+		_, err = Start(g, Command{path, []string{name}, nil}, out, func(Exit) { t.Errorf("%s: ended, but never started", name) })
+		var ce *CommandError
+		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := errors.Join(g.Wait(), out.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
