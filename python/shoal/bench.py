@@ -135,7 +135,7 @@ def main() -> int:
         if job.rank == 0:
             job.report(line)
         good = good and line["verified"] == 1.0
-    job.close()
+    job.leave()
     return 0 if good else 1
 
 

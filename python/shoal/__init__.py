@@ -1,0 +1,21 @@
+"""shoal: collectives for the workers of a job, over memory that the host's agent owns.
+
+    import shoal
+    job = shoal.join()                      # rank and size from the launcher; a job of one without it
+    grads = shoal.empty(1 << 20)            # a NumPy array in the arena
+    job.allreduce(grads, op="mean")
+
+Start the workers with `shoal run -n 4 -- python3 train.py`. Nothing but the standard library is imported until an array
+is asked for.
+"""
+
+from ._version import __version__
+from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, ShoalError
+from .group import Group
+from .handle import Handle
+from .job import Job, empty, join, zeros
+
+__all__ = [
+    "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "MismatchError", "ShoalError",
+    "__version__", "empty", "join", "zeros",
+]  # fmt: skip

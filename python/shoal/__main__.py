@@ -1,0 +1,5 @@
+"""`python -m shoal` is the command `shoal`."""
+
+from .cli import main
+
+main()

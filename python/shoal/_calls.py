@@ -1,0 +1,217 @@
+"""Submission and completion: the slots of the control block, the tail, and how threads sleep and wake."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import struct
+import threading
+from time import perf_counter_ns
+from typing import Any, Dict
+
+from ._fence import fences
+from ._fork import Mapping
+from ._layout import (
+    AGENT_PARKED_WORD32,
+    COMPLETION,
+    DESCRIPTOR,
+    DONE,
+    ERROR_LENGTH,
+    ERROR_LENGTH_AT,
+    ERROR_TEXT_AT,
+    FAILED,
+    HEADER_BYTES,
+    TAIL_WORD,
+    WORKER_PARKED_WORD32,
+)
+from ._link import POLLRDHUP, Link
+from .errors import ForkError, ShoalError
+from .handle import Handle
+
+_ONE = struct.pack("<Q", 1)
+_pack = DESCRIPTOR.pack_into
+_sched_yield = getattr(os, "sched_yield", lambda: None)
+
+
+class Calls:
+    """The calls of one worker. Any thread may submit and any thread may wait.
+
+    Of the waiting threads one, the leader, polls the bell; the others sleep on a condition that the leader notifies
+    after each ring, and one of them takes over when it returns. Lock order: the arena's, then the slots', then the
+    link's turn; the parking condition is never held together with another.
+    """
+
+    def __init__(self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: "tuple[int, int]", spin_us: int) -> None:
+        self._link = link
+        self.mapping = Mapping(block, fd)
+        self._bytes = memoryview(block)
+        self._words = self._bytes.cast("Q")
+        self._words32 = self._bytes.cast("I")
+        self._slots = slots
+        self._slot_bytes = slot_bytes
+        self._agent_bell, self._worker_bell = bells
+        self._spin_ns = spin_us * 1000
+        self._fence, self._order = fences()
+        self._lock = threading.Lock()
+        self._tail = 0  # calls described
+        self._published = 0  # calls that the agent knows of
+        self._holds = 0  # grouped() blocks that are open
+        # Calls that nobody has seen complete, by ticket: their slots may not be reused, their arrays not be freed.
+        self._open: Dict[int, Handle[Any]] = {}
+        self._parking = threading.Condition(threading.Lock())
+        self._leading = False
+        self._poll = select.poll()
+        self._poll.register(self._worker_bell, select.POLLIN)
+        self._poll.register(link.socket, POLLRDHUP)
+
+    def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
+        """Describe a call in the next slot, and tell the agent unless a group is open. Takes all fields but the ticket."""
+        while True:
+            with self._lock:
+                ticket = self._tail + 1
+                before = self._open.get(ticket - self._slots)
+                if before is None:
+                    self._link.check()
+                    at = HEADER_BYTES + (ticket - 1) % self._slots * self._slot_bytes
+                    _pack(self._bytes, at, ticket, *descriptor)
+                    handle.ticket = ticket
+                    handle.word = (at + COMPLETION) >> 3
+                    handle.floor = ticket << 8
+                    self._open[ticket] = handle
+                    # In this order, so that a Ctrl-C between two lines can neither lose nor repeat a ticket.
+                    self._tail = ticket
+                    if not self._holds:
+                        self._publish()
+                    return
+            self.wait(before)
+
+    def _publish(self) -> None:
+        self._order()
+        self._words[TAIL_WORD] = self._published = self._tail
+        self._fence()
+        if self._words32[AGENT_PARKED_WORD32]:
+            os.write(self._agent_bell, _ONE)
+
+    def hold(self) -> None:
+        """Collect calls until `release` (or until somebody waits for one of them)."""
+        self._link.check()
+        with self._lock:
+            self._holds += 1
+
+    def release(self) -> None:
+        """Publish what was collected, with one store and one bell."""
+        self._link.check()
+        with self._lock:
+            self._holds -= 1
+            if not self._holds and self._published != self._tail:
+                self._publish()
+
+    def look(self, handle: Handle[Any]) -> bool:
+        """Whether the call is complete; settles the handle if so."""
+        if handle.status:
+            return True
+        if isinstance(self._link.broken, ForkError):
+            self._link.check()
+        word = self._words[handle.word]
+        if word <= handle.floor:
+            self._link.check()
+            return False
+        self._order()
+        if word == handle.floor + DONE:
+            handle.settle(DONE)
+        else:
+            with self._lock:
+                # Unless the slot's next user has settled this call and written over it.
+                if not handle.status:
+                    handle.settle(FAILED, self._error(handle))
+        self._open.pop(handle.ticket, None)
+        return True
+
+    def _error(self, handle: Handle[Any]) -> str:
+        slot = handle.word * 8 - COMPLETION
+        (length,) = ERROR_LENGTH.unpack_from(self._bytes, slot + ERROR_LENGTH_AT)
+        end = min(slot + ERROR_TEXT_AT + length, slot + self._slot_bytes)
+        return str(self._bytes[slot + ERROR_TEXT_AT : end], "utf-8", "replace")
+
+    def settle(self) -> None:
+        """Let go of everything that is complete."""
+        for handle in list(self._open.values()):
+            if self._words[handle.word] > handle.floor:
+                self.look(handle)
+
+    def wait(self, handle: Handle[Any]) -> None:
+        """Block until the call is complete: look, then yield the processor between looks, then sleep."""
+        if isinstance(self._link.broken, ForkError):
+            self._link.check()
+        words, word, floor = self._words, handle.word, handle.floor
+        if words[word] <= floor:
+            if handle.ticket > self._published:
+                with self._lock:
+                    self._publish()
+            stop = perf_counter_ns() + self._spin_ns
+            while words[word] <= floor:
+                _sched_yield()
+                if perf_counter_ns() > stop:
+                    self._park(word, floor)
+                    break
+        self.look(handle)
+
+    def _park(self, word: int, floor: int) -> None:
+        leading = False
+        try:
+            with self._parking:
+                while self._words[word] <= floor:
+                    self._link.check()
+                    if not self._leading:
+                        self._leading = leading = True
+                        break
+                    self._parking.wait()
+            if leading:
+                self._lead(word, floor)
+        finally:
+            if leading:
+                self._words32[WORKER_PARKED_WORD32] = 0
+                with self._parking:
+                    self._leading = False
+                    self._parking.notify_all()
+
+    def _lead(self, word: int, floor: int) -> None:
+        words, parking = self._words, self._parking
+        self._words32[WORKER_PARKED_WORD32] = 1
+        self._fence()
+        while words[word] <= floor:
+            hung_up = False
+            for fd, _ in self._poll.poll():
+                if fd == self._worker_bell:
+                    os.read(fd, 8)
+                else:
+                    hung_up = True
+            if hung_up and words[word] <= floor:
+                self._link.check()
+                raise self._link.lose()
+            with parking:
+                parking.notify_all()
+
+    def close(self) -> None:
+        """Close the bells. The link is closed already, so that nobody submits and the leader returns."""
+        with self._parking:
+            while self._leading:
+                self._parking.wait()
+        with self._lock:
+            self._close_bells()
+        self.mapping.close()
+
+    def _close_bells(self) -> None:
+        os.close(self._agent_bell)
+        os.close(self._worker_bell)
+
+    def disown(self) -> None:
+        """In a forked child: the parent's words stay the parent's."""
+        self.mapping.make_private()
+        self._close_bells()
+
+
+def left(job: str) -> ShoalError:
+    """The reason why nothing works after `leave`."""
+    return ShoalError(f"job {job} was left: call shoal.join() before the first collective, and leave() after the last")

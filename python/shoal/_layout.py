@@ -1,0 +1,81 @@
+"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 1. No behaviour, only numbers."""
+
+from __future__ import annotations
+
+import struct
+from typing import Dict, NamedTuple, Tuple
+
+PROTOCOL = 1
+MAGIC = int.from_bytes(b"SHOALCB1", "little")
+MESSAGE_BYTES = 64 << 10
+PAGE = 4096
+
+# The control block: a header of one page, then the slots. Words are indices into a view of u64 or u32.
+HEADER_BYTES = 4096
+HEADER = struct.Struct("<QIIII")  # magic, protocol, slots, bytes of a slot, rank
+TAIL_WORD = 64 // 8
+AGENT_PARKED_WORD32 = 128 // 4
+WORKER_PARKED_WORD32 = 192 // 4
+
+# A slot: the descriptor, then what the agent answers.
+DESCRIPTOR_BYTES = 192
+COMPLETION = 192
+ERROR_LENGTH = struct.Struct("<I")
+ERROR_LENGTH_AT = 200
+ERROR_TEXT_AT = 204
+DONE, FAILED = 1, 2
+
+# ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output segment,
+# input offset, input elements, output offset, output elements, counts segment, counts, counts offset;
+# then the shape with the zeros behind it, packed once for each array by `pack_shape`.
+DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ104s")
+MAX_NDIM = 8
+_SHAPE = struct.Struct("<8Q40x")
+
+KINDS: Dict[str, int] = {
+    "all_reduce": 1,
+    "reduce_scatter": 2,
+    "all_gather": 3,
+    "broadcast": 4,
+    "reduce": 5,
+    "gather": 6,
+    "scatter": 7,
+    "all_to_all": 8,
+    "send": 9,
+    "recv": 10,
+    "barrier": 11,
+}
+
+OPS: Dict[str, int] = {"none": 0, "sum": 1, "mean": 2, "min": 3, "max": 4, "prod": 5}
+
+
+class DType(NamedTuple):
+    """An element type: its name in NumPy, its code in a descriptor, its size in bytes."""
+
+    name: str
+    code: int
+    itemsize: int
+
+
+F64 = DType("float64", 1, 8)
+F32 = DType("float32", 2, 4)
+F16 = DType("float16", 3, 2)
+BF16 = DType("bfloat16", 4, 2)
+I64 = DType("int64", 5, 8)
+I32 = DType("int32", 6, 4)
+U8 = DType("uint8", 7, 1)
+# A bool travels as a byte. It is not a number: only min (and) and max (or) reduce it.
+BOOL = DType("bool", 7, 1)
+
+DTYPES: Dict[str, DType] = {t.name: t for t in (F64, F32, F16, BF16, I64, I32, U8, BOOL)}
+DTYPES.update(f64=F64, f32=F32, f16=F16, bf16=BF16, i64=I64, i32=I32, u8=U8)
+
+
+def pack_shape(shape: Tuple[int, ...], count: int) -> Tuple[int, bytes]:
+    """The ndim and the shape bytes of a descriptor; more than 8 dimensions travel as one."""
+    if len(shape) > MAX_NDIM:
+        shape = (count,)
+    return len(shape), _SHAPE.pack(*shape, *(0,) * (MAX_NDIM - len(shape)))
+
+
+assert DESCRIPTOR.size == DESCRIPTOR_BYTES

@@ -1,0 +1,55 @@
+"""What a group of ranks needs from below: a Worker with an agent, or a Solo without one."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
+
+from ._layout import DType
+from ._tensor import Shape, Tensor
+from .handle import Handle
+
+T = TypeVar("T")
+
+
+class Port(Protocol):
+    """The calls of one rank. See Worker, whose docstrings these methods share."""
+
+    name: str
+    host: str
+    rank: int
+    size: int
+    generation: int
+
+    def check(self) -> None: ...
+
+    def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor: ...
+
+    def make(self, x: Any, dtype: DType, shape: Shape) -> Any: ...
+
+    def buffer(self, nbytes: int) -> Any: ...
+
+    def call(
+        self,
+        kind: int,
+        inp: Optional[Tensor],
+        out: Optional[Tensor],
+        held: Any,
+        result: T,
+        op: int = 0,
+        group: int = 0,
+        peer: int = 0,
+        tag: int = 0,
+        weight: float = 1.0,
+        counts: Optional[Sequence[int]] = None,
+        shape: Optional[Shape] = None,
+    ) -> Handle[T]: ...
+
+    def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]: ...
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def report(self, metrics: Dict[str, float]) -> None: ...
+
+    def leave(self) -> None: ...

@@ -1,0 +1,99 @@
+"""A group of ranks and its collectives. A Job is the group of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Tuple, TypeVar
+
+from ._collectives import AsyncCollectives
+from ._port import Port
+
+T = TypeVar("T")
+
+
+class Group(AsyncCollectives):
+    """Some ranks of a job, numbered from 0 in the order of `ranks`; `rank` is this process's number among them.
+
+    Every rank of the group must make the same collectives in the same order. An array is a C-contiguous NumPy array,
+    a torch CPU tensor, or anything with the buffer protocol, of float64, float32, float16, bfloat16, int64, int32 or uint8
+    (bool for min, max and for moving). Arrays from `job.empty` are used where they lie; others are copied to the
+    arena and back, and strided ones element by element. Results are the same bytes on every rank.
+
+    Every method raises TypeError or ValueError for arguments that cannot mean anything; MismatchError when the ranks called
+    different things; LostError when the agent is gone; ForkError in a forked child.
+    """
+
+    def __init__(self, port: Port, number: int, rank: int, ranks: Sequence[int]) -> None:
+        self._port = port
+        self._id = number
+        self.rank = rank
+        self.ranks: Tuple[int, ...] = tuple(ranks)
+        self.size = len(self.ranks)
+
+    @property
+    def id(self) -> int:
+        """The number of the group in descriptors; 0 is all ranks."""
+        return self._id
+
+    def allreduce(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None) -> T:
+        """Replace x on every rank by the reduction of all ranks' x, and return it; with `out`, leave x and fill `out`.
+
+        op is sum, mean, min, max or prod. A mean weighs each rank by `weight` (for example its number of samples) and
+        divides by the sum of the weights. x has the same shape on every rank.
+        """
+        return self.allreduce_async(x, op, weight, out).wait()
+
+    def reduce_scatter(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Any:
+        """Reduce all ranks' x, of shape [size*n, ...], and return the rank-th block, of shape [n, ...].
+
+        With `out`, the block is as long as `out`, which may differ between ranks: together they are as long as x.
+        """
+        return self.reduce_scatter_async(x, op, weight, out).wait()
+
+    def allgather(self, x: Any, out: Any = None) -> Any:
+        """Return all ranks' x, of shape [n, ...], one behind the other in rank order: shape [size*n, ...].
+
+        With `out`, the ranks' lengths may differ; `out` holds their sum. For unknown lengths see allgatherv.
+        """
+        return self.allgather_async(x, out).wait()
+
+    def allgatherv(self, x: Any) -> Any:
+        """Return all ranks' x, of shape [n_rank, ...] with an n of their own, one behind the other in rank order."""
+        return self.allgatherv_async(x).wait()
+
+    def broadcast(self, x: T, root: int = 0) -> T:
+        """Replace x on every rank by the root's, of the same shape, and return it."""
+        return self.broadcast_async(x, root).wait()
+
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0) -> Any:
+        """Like allreduce, but only the root gets (and returns) the result; the others keep x and return None."""
+        return self.reduce_async(x, op, root, out, weight).wait()
+
+    def gather(self, x: Any, root: int = 0, out: Any = None) -> Any:
+        """Return on the root all ranks' x, of shape [n, ...], as allgather does; None on the others."""
+        return self.gather_async(x, root, out).wait()
+
+    def scatter(self, x: Any = None, root: int = 0, out: Any = None) -> Any:
+        """Give each rank its block of the root's x, of shape [size*n, ...], and return it, of shape [n, ...].
+
+        The others give `out` instead of x. The blocks are as long as the ranks' `out`, which may differ.
+        """
+        return self.scatter_async(x, root, out).wait()
+
+    def alltoall(self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None) -> Any:
+        """Send the j-th block of x, of shape [size*n, ...], to rank j, and return what the ranks sent here, in rank order.
+
+        `splits` gives the rows for each rank where they are not the same number. Give `out` on all ranks or on none.
+        """
+        return self.alltoall_async(x, out, splits).wait()
+
+    def send(self, x: Any, to: int, tag: int = 0) -> None:
+        """Send x to a rank, which receives as many elements of the same type with the same tag. Returns when it has them."""
+        self.send_async(x, to, tag).wait()
+
+    def recv(self, x: T, source: int, tag: int = 0) -> T:
+        """Fill x with what `source` sends, and return it."""
+        return self.recv_async(x, source, tag).wait()
+
+    def barrier(self) -> None:
+        """Return when every rank of the group has called it."""
+        self.barrier_async().wait()

@@ -1,0 +1,130 @@
+"""What an asynchronous collective returns."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Generic, List, Optional, Tuple, TypeVar
+
+from ._layout import DONE
+from .errors import MismatchError
+
+if TYPE_CHECKING:
+    from ._arena import Arena, Staging
+    from ._calls import Calls
+    from ._tensor import Tensor
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them before."""
+
+    __slots__ = ("_calls", "_result", "_held", "ticket", "word", "floor", "status", "error")
+
+    def __init__(self, calls: "Calls", result: T, held: Any) -> None:
+        self._calls = calls
+        self._result = result
+        self._held = held  # the arrays that the agent works on
+        self.ticket = 0
+        self.word = 0  # index of the completion word
+        self.floor = 0  # the word is above this once the call is complete
+        self.status = 0
+        self.error = ""
+
+    def done(self) -> bool:
+        """Whether `wait` would return (or raise) at once. Never blocks.
+
+        Raises LostError when the agent is gone before the call was complete, ForkError in a forked child.
+        """
+        return self._calls.look(self)
+
+    def wait(self) -> T:
+        """Block until the call is complete and return its result; the same again when called again.
+
+        Raises MismatchError with the agent's reason when the call failed, LostError when the agent is gone.
+        """
+        if not self.status:
+            self._calls.wait(self)
+        if self.status != DONE:
+            raise MismatchError(self.error)
+        return self._result
+
+    def settle(self, status: int, error: str = "") -> None:
+        """For the owner of the slot: the call is complete, and the agent is done with the arrays."""
+        self.error = error
+        self.status = status
+        self._held = None
+
+
+class StagedHandle(Handle[T]):
+    """A call on foreign memory: it worked on copies in the arena, and `wait` copies the result back."""
+
+    __slots__ = ("_arena", "_stagings", "_back", "_once")
+
+    def __init__(self, calls: "Calls", result: T, held: Any, arena: "Arena") -> None:
+        super().__init__(calls, result, held)
+        self._arena = arena
+        self._stagings: List[Staging] = []
+        self._back: Optional[Tuple[Tensor, Staging]] = None
+        self._once = threading.Lock()  # several threads may wait for one handle
+
+    def borrow(self, nbytes: int) -> "Staging":
+        """Memory that is given back when the call is complete and waited for."""
+        staging = self._arena.stage(nbytes)
+        self._stagings.append(staging)
+        return staging
+
+    def copy_back(self, tensor: "Tensor", staging: "Staging") -> None:
+        """Have `wait` copy the staging to the tensor."""
+        self._back = tensor, staging
+
+    def wait(self) -> T:
+        if not self.status:
+            self._calls.wait(self)
+        with self._once:
+            if self._stagings:
+                if self._back is not None and self.status == DONE:
+                    tensor, staging = self._back
+                    tensor.copy_from(staging.address)
+                self._give_back()
+        return super().wait()
+
+    def _give_back(self) -> None:
+        self._back = None
+        while self._stagings:
+            self._arena.retire(self._stagings.pop())
+
+    def __del__(self) -> None:
+        # Nobody waited. A call under way is held by `Calls`, so the agent is done with the memory, or never had it.
+        if self.status or not self.ticket:
+            self._give_back()
+
+
+class Finished(Handle[T]):
+    """A call that is complete from the start, as in a job of one."""
+
+    __slots__ = ()
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+        self.status = DONE
+        self.error = ""
+
+    def done(self) -> bool:
+        return True
+
+
+class Mapped(Handle[T]):
+    """A handle whose result is made from another's, when that one is complete."""
+
+    __slots__ = ("_inner", "_make")
+
+    def __init__(self, inner: Handle[Any], make: Callable[[Any], T]) -> None:
+        self._inner = inner
+        self._make = make
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def wait(self) -> T:
+        return self._make(self._inner.wait())

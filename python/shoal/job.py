@@ -1,0 +1,204 @@
+"""Joining a job, and what a worker does in it besides the collectives."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import threading
+from types import TracebackType
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+
+from ._layout import KINDS, OPS
+from ._port import Port
+from ._tensor import Shape, elements, ndarray, numpy_dtype
+from ._worker import Worker
+from .errors import JoinError
+from .group import Group
+from .handle import Handle
+from .solo import Solo
+
+
+class Job(Group):
+    """A job that this process has joined: the group of all its ranks.
+
+    `rank` and `size` number the workers, `generation` numbers the memberships, `name` names the job and `host` the machine.
+    A context manager: leaving the block leaves the job.
+    """
+
+    def __init__(self, port: Port) -> None:
+        super().__init__(port, 0, port.rank, range(port.size))
+        self.name = port.name
+        self.host = port.host
+        self.generation = port.generation
+        self._pid = os.getpid()
+        atexit.register(self._at_exit)
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        """The sub-group of these ranks of the job, numbered in this order. Called by its members, and by no other rank.
+
+        Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
+        """
+        members = [self._member(r, "rank") for r in ranks]
+        if len(set(members)) != len(members):
+            raise ValueError(f"group({members}) names a rank twice: name each once")
+        if self.rank not in members:
+            raise ValueError(f"rank {self.rank} is not in group({members}): call it on its members only")
+        number, rank = self._port.open_group(members)
+        return Group(self._port, number, rank, members)
+
+    @contextlib.contextmanager
+    def grouped(self) -> Iterator[None]:
+        """Submit the asynchronous calls of the block as one, at its end: one signal to the agent for all of them.
+
+        A `wait` inside the block submits what was collected so far.
+        """
+        self._port.hold()
+        try:
+            yield
+        finally:
+            self._port.release()
+
+    def empty(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+        """A NumPy array in the arena, aligned to 64 bytes; collectives on it copy nothing. Its elements are arbitrary.
+
+        dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when the agent has no memory.
+        """
+        kind = numpy_dtype(dtype)
+        dims: Shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        if min(dims, default=0) < 0:
+            raise ValueError(f"shape {dims} has a negative dimension")
+        return ndarray(kind, dims, self._port.buffer(elements(dims) * kind.itemsize))
+
+    def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+        """Like empty, filled with 0."""
+        x = self.empty(shape, dtype)
+        x.fill(0)
+        return x
+
+    def buffer(self, nbytes: int) -> Any:
+        """Arena memory of nbytes, with the buffer protocol, freed when nothing refers to it: for torch.frombuffer and the like."""
+        return self._port.buffer(nbytes)
+
+    def submit(
+        self,
+        kind: str,
+        inp: Any,
+        out: Any,
+        *,
+        dtype: Optional[str] = None,
+        op: str = "none",
+        group: int = 0,
+        peer: int = 0,
+        tag: int = 0,
+        weight: float = 1.0,
+        counts: Optional[Sequence[int]] = None,
+        shape: Optional[Sequence[int]] = None,
+    ) -> Handle[Any]:
+        """Submit a call as docs/formats/arena.md describes it; the handle's `wait` returns `out`.
+
+        kind and op are names of its tables. inp and out are arrays or None. `dtype` names the elements where the arrays cannot
+        ("bf16" in int16 memory). `peer` is the root or partner, a rank inside the group. `counts` are the elements for each
+        rank of an all_to_all. `shape` overrides the shape that the ranks must agree on.
+        """
+        if kind not in KINDS or op not in OPS:
+            raise ValueError(f"kind={kind!r}, op={op!r}: kinds are {', '.join(KINDS)}; ops are {', '.join(OPS)}")
+        source = None if inp is None else self._port.describe(inp, dtype)
+        if out is inp:
+            target = source
+        else:
+            target = None if out is None else self._port.describe(out, dtype)
+            if source is not None and target is not None and (source.address, source.count) == (target.address, target.count):
+                target = source
+        if target is not None and not target.writable:
+            raise ValueError(f"the result cannot be written to this read-only {type(out).__name__}")
+        dims = None if shape is None else tuple(shape)
+        return self._port.call(
+            KINDS[kind], source, target, (inp, out), out, OPS[op], group, peer, tag, weight, counts, dims
+        )  # fmt: skip
+
+    def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
+        """Send numbers to the launcher, for example report(step=12, loss=0.3).
+
+        What is not finite is left out: the messages are JSON, which has no word for it.
+        """
+        numbers = {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
+        self._port.report({name: value for name, value in numbers.items() if math.isfinite(value)})
+
+    def leave(self) -> None:
+        """Leave the job. Later calls raise; arrays of the arena stay readable. Happens by itself when the process exits."""
+        global _current
+        self._port.leave()
+        atexit.unregister(self._at_exit)
+        if _current is self:
+            _current = None
+
+    def _at_exit(self) -> None:
+        # A forked child inherits the exit handlers, and must not sign off for its parent.
+        if os.getpid() == self._pid:
+            self.leave()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], err: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self._at_exit()
+
+    def __repr__(self) -> str:
+        return f"<shoal.Job {self.name!r}: rank {self.rank} of {self.size} on {self.host}>"
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return value if type(value) is int else float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"report({name}={value!r}): a metric is a number") from None
+
+
+_current: Optional[Job] = None
+_joining = threading.Lock()
+
+
+def join() -> Job:
+    """Join the job that the launcher started this process for; the same Job when called again.
+
+    Without SHOAL_SOCKET in the environment it is a job of one: rank 0 of 1, no agent, every collective a no-op or a copy.
+    Raises JoinError when the environment is not whole, or the agent is not there or refuses.
+    """
+    global _current
+    if _current is not None:
+        _current._port.check()
+        return _current
+    with _joining:
+        if _current is None:
+            _current = Job(_connect(os.environ))
+        return _current
+
+
+def _connect(env: Mapping[str, str]) -> Port:
+    path = env.get("SHOAL_SOCKET")
+    if not path:
+        return Solo()
+    values: List[str] = []
+    for name in ("SHOAL_JOB", "SHOAL_RANK", "SHOAL_TOKEN"):
+        value = env.get(name)
+        if value is None:
+            raise JoinError(f"SHOAL_SOCKET is set but {name} is not: start the program with `shoal run`, or unset SHOAL_SOCKET")
+        values.append(value)
+    job, rank, token = values
+    if not (rank.isascii() and rank.isdigit()):
+        raise JoinError(f"SHOAL_RANK={rank!r} is not a number: start the program with `shoal run`")
+    worker = Worker(path, job, int(rank), token)
+    worker.link.watch()
+    return worker
+
+
+def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+    """A NumPy array in the arena of the joined job (joins when nobody has); see Job.empty."""
+    return join().empty(shape, dtype)
+
+
+def zeros(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+    """Like empty, filled with 0."""
+    return join().zeros(shape, dtype)

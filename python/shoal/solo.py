@@ -1,0 +1,95 @@
+"""A job of one: what `python train.py` gets without the launcher. Every collective of one rank is a copy, or nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+from typing import Any, Dict, Optional, Sequence, Tuple, TypeVar
+
+from ._layout import KINDS, DType
+from ._tensor import Shape, Tensor, describe, elements, like
+from .errors import ShoalError
+from .handle import Finished, Handle
+
+T = TypeVar("T")
+_PAIRWISE = (KINDS["send"], KINDS["recv"])
+
+
+class Solo:
+    """The only rank of a job without an agent. It has the methods of a Worker."""
+
+    name = "solo"
+    rank, size, generation = 0, 1, 1
+
+    def __init__(self) -> None:
+        self.host = socket.gethostname()
+        self._groups = 0
+        self._gone: Optional[ShoalError] = None
+
+    def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
+        """Describe an array."""
+        return describe(x, dtype)
+
+    def make(self, x: Any, dtype: DType, shape: Shape) -> Any:
+        """A new array of the kind that x is."""
+        return like(x, dtype, shape, self.buffer(elements(shape) * dtype.itemsize))
+
+    def buffer(self, nbytes: int) -> Any:
+        """New memory."""
+        return (ctypes.c_ubyte * nbytes)()
+
+    def call(
+        self,
+        kind: int,
+        inp: Optional[Tensor],
+        out: Optional[Tensor],
+        held: Any,
+        result: T,
+        op: int = 0,
+        group: int = 0,
+        peer: int = 0,
+        tag: int = 0,
+        weight: float = 1.0,
+        counts: Optional[Sequence[int]] = None,
+        shape: Optional[Shape] = None,
+    ) -> Handle[T]:
+        """Do the call at once: copy the input to the output."""
+        self.check()
+        if kind in _PAIRWISE or peer != 0:
+            raise ValueError(f"rank {peer} is not in this job of one: start the program with `shoal run -n 2` to have a partner")
+        if inp is not None and out is not None and inp is not out and inp.array is not out.array:
+            if inp.count != out.count:
+                raise ValueError(f"an output of {out.count} elements for {inp.count}: in a job of one they are the same number")
+            if not inp.contiguous:
+                memory = (ctypes.c_ubyte * inp.nbytes)()
+                address = ctypes.addressof(memory)
+                inp.copy_to(address)
+                out.copy_from(address)
+            else:
+                out.copy_from(inp.address)
+        return Finished(result)
+
+    def check(self) -> None:
+        """Raise what broke the job, if anything did."""
+        if self._gone is not None:
+            raise ShoalError(*self._gone.args)
+
+    def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
+        """A new number for the group of this rank alone."""
+        self.check()
+        self._groups += 1
+        return self._groups, 0
+
+    def hold(self) -> None:
+        """Nothing to collect."""
+
+    def release(self) -> None:
+        """Nothing to submit."""
+
+    def report(self, metrics: Dict[str, float]) -> None:
+        """Nobody listens."""
+        self.check()
+
+    def leave(self) -> None:
+        """End the job: later calls fail as they would with an agent."""
+        self._gone = ShoalError(f"job {self.name} was left: call leave() after the last collective")
