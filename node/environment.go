@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
 )
@@ -36,11 +37,11 @@ func (s surroundings) environment(rank int) []string {
 		env = append(env, key+"="+s.spec.Env[key])
 	}
 	return append(env,
-		"SHOAL_SOCKET="+s.socket,
-		"SHOAL_JOB="+s.spec.Name,
-		"SHOAL_RANK="+strconv.Itoa(rank),
-		"SHOAL_SIZE="+size,
-		"SHOAL_TOKEN="+s.tokens[rank],
+		api.EnvSocket+"="+s.socket,
+		api.EnvJob+"="+s.spec.Name,
+		api.EnvRank+"="+strconv.Itoa(rank),
+		api.EnvSize+"="+size,
+		api.EnvToken+"="+s.tokens[rank],
 		proc.RunVariable+"="+s.mark,
 		"RANK="+strconv.Itoa(rank),
 		"WORLD_SIZE="+size,

@@ -1,0 +1,48 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/job"
+)
+
+func TestEnvironment(t *testing.T) {
+	s := surroundings{
+		base:   []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
+		spec:   job.Spec{Name: "digits", Workers: 3, Env: map[string]string{"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7"}},
+		socket: "/run/s", mark: "outer/run", tokens: []string{"t0", "t1", "t2"}, cores: 8, port: 4242,
+	}
+	want := map[string]string{
+		"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7", "MASTER_ADDR": "127.0.0.1",
+		"SHOAL_SOCKET": "/run/s", "SHOAL_JOB": "digits", "SHOAL_RANK": "1", "SHOAL_SIZE": "3", "SHOAL_TOKEN": "t1", "SHOAL_RUN": "outer/run",
+		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
+		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+	}
+	env := s.environment(1)
+	for key, value := range want {
+		if got, _ := lookup(env, key); got != value {
+			t.Errorf("%s=%q, want %q", key, got, value)
+		}
+	}
+	if d := cmp.Diff([]string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"}, s.base); d != "" {
+		t.Errorf("the launcher's environment was changed: %s", d)
+	}
+}
+
+func TestEnvironmentLeavesChoices(t *testing.T) {
+	s := surroundings{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="}, spec: job.Spec{Workers: 1}, tokens: []string{"t"}, cores: 8, port: 4242}
+	env := s.environment(0)
+	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "", "MASTER_PORT": "4242"} {
+		if got, set := lookup(env, key); got != value || !set {
+			t.Errorf("%s=%q, want %q", key, got, value)
+		}
+	}
+}
+
+func TestEveryWorkerHasACore(t *testing.T) {
+	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"}, defaults(nil, 2, 4)); d != "" {
+		t.Error(d)
+	}
+}
