@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test quick bench-peers clean
+.PHONY: help build python demo test quick bench-peers clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -9,9 +9,12 @@ help: ## list these goals
 build: ## the static binary, bin/shoal
 	CGO_ENABLED=0 go build -trimpath -o bin/shoal ./cmd/shoal
 
+python: build ## .venv, a Python with NumPy, PyTorch and shoal, installed if missing
+	scripts/setup
+
 demo: build ## train on this machine: in Go; with PY=1 in NumPy and PyTorch, which are installed if missing
 ifdef PY
-	scripts/setup
+	$(MAKE) python
 	PATH="$(CURDIR)/.venv/bin:$$PATH" bin/shoal demo --python
 else
 	bin/shoal demo
