@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from ._layout import MESSAGE_BYTES
@@ -34,7 +33,7 @@ class Link:
         self.job = job
         self._turn = threading.Lock()
         self._unread = 0  # answers that an interrupted request left behind
-        self._closing = False
+        self._closing = threading.Event()
         self._watcher: Optional[threading.Thread] = None
         # Named, so that a wake-up can say why nothing works any more. Set once, never cleared.
         self.broken: Optional[ShoalError] = None
@@ -151,12 +150,11 @@ class Link:
         poll = select.poll()
         poll.register(self.socket, POLLRDHUP)
         poll.poll()
-        if self._closing:
+        if self._closing.is_set():
             return
         self.lose()
         # A thread that waits gets LostError now; it has a moment for its last words and its exit handlers.
-        time.sleep(_LAST_WORDS_S)
-        if self._closing:
+        if self._closing.wait(_LAST_WORDS_S):
             return
         try:
             sys.stderr.write(f"shoal: the agent of job {self.job} is gone; this worker ends\n")
@@ -165,11 +163,16 @@ class Link:
             pass  # stderr was a pipe to the launcher
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def close(self, reason: ShoalError) -> None:
-        """Hang up, and let every later use raise `reason`."""
-        if self._closing:
+    def close(self, reason: ShoalError, farewell: Optional[Message] = None) -> None:
+        """Hang up, after a last message if there is one, and let every later use raise `reason`."""
+        if self._closing.is_set():
             return
-        self._closing = True
+        self._closing.set()  # first: the agent hangs up when it reads the farewell
+        if farewell is not None:
+            try:
+                self.send(farewell)
+            except LostError:
+                pass  # it left first
         if self.broken is None:
             self.broken = reason
         try:
@@ -183,5 +186,4 @@ class Link:
     def disown(self, reason: ShoalError) -> None:
         """In a forked child: close the descriptor without a word (shutdown would hang up for the parent as well)."""
         self.broken = reason
-        self._closing = True
         self.socket.close()

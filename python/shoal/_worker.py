@@ -16,7 +16,7 @@ from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, MAGIC, PROTOCOL, U8, D
 from ._link import Link, Refused
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
-from .errors import ForkError, JoinError, LostError, ShoalError
+from .errors import ForkError, JoinError, ShoalError
 from .handle import Handle, StagedHandle
 
 T = TypeVar("T")
@@ -201,11 +201,7 @@ class Worker:
             if isinstance(self.link.broken, ForkError):
                 self.link.check()
             return
-        try:
-            self.link.send({"type": "leave"})
-        except LostError:
-            pass  # it left first
-        self.link.close(left(self.name))
+        self.link.close(left(self.name), {"type": "leave"})
         self.calls.close()
         _fork.forget(self)
 
