@@ -15,34 +15,42 @@ type stopSignal struct{ signal syscall.Signal }
 
 func (s *stopSignal) Error() string { return proc.SignalName(s.signal) }
 
-// interruptible returns a context that the first Ctrl-C, SIGTERM or SIGHUP ends, with a *stopSignal as its cause; the
-// second one closes kill. release gives the signals back.
-func interruptible(parent context.Context) (ctx context.Context, kill <-chan struct{}, release func()) {
+type hurryKey struct{}
+
+// interruptible returns a context that the first Ctrl-C, SIGTERM or SIGHUP ends, with a *stopSignal as its cause. The
+// second one is told by hurry. release gives the signals back.
+func interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // nohup wants the job to go on
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	hard := make(chan struct{})
+	second := make(chan struct{})
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, hurryKey{}, second))
 	g := group.New(context.Background())
 	g.Go("signals", func(end context.Context) error {
-		for seen := 0; ; seen++ {
+		for seen := 1; ; seen++ {
 			select {
 			case s := <-signals:
 				cancel(&stopSignal{s.(syscall.Signal)})
-				if seen == 1 {
-					close(hard)
+				if seen == 2 {
+					close(second)
 				}
 			case <-end.Done():
 				return nil
 			}
 		}
 	})
-	return ctx, hard, func() {
+	return ctx, func() {
 		signal.Stop(signals)
 		cancel(nil)
 		g.Stop(nil)
 		_ = g.Wait()
 	}
+}
+
+// hurry is closed when a command that was interrupted is interrupted again; nil where ctx is not interruptible.
+func hurry(ctx context.Context) <-chan struct{} {
+	second, _ := ctx.Value(hurryKey{}).(chan struct{})
+	return second
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,7 +20,9 @@ func main() {
 }
 
 func execute() int {
-	err := newRootCommand().Execute()
+	ctx, release := interruptible(context.Background())
+	defer release()
+	err := newRootCommand().ExecuteContext(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "shoal:", err)
 	}
@@ -44,7 +47,7 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRunCommand(), newVersionCommand())
+	root.AddCommand(newDemoCommand(), newRunCommand(), newVersionCommand())
 	return root
 }
 

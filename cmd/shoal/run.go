@@ -97,11 +97,9 @@ func parseEnv(pairs []string) (map[string]string, error) {
 }
 
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
-	ctx, kill, release := interruptible(cmd.Context())
-	defer release()
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	result, err := node.Run(ctx, node.RunConfig{
-		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out), Kill: kill,
+	result, err := node.Run(cmd.Context(), node.RunConfig{
+		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out), Kill: hurry(cmd.Context()),
 		OnStart: func(name, dir string) {
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
 		},

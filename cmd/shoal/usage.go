@@ -55,10 +55,14 @@ func flagNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// nearest is the name with the smallest edit distance, "" when none is nearer than about a third of its letters.
+// nearest is the name that starts with word, else the one with the smallest edit distance, "" when none is nearer than
+// about a third of its letters.
 func nearest(word string, names []string) string {
 	best, least := "", len(word)/3+2
 	for _, name := range names {
+		if strings.HasPrefix(name, word) {
+			return name
+		}
 		if d := editDistance(word, name); d < least {
 			best, least = name, d
 		}

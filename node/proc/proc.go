@@ -46,3 +46,13 @@ func SignalName(sig syscall.Signal) string {
 	}
 	return fmt.Sprintf("signal %d", int(sig))
 }
+
+// needsLinux says what is missing on another operating system, and what works there.
+func needsLinux(system string) error {
+	return fmt.Errorf(`running a job needs Linux, and this is %s
+  missing  memfd segments and eventfd bells, so workers could not share memory with their agent;
+           parent-death signals and /proc, so nothing could keep them from outliving the job
+  works    shoal version, checking a job (shoal run --dry-run -f job.yaml), and a training script
+           without the launcher: python3 train.py is a job of one
+  next     run the job on a Linux machine, or in a Linux container on this one`, system)
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A launcher is a shoal run in a process of its own. Its workers and all that these start hold a named pipe open, so
+// that the end of the last of them is the end of the file.
+type launcher struct {
+	*exec.Cmd
+	alive   *bufio.Reader // "up" for each process that is up, then EOF when all have ended
+	runtime string
+	output  bytes.Buffer
+}
+
+// startRun runs a script as n workers and waits until up of their processes have said so.
+func startRun(t *testing.T, n, up int, script string) *launcher {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	fifo := filepath.Join(dir, "alive")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := &launcher{runtime: filepath.Join(dir, "shoal")}
+	l.Cmd = exec.Command("shoal", "run", "-n", strconv.Itoa(n), "--log-dir", dir, "--", "sh", "-c", "exec 9>"+fifo+"; "+script)
+	l.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
+	l.Stdout, l.Stderr = &l.output, &l.output
+	if err := l.Start(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	l.alive = bufio.NewReader(file)
+	for range up {
+		if line, err := l.alive.ReadString('\n'); err != nil || line != "up\n" {
+			t.Fatalf("%q, %v; output:\n%s", line, err, &l.output)
+		}
+	}
+	return l
+}
+
+// guard returns a pidfd of the launcher's guard.
+func (l *launcher) guard(t *testing.T) int {
+	t.Helper()
+	for _, pid := range children(t, l.Process.Pid) {
+		words, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.HasPrefix(string(words), "shoal-guard\x00") {
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Close(fd) })
+			return fd
+		}
+	}
+	t.Fatal("the launcher has no guard")
+	return -1
+}
+
+func children(t *testing.T, parent int) (pids []int) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	if err != nil || len(lists) == 0 {
+		t.Skip("this kernel does not list the children of a process")
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // a thread that has just ended
+		}
+		for word := range strings.FieldsSeq(string(text)) {
+			pid, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// end waits for the launcher and then for all its processes, and checks that no file is left.
+func (l *launcher) end(t *testing.T) *os.ProcessState {
+	t.Helper()
+	var ee *exec.ExitError
+	if err := l.Wait(); err != nil && !errors.As(err, &ee) {
+		t.Error(err)
+	}
+	if rest, err := io.ReadAll(l.alive); err != nil || len(rest) > 0 {
+		t.Errorf("%q, %v", rest, err)
+	}
+	return l.ProcessState
+}
+
+func (l *launcher) checkEmpty(t *testing.T) {
+	t.Helper()
+	left, err := os.ReadDir(l.runtime)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func (l *launcher) send(t *testing.T, sig os.Signal) {
+	t.Helper()
+	if err := l.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// family is a worker with a child, a grandchild in another session, and a daemon whose parent has ended.
+const family = `
+	sh -c 'echo up >&9; sleep 1000' &
+	setsid sh -c 'echo up >&9; sleep 1000' &
+	(setsid sh -c 'echo up >&9; sleep 1000' &)
+	echo up >&9; wait`
+
+func TestNothingOutlivesAKilledLauncher(t *testing.T) {
+	l := startRun(t, 2, 8, family)
+	guard := l.guard(t)
+	l.send(t, syscall.SIGKILL)
+	l.end(t)
+	awaitPidfd(t, guard)
+	l.checkEmpty(t)
+}
+
+func awaitPidfd(t *testing.T, fd int) {
+	t.Helper()
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if n == 1 {
+			return
+		}
+		if err != unix.EINTR {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNothingOutlivesAnInterrupt(t *testing.T) {
+	l := startRun(t, 2, 8, family)
+	l.send(t, os.Interrupt)
+	if code := l.end(t).ExitCode(); code != 130 {
+		t.Errorf("exit code %d, want 130\n%s", code, &l.output)
+	}
+	if !strings.Contains(l.output.String(), "job sh was stopped: SIGINT") {
+		t.Errorf("output:\n%s", &l.output)
+	}
+	l.checkEmpty(t)
+}
+
+func TestNothingOutlivesAFailure(t *testing.T) {
+	l := startRun(t, 2, 8, strings.TrimSuffix(family, "wait")+`[ $RANK = 0 ] || exit 1; wait`)
+	if code := l.end(t).ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1\n%s", code, &l.output)
+	}
+	l.checkEmpty(t)
+}
+
+func TestWorkersMayEndPolitely(t *testing.T) {
+	l := startRun(t, 2, 2, `trap 'echo bye from $RANK; exit 0' TERM; echo up >&9; while :; do sleep 0.01; done`)
+	l.send(t, syscall.SIGTERM)
+	if code := l.end(t).ExitCode(); code != 143 {
+		t.Errorf("exit code %d, want 143", code)
+	}
+	for _, want := range []string{"[0] bye from 0\n", "[1] bye from 1\n"} {
+		if !strings.Contains(l.output.String(), want) {
+			t.Errorf("no %q in\n%s", want, &l.output)
+		}
+	}
+}
+
+func TestStubbornWorkersAreKilled(t *testing.T) {
+	l := startRun(t, 2, 2, `trap "" TERM; echo up >&9; while :; do sleep 0.01; done`)
+	l.send(t, os.Interrupt)
+	l.send(t, os.Interrupt)
+	if code := l.end(t).ExitCode(); code != 130 {
+		t.Errorf("exit code %d, want 130", code)
+	}
+	l.checkEmpty(t)
+}
+
+func TestInnerRunEndsWithTheOuter(t *testing.T) {
+	l := startRun(t, 1, 2, `export FAMILY='setsid sh -c "echo up >&9; sleep 1000" & echo up >&9; wait'
+		shoal run --log-dir "$XDG_RUNTIME_DIR" --name inner -- sh -c "exec 9>$XDG_RUNTIME_DIR/alive; $FAMILY"`)
+	l.send(t, syscall.SIGKILL)
+	l.end(t)
+}
