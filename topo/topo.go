@@ -1,9 +1,18 @@
-// Package topo holds the values that say who takes part in a job: ranks, generations, groups. It has no behaviour
-// beyond them, so that every other package can share it.
+// Package topo holds the values that say who takes part in a job: workers, ranks, generations, groups. It has no
+// behaviour beyond them, so that every other package can share it.
 package topo
 
-// Rank numbers the workers of one generation, from 0.
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Rank numbers the workers of one generation, from 0. It may change with the generation.
 type Rank int
+
+// Worker names a worker process for the whole life of a job. No two processes ever share one.
+type Worker uint64
 
 // Generation numbers the agreed memberships of a job, from 1.
 type Generation uint64
@@ -13,3 +22,49 @@ type GroupID uint32
 
 // World is the group of all ranks.
 const World GroupID = 0
+
+// Member is a worker and where it runs.
+type Member struct {
+	Worker Worker
+	Host   string
+}
+
+// View is one agreed membership: the members in the order of their ranks.
+type View struct {
+	Generation Generation
+	Members    []Member
+}
+
+// Size is the number of ranks.
+func (v View) Size() int { return len(v.Members) }
+
+// Rank finds the rank of a worker; false if it is no member.
+func (v View) Rank(w Worker) (Rank, bool) {
+	i := slices.IndexFunc(v.Members, func(m Member) bool { return m.Worker == w })
+	return Rank(i), i >= 0
+}
+
+// With returns the next generation with the joiners behind the members.
+func (v View) With(joiners ...Member) View {
+	return View{v.Generation + 1, append(slices.Clone(v.Members), joiners...)}
+}
+
+// Without returns the next generation less some workers; the others close ranks.
+func (v View) Without(gone ...Worker) View {
+	return View{v.Generation + 1, slices.DeleteFunc(slices.Clone(v.Members), func(m Member) bool { return slices.Contains(gone, m.Worker) })}
+}
+
+// String writes the view as "generation 3: w1 w2@hostB w5": the host only where it differs from the one before.
+func (v View) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "generation %d:", v.Generation)
+	host := ""
+	for _, m := range v.Members {
+		fmt.Fprintf(&b, " w%d", m.Worker)
+		if m.Host != host {
+			fmt.Fprintf(&b, "@%s", m.Host)
+			host = m.Host
+		}
+	}
+	return b.String()
+}
