@@ -37,20 +37,28 @@ func (e *LostError) Error() string {
 }
 
 // disagree compares two calls at the same position.
-func disagree(g *ranks, self int, p, other *Posted) error {
+func (m *Matcher) disagree(g *group, pos *position, p, other *Posted) error {
 	if agree(&p.Call, &other.Call) {
 		return nil
 	}
 	a, b := other, p
-	if a.Rank > b.Rank {
+	if m.rank(a.Worker) > m.rank(b.Worker) {
 		a, b = b, a
 	}
-	return &MismatchError{g.id, g.posted[self] - 1, a.Rank, b.Rank, a.Call.String(), b.Call.String()}
+	return &MismatchError{g.id, pos.number, m.rank(a.Worker), m.rank(b.Worker), a.Call.String(), b.Call.String()}
+}
+
+// rank is a worker's number in the world, by which messages call it.
+func (m *Matcher) rank(w topo.Worker) topo.Rank { return topo.Rank(m.groups[topo.World].index(w)) }
+
+// lostError says that p waits in vain.
+func (m *Matcher) lostError(lost topo.Worker, p *Posted) error {
+	return &LostError{m.rank(lost), m.gone[lost], m.rank(p.Worker), p.Call.String()}
 }
 
 // agree reports whether two ranks mean the same collective. Lengths that may differ between ranks are for Schedule.
 func agree(a, b *Call) bool {
-	if a.Kind != b.Kind {
+	if a.Kind != b.Kind || a.More != b.More || a.Step != b.Step {
 		return false
 	}
 	if a.Kind == Barrier {

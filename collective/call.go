@@ -85,12 +85,14 @@ type Call struct {
 	DType     tensor.DType
 	Reduction Reduction
 	Group     topo.GroupID
-	Peer      int     // root, or partner of send and recv: an index into the group's ranks
+	Peer      int     // root, or partner of send and recv: an index into the group's members
 	Tag       uint32  // send and recv
 	Weight    float64 // Mean
 	In, Out   []byte  // the memory; nil where the rank gives or takes nothing
 	Splits    []int   // AllToAll: elements for each rank; nil = even
 	Shape     []int   // for messages and agreement
+	More      bool    // the step goes on: this call counts only together with the next ones, up to one without More
+	Step      bool    // a step of the job ends with this call
 }
 
 // InLen is the number of input elements.
@@ -118,6 +120,12 @@ func (c *Call) String() string {
 		fmt.Fprintf(&b, ", to %d, tag %d", c.Peer, c.Tag)
 	case c.Kind == Recv:
 		fmt.Fprintf(&b, ", from %d, tag %d", c.Peer, c.Tag)
+	}
+	switch {
+	case c.More:
+		b.WriteString(", more")
+	case c.Step:
+		b.WriteString(", step")
 	}
 	b.WriteByte(')')
 	return b.String()

@@ -7,15 +7,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Posted is a call that waits for the others. The shell that posts it finds it again by Rank and Ticket.
+// Posted is a call that waits for the others. The shell that posts it finds it again by Worker and Ticket.
 type Posted struct {
-	Rank   topo.Rank
+	Worker topo.Worker
 	Ticket uint64
 	Call   Call
 }
 
-// Ready is a set of calls that belong together, one a member in group order, or the reason why they cannot be.
-// For a transfer it is the send, then the receive. A failed set may be incomplete.
+// Ready is a set of calls that belong together, in group order, or the reason why they cannot be. For a transfer it is the
+// send, then the receive. A failed set may be incomplete; so may a set of an elastic world that lost members.
 type Ready struct {
 	Calls []*Posted
 	Err   error
@@ -23,30 +23,42 @@ type Ready struct {
 
 // Matcher brings together the calls of a group by position: the k-th collective of every member is one collective.
 // Sends and receives meet by (group, from, to, tag) in the order in which they were posted.
+//
+// The world is elastic once SetElastic was called: a collective that lost a member goes on with the others, without what
+// the lost one had posted for a step that it did not complete (Call.More). elastic.go has the rules.
 type Matcher struct {
-	groups map[topo.GroupID]*ranks
-	ids    map[string]topo.GroupID // by list of ranks and instance
-	gone   map[topo.Rank]string    // ranks that will post no more, and why
-	next   topo.GroupID
+	groups  map[topo.GroupID]*group
+	ids     map[string]topo.GroupID // by list of members and instance
+	gone    map[topo.Worker]string  // workers that will post no more, and why
+	next    topo.GroupID
+	elastic bool
 }
 
-// ranks is a group and what its members have posted.
-type ranks struct {
+// group is a set of workers and what they have posted.
+type group struct {
 	id      topo.GroupID
-	members []topo.Rank
-	posted  []int // by member: the position of its next collective
-	asked   []int // by member: how often it has asked for this list of ranks
-	base    int   // the position of open[0]
-	open    []*position
+	members []*party
+	base    int         // the number of open[0]
+	open    []*position // not passed by every member yet
+	held    []*position // complete, but of a step that is not
 	spare   []*position
 	pairs   map[pair]*meeting
 }
 
-// position is one collective that is not complete.
+// party is a member of a group.
+type party struct {
+	worker topo.Worker
+	posted int  // the number of its next collective
+	since  int  // the number of its first call of a step that it has not completed; -1 = none
+	gone   bool // it will post no more, and the world goes on without it
+	asked  bool // it has asked for this group
+}
+
+// position is one collective of a group.
 type position struct {
-	calls []*Posted // by member, nil = not yet
-	count int
-	err   error // the ranks disagree: later calls at this position get the same answer
+	number int
+	calls  []*Posted // by member, nil = not posted
+	err    error     // the ranks disagree: later calls at this position get the same answer
 }
 
 type pair struct {
@@ -57,41 +69,47 @@ type pair struct {
 // meeting holds the halves of transfers that wait: one of the two lists is empty.
 type meeting struct{ sends, recvs []*Posted }
 
-// NewMatcher returns a Matcher for a world of the given size.
-func NewMatcher(size int) *Matcher {
-	world := make([]topo.Rank, size)
-	for i := range world {
-		world[i] = topo.Rank(i)
-	}
-	m := &Matcher{groups: map[topo.GroupID]*ranks{}, ids: map[string]topo.GroupID{}, gone: map[topo.Rank]string{}}
+// NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
+func NewMatcher(world []topo.Worker) *Matcher {
+	m := &Matcher{groups: map[topo.GroupID]*group{}, ids: map[string]topo.GroupID{}, gone: map[topo.Worker]string{}}
 	m.add(world)
 	return m
 }
 
-func (m *Matcher) add(members []topo.Rank) *ranks {
-	g := &ranks{id: m.next, members: slices.Clone(members), posted: make([]int, len(members)), asked: make([]int, len(members)), pairs: map[pair]*meeting{}}
+func (m *Matcher) add(workers []topo.Worker) *group {
+	g := &group{id: m.next, pairs: map[pair]*meeting{}}
+	for _, w := range workers {
+		g.members = append(g.members, &party{worker: w, since: -1})
+	}
 	m.groups[g.id] = g
 	m.next++
 	return g
 }
 
+// index finds a worker in the group; -1 if it is no member.
+func (g *group) index(w topo.Worker) int {
+	for i, p := range g.members {
+		if p.worker == w {
+			return i
+		}
+	}
+	return -1
+}
+
 // MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the agent's memory.
 const MaxGroups = 4096
 
-// Group gives rank a group of the listed ranks, and its own index in it. The k-th time that each member asks for the same list
-// they get the same group.
-func (m *Matcher) Group(rank topo.Rank, list []topo.Rank) (id topo.GroupID, self int, err error) {
-	self = slices.Index(list, rank)
+// Group gives a worker a group of the listed workers, and its own index in it. The k-th time that each member asks for the same
+// list they get the same group.
+func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, self int, err error) {
+	self = slices.Index(list, w)
 	if self < 0 {
-		return 0, 0, fieldError("ranks", "rank %d asks for a group of %v in which it is not", rank, list)
+		return 0, 0, fieldError("ranks", "w%d asks for a group in which it is not", w)
 	}
-	size := len(m.groups[topo.World].members)
-	seen := make([]bool, size)
-	for _, r := range list {
-		if r < 0 || int(r) >= size || seen[r] {
-			return 0, 0, fieldError("ranks", "%v: every rank must be inside 0..%d and listed once", list, size-1)
+	for i, x := range list {
+		if m.groups[topo.World].index(x) < 0 || slices.Contains(list[:i], x) {
+			return 0, 0, fieldError("ranks", "every rank must be a member of the job and listed once")
 		}
-		seen[r] = true
 	}
 	for instance := 0; ; instance++ {
 		key := fmt.Sprint(list, instance)
@@ -103,61 +121,59 @@ func (m *Matcher) Group(rank topo.Rank, list []topo.Rank) (id topo.GroupID, self
 			id = m.add(list).id
 			m.ids[key] = id
 		}
-		if g := m.groups[id]; g.asked[self] == 0 {
-			g.asked[self] = 1
+		if p := m.groups[id].members[self]; !p.asked {
+			p.asked = true
 			return id, self, nil
 		}
 	}
 }
 
-// Members returns the ranks of a group in order; nil if there is no such group.
-func (m *Matcher) Members(id topo.GroupID) []topo.Rank {
-	if g := m.groups[id]; g != nil {
-		return g.members
+// Index returns a worker's index in a group and the group's size; false if it is no member, or there is no such group.
+func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+	g := m.groups[id]
+	if g == nil {
+		return 0, 0, false
 	}
-	return nil
+	self = g.index(w)
+	return self, len(g.members), self >= 0
 }
 
 // Post adds a call that Check found sound, and appends to out whatever it made ready.
 func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	g := m.groups[p.Call.Group]
-	self := slices.Index(g.members, p.Rank)
+	self := g.index(p.Worker)
 	if p.Call.Kind.Pairwise() {
 		return m.pairUp(g, self, p, out)
 	}
-	pos := g.at(g.posted[self])
-	g.posted[self]++
-	pos.count++
+	me := g.members[self]
+	pos := g.at(me.posted)
+	if p.Call.More && me.since < 0 {
+		me.since = me.posted
+	} else if !p.Call.More {
+		me.since = -1
+	}
+	me.posted++
 	if pos.err == nil {
-		pos.err = m.settle(g, pos, self, p)
+		pos.err = m.settle(g, pos, p)
 	}
-	switch {
-	case pos.err != nil:
-		out = append(out, Ready{append(pos.waiting(), p), pos.err})
-	case pos.count == len(g.members):
+	if pos.err == nil {
 		pos.calls[self] = p
-		out = append(out, Ready{pos.calls, nil})
-	default:
-		pos.calls[self] = p
+	} else {
+		out = append(g.release(out), Ready{append(pos.waiting(), p), pos.err})
 	}
-	g.retire()
-	return out
+	return g.collect(out)
 }
 
-// settle compares a call with the first one at its position, and with the ranks that are gone.
-func (m *Matcher) settle(g *ranks, pos *position, self int, p *Posted) error {
-	for _, other := range pos.calls {
-		if other == nil {
-			continue
-		}
-		if err := disagree(g, self, p, other); err != nil {
+// settle compares a call with the first one at its position, and with the members that are gone.
+func (m *Matcher) settle(g *group, pos *position, p *Posted) error {
+	if i := slices.IndexFunc(pos.calls, func(c *Posted) bool { return c != nil }); i >= 0 {
+		if err := m.disagree(g, pos, p, pos.calls[i]); err != nil {
 			return err
 		}
-		break
 	}
-	for i, r := range g.members {
-		if why, gone := m.gone[r]; gone && i != self && pos.calls[i] == nil {
-			return &LostError{r, why, p.Rank, p.Call.String()}
+	for i, member := range g.members {
+		if m.Gone(member.worker) && pos.calls[i] == nil && member.worker != p.Worker && !(member.gone && p.Call.Kind.elastic()) {
+			return m.lostError(member.worker, p)
 		}
 	}
 	return nil
@@ -174,59 +190,125 @@ func (pos *position) waiting() (calls []*Posted) {
 	return calls
 }
 
-// at returns the position number k, opening it if need be.
-func (g *ranks) at(k int) *position {
-	for k-g.base >= len(g.open) {
-		g.open = append(g.open, g.fresh())
+// at returns the position with a number, opening it if need be.
+func (g *group) at(number int) *position {
+	for number-g.base >= len(g.open) {
+		g.open = append(g.open, g.fresh(g.base+len(g.open)))
 	}
-	return g.open[k-g.base]
+	return g.open[number-g.base]
 }
 
-func (g *ranks) fresh() *position {
+// fresh returns an empty position. Positions that were ready are used again, so a Ready must be dealt with before the
+// next Post.
+func (g *group) fresh(number int) *position {
+	pos := &position{}
 	if n := len(g.spare); n > 0 {
-		pos := g.spare[n-1]
+		pos = g.spare[n-1]
 		g.spare = g.spare[:n-1]
-		clear(pos.calls)
-		pos.count, pos.err = 0, nil
-		return pos
 	}
-	return &position{calls: make([]*Posted, len(g.members))}
+	if cap(pos.calls) < len(g.members) {
+		pos.calls = make([]*Posted, len(g.members))
+	}
+	pos.calls = pos.calls[:len(g.members)]
+	clear(pos.calls)
+	pos.number, pos.err = number, nil
+	return pos
 }
 
-// retire drops positions that every member has passed. Their memory is used again by the next call of fresh, so a Ready must
-// be dealt with before the next Post.
-func (g *ranks) retire() {
-	for len(g.open) > 0 && g.open[0].count == len(g.members) {
-		g.spare = append(g.spare, g.open[0])
+// collect takes the positions that every living member has passed, in order. Those of an unfinished step are held until
+// the step is complete.
+func (g *group) collect(out []Ready) []Ready {
+	for len(g.open) > 0 && g.passed(g.base) {
+		pos := g.open[0]
 		g.open = append(g.open[:0], g.open[1:]...)
 		g.base++
-	}
-}
-
-// Lost tells that a rank will post no more. What waits for it fails, now and later.
-func (m *Matcher) Lost(rank topo.Rank, why string, out []Ready) []Ready {
-	m.gone[rank] = why
-	for _, g := range m.groups {
-		self := slices.Index(g.members, rank)
-		if self < 0 {
+		more, any := pos.more()
+		if more {
+			g.held = append(g.held, pos)
 			continue
 		}
-		for _, pos := range g.open {
-			if pos.err != nil || pos.calls[self] != nil {
-				continue
-			}
-			if waiting := pos.waiting(); len(waiting) > 0 {
-				pos.err = &LostError{rank, why, waiting[0].Rank, waiting[0].Call.String()}
-				out = append(out, Ready{waiting, pos.err})
-			}
+		out = g.release(out)
+		if any {
+			out = append(out, Ready{pos.compact(), nil})
 		}
-		out = g.losePairs(rank, self, why, out)
+		g.spare = append(g.spare, pos)
 	}
 	return out
 }
 
-// Gone reports whether a rank was declared lost.
-func (m *Matcher) Gone(rank topo.Rank) bool {
-	_, gone := m.gone[rank]
+// release gives out what was held.
+func (g *group) release(out []Ready) []Ready {
+	for _, pos := range g.held {
+		if _, any := pos.more(); any {
+			out = append(out, Ready{pos.compact(), nil})
+		}
+		g.spare = append(g.spare, pos)
+	}
+	g.held = g.held[:0]
+	return out
+}
+
+// passed reports whether every living member has posted at a position.
+func (g *group) passed(number int) bool {
+	living := false
+	for _, p := range g.members {
+		if !p.gone && p.posted <= number {
+			return false
+		}
+		living = living || !p.gone
+	}
+	return living
+}
+
+// more reports whether the calls at a position belong to a step that goes on, and whether there are any.
+func (pos *position) more() (more, any bool) {
+	for _, c := range pos.calls {
+		if c != nil {
+			return c.Call.More, true
+		}
+	}
+	return false, false
+}
+
+// Lost tells that a worker will post no more. What waits for it fails, now and later, unless the world is elastic.
+func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
+	if m.Gone(w) {
+		return out
+	}
+	m.gone[w] = why
+	for _, g := range m.groups {
+		self := g.index(w)
+		if self < 0 {
+			continue
+		}
+		if m.elastic && g.id == topo.World {
+			g.members[self].gone = true
+			out = m.withdraw(g, self, out)
+		}
+		for _, pos := range g.open {
+			out = m.failWaiting(g, pos, self, out)
+		}
+		out = m.losePairs(g, self, out)
+		out = g.collect(out)
+	}
+	return out
+}
+
+// failWaiting fails the calls at a position that a lost member has not reached, unless they can do without it.
+func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []Ready {
+	if pos.err != nil || pos.calls[lost] != nil {
+		return out
+	}
+	i := slices.IndexFunc(pos.calls, func(p *Posted) bool { return p != nil })
+	if i < 0 || g.members[lost].gone && pos.calls[i].Call.Kind.elastic() {
+		return out
+	}
+	pos.err = m.lostError(g.members[lost].worker, pos.calls[i])
+	return append(out, Ready{pos.waiting(), pos.err})
+}
+
+// Gone reports whether a worker was declared lost.
+func (m *Matcher) Gone(w topo.Worker) bool {
+	_, gone := m.gone[w]
 	return gone
 }

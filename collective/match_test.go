@@ -14,8 +14,26 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// worker is who has a rank in the worlds of these tests.
+func worker(rank int) topo.Worker { return topo.Worker(100 + rank) }
+
+func newMatcher(size int) *collective.Matcher {
+	var world []topo.Worker
+	for r := range size {
+		world = append(world, worker(r))
+	}
+	return collective.NewMatcher(world)
+}
+
+func workers(ranks []int) (list []topo.Worker) {
+	for _, r := range ranks {
+		list = append(list, worker(r))
+	}
+	return list
+}
+
 func posted(rank int, ticket uint64, c collective.Call) *collective.Posted {
-	return &collective.Posted{Rank: topo.Rank(rank), Ticket: ticket, Call: c}
+	return &collective.Posted{Worker: worker(rank), Ticket: ticket, Call: c}
 }
 
 func sumOf(shape ...int) collective.Call {
@@ -40,7 +58,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 		{"kind", collective.Call{Kind: collective.Barrier, DType: tensor.U8}, "rank 2 called barrier()"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m := collective.NewMatcher(3)
+			m := newMatcher(3)
 			if got := m.Post(posted(0, 1, sumOf(4, 3)), nil); len(got) != 0 {
 				t.Fatalf("one rank alone made %v ready", got)
 			}
@@ -67,8 +85,8 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 }
 
 func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
-	m := collective.NewMatcher(3)
-	id, _, err := m.Group(0, []topo.Rank{0, 1})
+	m := newMatcher(3)
+	id, _, err := m.Group(worker(0), []topo.Worker{worker(0), worker(1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +96,7 @@ func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	m.Post(posted(0, 2, inside), nil)
 	recv := collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: 2, Out: make([]byte, 8), Shape: []int{2}}
 	m.Post(posted(1, 1, recv), nil)
-	got := m.Lost(2, "exited with code 0", nil)
+	got := m.Lost(worker(2), "exited with code 0", nil)
 	if len(got) != 2 {
 		t.Fatalf("%d failures, want the all_reduce of the world and the recv: %v", len(got), got)
 	}
@@ -98,9 +116,9 @@ func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 
 // A call that the lost rank had posted still counts.
 func TestLostRankLeavesItsCallsBehind(t *testing.T) {
-	m := collective.NewMatcher(2)
+	m := newMatcher(2)
 	m.Post(posted(1, 1, sumOf(4)), nil)
-	if got := m.Lost(1, "was killed", nil); len(got) != 0 {
+	if got := m.Lost(worker(1), "was killed", nil); len(got) != 0 {
 		t.Fatalf("its own call failed: %v", got)
 	}
 	if got := m.Post(posted(0, 1, sumOf(4)), nil); len(got) != 1 || got[0].Err != nil {
@@ -109,10 +127,10 @@ func TestLostRankLeavesItsCallsBehind(t *testing.T) {
 }
 
 func TestGroups(t *testing.T) {
-	m := collective.NewMatcher(4)
-	group := func(rank int, list ...topo.Rank) (topo.GroupID, int) {
+	m := newMatcher(4)
+	group := func(rank int, ranks ...int) (topo.GroupID, int) {
 		t.Helper()
-		id, self, err := m.Group(topo.Rank(rank), list)
+		id, self, err := m.Group(worker(rank), workers(ranks))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,8 +147,8 @@ func TestGroups(t *testing.T) {
 	if c, _ := group(3, 3, 2); c != b || a == b {
 		t.Errorf("rank 3 got group %d the second time, want %d", c, b)
 	}
-	for _, bad := range [][]topo.Rank{{0, 1}, {2, 2}, {2, 4}, {2, -1}, nil} {
-		if _, _, err := m.Group(2, bad); err == nil {
+	for _, bad := range [][]int{{0, 1}, {2, 2}, {2, 4}, {2, -1}, nil} {
+		if _, _, err := m.Group(worker(2), workers(bad)); err == nil {
 			t.Errorf("rank 2 got a group of %v", bad)
 		}
 	}
@@ -140,7 +158,7 @@ func TestGroups(t *testing.T) {
 func TestMatchingByPosition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size, rounds := rapid.IntRange(1, 6).Draw(t, "size"), rapid.IntRange(1, 20).Draw(t, "rounds")
-		m := collective.NewMatcher(size)
+		m := newMatcher(size)
 		next, complete := make([]int, size), 0
 		for range size * rounds {
 			r := rapid.IntRange(0, size-1).Draw(t, "rank")
@@ -154,8 +172,8 @@ func TestMatchingByPosition(t *testing.T) {
 					t.Fatalf("position %d: %v", complete, ready)
 				}
 				for i, p := range ready.Calls {
-					if int(p.Rank) != i || p.Ticket != uint64(complete) {
-						t.Fatalf("position %d holds ticket %d of rank %d at place %d", complete, p.Ticket, p.Rank, i)
+					if p.Worker != worker(i) || p.Ticket != uint64(complete) {
+						t.Fatalf("position %d holds ticket %d of w%d at place %d", complete, p.Ticket, p.Worker, i)
 					}
 				}
 			}
@@ -167,7 +185,7 @@ func TestMatchingByPosition(t *testing.T) {
 }
 
 func TestTransfersMeetInOrder(t *testing.T) {
-	m := collective.NewMatcher(3)
+	m := newMatcher(3)
 	send := func(ticket uint64, to int, tag uint32, n int) []collective.Ready {
 		return m.Post(posted(0, ticket, collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, Tag: tag, In: make([]byte, n), Shape: []int{n}}), nil)
 	}

@@ -1,9 +1,9 @@
 package collective
 
-import "github.com/shoal-ml/shoal/topo"
+import "slices"
 
 // pairUp brings a send and a receive together.
-func (m *Matcher) pairUp(g *ranks, self int, p *Posted, out []Ready) []Ready {
+func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 	key := pair{self, p.Call.Peer, p.Call.Tag}
 	if p.Call.Kind == Recv {
 		key.from, key.to = key.to, key.from
@@ -11,48 +11,54 @@ func (m *Matcher) pairUp(g *ranks, self int, p *Posted, out []Ready) []Ready {
 	at := g.pairs[key]
 	if at == nil {
 		at = &meeting{}
-		g.pairs[key] = at
 	}
 	mine, theirs := &at.sends, &at.recvs
 	if p.Call.Kind == Recv {
 		mine, theirs = theirs, mine
 	}
 	if len(*theirs) == 0 {
-		if why, gone := m.gone[g.members[p.Call.Peer]]; gone {
-			return append(out, Ready{[]*Posted{p}, &LostError{g.members[p.Call.Peer], why, p.Rank, p.Call.String()}})
+		if other := g.members[p.Call.Peer].worker; m.Gone(other) {
+			return append(out, Ready{[]*Posted{p}, m.lostError(other, p)})
 		}
 		*mine = append(*mine, p)
+		g.pairs[key] = at
 		return out
 	}
 	other := (*theirs)[0]
-	*theirs = append((*theirs)[:0], (*theirs)[1:]...)
-	if len(at.sends)+len(at.recvs) == 0 {
-		delete(g.pairs, key)
-	}
+	*theirs = slices.Delete(*theirs, 0, 1)
+	g.tidy(key)
 	send, recv := p, other
 	if p.Call.Kind == Recv {
 		send, recv = other, p
 	}
 	var err error
 	if send.Call.DType != recv.Call.DType || send.Call.InLen() != recv.Call.OutLen() {
-		err = &MismatchError{Position: -1, RankA: send.Rank, RankB: recv.Rank, CallA: send.Call.String(), CallB: recv.Call.String()}
+		err = &MismatchError{Position: -1, RankA: m.rank(send.Worker), RankB: m.rank(recv.Worker), CallA: send.Call.String(), CallB: recv.Call.String()}
 	}
 	return append(out, Ready{[]*Posted{send, recv}, err})
 }
 
-// losePairs fails the transfers of a group that wait for a lost member.
-func (g *ranks) losePairs(rank topo.Rank, self int, why string, out []Ready) []Ready {
+// tidy forgets a meeting at which nobody waits.
+func (g *group) tidy(key pair) {
+	if at := g.pairs[key]; len(at.sends)+len(at.recvs) == 0 {
+		delete(g.pairs, key)
+	}
+}
+
+// losePairs fails the transfers of a group that wait for a lost member. What it had posted itself can still be met.
+func (m *Matcher) losePairs(g *group, lost int, out []Ready) []Ready {
 	for key, at := range g.pairs {
-		waiting := at.recvs
-		if key.to == self {
-			waiting = at.sends
-		} else if key.from != self {
+		waiting := &at.recvs
+		if key.to == lost {
+			waiting = &at.sends
+		} else if key.from != lost {
 			continue
 		}
-		for _, p := range waiting {
-			out = append(out, Ready{[]*Posted{p}, &LostError{rank, why, p.Rank, p.Call.String()}})
+		for _, p := range *waiting {
+			out = append(out, Ready{[]*Posted{p}, m.lostError(g.members[lost].worker, p)})
 		}
-		delete(g.pairs, key)
+		*waiting = nil
+		g.tidy(key)
 	}
 	return out
 }

@@ -1,0 +1,80 @@
+package collective
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// elastic reports whether a collective means the same with fewer members: its result has the same shape, and who is
+// missing is only missing from the sum. The others fail when a member is lost.
+func (k Kind) elastic() bool {
+	return k == AllReduce || k == Barrier || k == Broadcast || k == Reduce
+}
+
+// SetElastic makes the world go on without members that are lost from now on.
+func (m *Matcher) SetElastic() { m.elastic = true }
+
+// Quiet reports whether no collective of the world is under way, so that its members may change.
+func (m *Matcher) Quiet() bool {
+	g := m.groups[topo.World]
+	return len(g.open) == 0 && len(g.held) == 0 && len(g.pairs) == 0
+}
+
+// Advance gives the world its next members, in the order of their ranks. The world must be quiet.
+func (m *Matcher) Advance(workers []topo.Worker) {
+	g := m.groups[topo.World]
+	var members []*party
+	for _, w := range workers {
+		p := &party{worker: w, posted: g.base, since: -1}
+		if i := g.index(w); i >= 0 {
+			p = g.members[i]
+		}
+		members = append(members, p)
+	}
+	g.members, g.spare = members, nil
+}
+
+// withdraw takes back what a lost member had posted for a step that it did not complete: the others must not sum some
+// of its gradients and miss the rest.
+func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
+	since := g.members[self].since
+	if since < 0 {
+		return out
+	}
+	for _, pos := range slices.Concat(g.held, g.open) {
+		if p := pos.calls[self]; p != nil && pos.number >= since {
+			pos.calls[self] = nil
+			out = append(out, Ready{[]*Posted{p}, m.lostError(p.Worker, p)})
+		}
+	}
+	return out
+}
+
+// compact lists the calls that are there, and points a rooted collective at its root's place among them. When the root
+// itself is missing, the lowest rank that is there takes its part in a broadcast; what nobody wants is not reduced.
+func (pos *position) compact() []*Posted {
+	root, n := -1, 0
+	for i, p := range pos.calls {
+		if p == nil {
+			continue
+		}
+		if p.Call.Peer == i {
+			root = n
+		}
+		pos.calls[n] = p
+		n++
+	}
+	calls := pos.calls[:n]
+	if n == len(pos.calls) || !calls[0].Call.Kind.Rooted() {
+		return calls
+	}
+	if first := &calls[0].Call; root < 0 && first.Kind == Broadcast {
+		root = 0
+		first.In, first.Out = first.Out, nil
+	}
+	for _, p := range calls {
+		p.Call.Peer = root
+	}
+	return calls
+}

@@ -1,0 +1,210 @@
+package collective_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+func elastic(size int) *collective.Matcher {
+	m := newMatcher(size)
+	m.SetElastic()
+	return m
+}
+
+// who lists the workers of a set of calls.
+func who(calls []*collective.Posted) (ws []topo.Worker) {
+	for _, p := range calls {
+		ws = append(ws, p.Worker)
+	}
+	return ws
+}
+
+func part(more bool) collective.Call {
+	c := sumOf(4)
+	c.More, c.Step = more, !more
+	return c
+}
+
+// What a lost worker posted for a step that it completed counts; what it posted for one that it did not is taken back.
+func TestLostInMidStep(t *testing.T) {
+	for _, completed := range []bool{false, true} {
+		m := elastic(3)
+		for r := range 3 {
+			if got := m.Post(posted(r, 1, part(true)), nil); len(got) != 0 {
+				t.Fatalf("a part of a step was given out before the step was complete: %v", got)
+			}
+		}
+		if completed {
+			m.Post(posted(2, 2, part(false)), nil)
+		}
+		taken := m.Lost(worker(2), "was killed", nil)
+		m.Post(posted(0, 2, part(false)), nil)
+		got := m.Post(posted(1, 2, part(false)), nil)
+		want := workers([]int{0, 1})
+		if completed {
+			want = append(want, worker(2))
+		}
+		if len(got) != 2 || got[0].Err != nil || got[1].Err != nil {
+			t.Fatalf("completed %v: %v", completed, got)
+		}
+		for _, r := range got {
+			if diff := cmp.Diff(want, who(r.Calls)); diff != "" {
+				t.Errorf("completed %v: %s", completed, diff)
+			}
+		}
+		if completed != (len(taken) == 0) {
+			t.Errorf("completed %v: taken back: %v", completed, taken)
+		}
+		if !m.Quiet() {
+			t.Error("something is left open")
+		}
+	}
+}
+
+// The last one that a collective waits for dies: the others go on at once.
+func TestLossMakesReady(t *testing.T) {
+	m := elastic(3)
+	m.Post(posted(0, 1, part(false)), nil)
+	m.Post(posted(2, 1, part(false)), nil)
+	got := m.Lost(worker(1), "was killed", nil)
+	if len(got) != 1 || got[0].Err != nil || !slices.Equal(who(got[0].Calls), workers([]int{0, 2})) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// When the root of a broadcast is lost before it gave anything, the lowest rank's own value is what all get.
+func TestBroadcastWithoutItsRoot(t *testing.T) {
+	m := elastic(3)
+	m.Lost(worker(0), "was killed", nil)
+	var ready []collective.Ready
+	for r := 1; r < 3; r++ {
+		ready = m.Post(posted(r, 1, collective.Call{Kind: collective.Broadcast, DType: tensor.U8, Peer: 0, Out: []byte{byte(r)}, Shape: []int{1}}), ready)
+	}
+	if len(ready) != 1 || ready[0].Err != nil {
+		t.Fatalf("got %v", ready)
+	}
+	calls := []*collective.Call{&ready[0].Calls[0].Call, &ready[0].Calls[1].Call}
+	var s collective.Schedule
+	if err := s.Build(calls); err != nil {
+		t.Fatal(err)
+	}
+	run(rand.New(rand.NewPCG(1, 1)), &s, calls)
+	if got := calls[1].Out; !bytes.Equal(got, []byte{1}) {
+		t.Errorf("rank 2 has %v, want rank 1's value", got)
+	}
+}
+
+// A collective whose result changes its shape with the members cannot go on without one.
+func TestAllGatherFailsWithALostMember(t *testing.T) {
+	m := elastic(2)
+	m.Post(posted(0, 1, collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1}, Out: []byte{0, 0}, Shape: []int{1}}), nil)
+	got := m.Lost(worker(1), "was killed", nil)
+	var lost *collective.LostError
+	if len(got) != 1 || !errors.As(got[0].Err, &lost) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// simWorker is a worker of the random test: it posts the calls of its steps one after the other.
+type simWorker struct {
+	id     topo.Worker
+	step   int // the step that it is in
+	call   int // its next call in the step
+	ticket uint64
+	alive  bool
+}
+
+const callsPerStep = 3
+
+// Whatever workers die and join at whatever point: every step has the same contributors in all of its calls, every living member
+// is among them, and nobody contributes to a step twice.
+func TestStepsAreAtomic(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 5).Draw(t, "size")
+		m := elastic(size)
+		var members []*simWorker
+		for r := range size {
+			members = append(members, &simWorker{id: worker(r), alive: true})
+		}
+		next, step := worker(size), 0
+		var contributors [][]topo.Worker // of the calls of the current step
+		deal := func(ready []collective.Ready) {
+			for _, r := range ready {
+				if r.Err != nil {
+					if len(r.Calls) != 1 || !m.Gone(r.Calls[0].Worker) {
+						t.Fatalf("a living worker got %v", r.Err)
+					}
+					continue
+				}
+				contributors = append(contributors, who(r.Calls))
+				if !r.Calls[0].Call.Step {
+					continue
+				}
+				if len(contributors) != callsPerStep {
+					t.Fatalf("step %d has %d calls", step, len(contributors))
+				}
+				for _, c := range contributors {
+					if !slices.Equal(c, contributors[0]) {
+						t.Fatalf("step %d has contributors %v", step, contributors)
+					}
+				}
+				for _, w := range members {
+					if w.alive && !slices.Contains(contributors[0], w.id) {
+						t.Fatalf("step %d lacks w%d: %v", step, w.id, contributors[0])
+					}
+				}
+				step, contributors = step+1, nil
+			}
+		}
+		post := func(w *simWorker) {
+			w.ticket++
+			w.call++
+			more := w.call < callsPerStep
+			if !more {
+				w.call, w.step = 0, w.step+1
+			}
+			deal(m.Post(&collective.Posted{Worker: w.id, Ticket: w.ticket, Call: part(more)}, nil))
+		}
+		for range rapid.IntRange(1, 80).Draw(t, "events") {
+			w := members[rapid.IntRange(0, len(members)-1).Draw(t, "who")]
+			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
+			case what == 0 && w.alive:
+				w.alive = false
+				deal(m.Lost(w.id, "was killed", nil))
+			case what == 1 && m.Quiet():
+				members = slices.DeleteFunc(members, func(w *simWorker) bool { return !w.alive })
+				members = append(members, &simWorker{id: next, step: step, alive: true})
+				next++
+				var ids []topo.Worker
+				for _, w := range members {
+					ids = append(ids, w.id)
+				}
+				m.Advance(ids)
+			case w.alive && w.step == step: // else it waits for the step to end
+				post(w)
+			}
+			if !slices.ContainsFunc(members, func(w *simWorker) bool { return w.alive }) {
+				return
+			}
+		}
+		last := step
+		for _, w := range members { // everybody finishes the step: nothing may be stuck
+			for w.alive && w.step == last {
+				post(w)
+			}
+		}
+		if !m.Quiet() {
+			t.Fatal("all living members finished their step, and something is still open")
+		}
+	})
+}
