@@ -221,6 +221,10 @@ func (l *launch) stop(asked bool) error {
 		grace, kill = graceStopped, l.cfg.Kill
 	}
 	l.signal(syscall.SIGTERM)
+	// Only now do the others hear of it: most have ended by then, and the output shows one exception and not one a rank.
+	for _, e := range l.endings() {
+		l.agent.Exited(e.rank, e.exit.String())
+	}
 	if l.allEnd(time.After(grace), kill) {
 		return nil
 	}
@@ -281,9 +285,12 @@ func (l *launch) onReport(rank int, metrics map[string]float64) {
 func (l *launch) onExit(rank int, e proc.Exit) {
 	l.mu.Lock()
 	l.ended = append(l.ended, ending{rank, e})
+	failed := !e.OK() && l.stopping < 0
 	l.mu.Unlock()
 	l.wake()
-	l.agent.Exited(rank, e.String())
+	if !failed { // else stop tells
+		l.agent.Exited(rank, e.String())
+	}
 }
 
 func (l *launch) wake() {
