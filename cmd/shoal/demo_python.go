@@ -17,7 +17,7 @@ import (
 // pythonDemo returns the workers in Python, after a look whether the interpreter has what they need.
 func pythonDemo(ctx context.Context, python string) ([]demoWorker, error) {
 	env := pythonEnv()
-	if err := checkPython(ctx, python, env); err != nil {
+	if err := checkPython(ctx, python, env, "shoal", "numpy", "torch"); err != nil {
 		return nil, err
 	}
 	dir, err := writeExamples()
@@ -52,9 +52,9 @@ func pythonEnv() map[string]string {
 }
 
 // checkPython asks the interpreter which of the packages it cannot find.
-func checkPython(ctx context.Context, python string, env map[string]string) error {
-	const probe = `import importlib.util; print(*[m for m in ("shoal", "numpy", "torch") if not importlib.util.find_spec(m)])`
-	cmd := exec.CommandContext(ctx, python, "-c", probe)
+func checkPython(ctx context.Context, python string, env map[string]string, packages ...string) error {
+	const probe = `import sys, importlib.util; print(*[m for m in sys.argv[1:] if not importlib.util.find_spec(m)])`
+	cmd := exec.CommandContext(ctx, python, append([]string{"-c", probe}, packages...)...)
 	cmd.Env = os.Environ()
 	for key, value := range env {
 		cmd.Env = append(cmd.Env, key+"="+value)
