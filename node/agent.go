@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
@@ -23,6 +24,7 @@ type AgentConfig struct {
 	Tokens   []string                                   // a secret a rank; their number is the size of the job
 	OnJoin   func(rank int, client string)              // may be nil
 	OnReport func(rank int, metrics map[string]float64) // may be nil
+	Linger   time.Duration                              // how long calls wait for a rank that has left, for Exited to say why; 0 = not
 	Log      *slog.Logger                               // nil = slog.Default()
 }
 
@@ -170,7 +172,19 @@ func (a *Agent) leave(rank topo.Rank, joined bool) {
 	a.mu.Lock()
 	a.ranks[rank].left = true
 	a.mu.Unlock()
-	_ = a.engine.do(func() { a.engine.lose(rank, "has left the job") })
+	lose := func() { _ = a.engine.do(func() { a.engine.lose(rank, "has left the job") }) }
+	if a.cfg.Linger == 0 {
+		lose()
+		return
+	}
+	a.group.Go("linger", func(ctx context.Context) error {
+		select {
+		case <-time.After(a.cfg.Linger):
+			lose()
+		case <-ctx.Done():
+		}
+		return nil
+	})
 }
 
 func (a *Agent) report(rank topo.Rank, metrics map[string]float64) {

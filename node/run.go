@@ -26,6 +26,10 @@ const (
 	graceFailed  = 500 * time.Millisecond
 )
 
+// lingering keeps the others waiting for a worker that has left. It is mostly about to end, of an exception that would
+// else look like the exception of whoever waits for it; torch takes a second or two to end.
+const lingering = 10 * time.Second
+
 // draining bounds the wait for the last output of dead workers; only a stranger that holds their pipe uses it up.
 const draining = 500 * time.Millisecond
 
@@ -147,7 +151,7 @@ func (l *launch) settle() (err error) {
 func (l *launch) run(ctx context.Context, program string) error {
 	tokens := newTokens(l.spec.Workers)
 	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: tokens,
-		OnJoin: l.onJoin, OnReport: l.onReport, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil))})
+		OnJoin: l.onJoin, OnReport: l.onReport, Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil))})
 	if err != nil {
 		return errors.Join(err, l.place.Close())
 	}
@@ -217,6 +221,10 @@ func (l *launch) stop(asked bool) error {
 		grace, kill = graceStopped, l.cfg.Kill
 	}
 	l.signal(syscall.SIGTERM)
+	// Only now do the others hear of it: most have ended by then, and the output shows one exception and not one a rank.
+	for _, e := range l.endings() {
+		l.agent.Exited(e.rank, e.exit.String())
+	}
 	if l.allEnd(time.After(grace), kill) {
 		return nil
 	}
@@ -277,9 +285,12 @@ func (l *launch) onReport(rank int, metrics map[string]float64) {
 func (l *launch) onExit(rank int, e proc.Exit) {
 	l.mu.Lock()
 	l.ended = append(l.ended, ending{rank, e})
+	failed := !e.OK() && l.stopping < 0
 	l.mu.Unlock()
 	l.wake()
-	l.agent.Exited(rank, e.String())
+	if !failed { // else stop tells
+		l.agent.Exited(rank, e.String())
+	}
 }
 
 func (l *launch) wake() {

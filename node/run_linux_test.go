@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -51,9 +52,18 @@ func work(what string) error {
 		return err
 	}
 	switch {
+	case what == "raise-1" && j.Rank() == 1:
+		// What Python does with an exception: it says goodbye, takes its time to tear down, and ends.
+		if err := j.Close(); err != nil {
+			return err
+		}
+		for range 1000 {
+			runtime.GC()
+		}
+		return errors.New("bad batch")
 	case what == "hangup-1" && j.Rank() == 1:
 		os.Exit(0)
-	case what == "wait" || what == "hangup-1":
+	case what != "meet":
 		fmt.Println("waiting")
 		return client.RecvFrom(ctx, j, make([]float32, 1), (j.Rank()+1)%j.Size())
 	}
@@ -63,12 +73,12 @@ func work(what string) error {
 // launch runs n workers and returns their output too.
 func launch(t *testing.T, ctx context.Context, n int, what string, spoil func(*node.RunConfig)) (*node.Result, string, error) {
 	t.Helper()
-	runtime, err := os.MkdirTemp("", "shoal") // a socket path must be short
+	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(runtime)
-	t.Setenv("XDG_RUNTIME_DIR", runtime)
+	defer os.RemoveAll(dir)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
 	var out console
 	cfg := node.RunConfig{Spec: job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]}, Env: map[string]string{workerVariable: what}},
 		Dir: t.TempDir(), Stdout: &out, Stderr: &out}
@@ -76,7 +86,7 @@ func launch(t *testing.T, ctx context.Context, n int, what string, spoil func(*n
 		spoil(&cfg)
 	}
 	result, err := node.Run(ctx, cfg)
-	if left, globErr := filepath.Glob(filepath.Join(runtime, "shoal", "*")); len(left) > 0 || globErr != nil {
+	if left, globErr := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 || globErr != nil {
 		t.Errorf("left behind: %v %v", left, globErr)
 	}
 	return result, out.String(), err
@@ -151,6 +161,14 @@ func TestRunWhereOneNeverJoins(t *testing.T) {
 	_, out, err := launch(t, t.Context(), 3, "absent-1", nil)
 	var f *node.Failure
 	if !errors.As(err, &f) || f.Rank != 1 || !f.Early {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestRunWhereOneRaises(t *testing.T) {
+	_, out, err := launch(t, t.Context(), 3, "raise-1", nil)
+	var f *node.Failure
+	if !errors.As(err, &f) || f.Rank != 1 || !slices.Contains(f.Tail, "bad batch") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

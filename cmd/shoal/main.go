@@ -47,7 +47,7 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemoCommand(), newRunCommand(), newVersionCommand())
+	root.AddCommand(newDemoCommand(), newRunCommand(), newBenchCommand(), newVersionCommand())
 	return root
 }
 

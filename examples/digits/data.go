@@ -3,7 +3,7 @@ package digits
 import (
 	"bytes"
 	"compress/gzip"
-	_ "embed"
+	"embed"
 	"encoding/csv"
 	"fmt"
 	"math/rand/v2"
@@ -19,6 +19,11 @@ const (
 
 //go:embed data/digits.csv.gz
 var archive []byte
+
+// Scripts are the same training in NumPy and in PyTorch, with the data beside them.
+//
+//go:embed numpy_digits.py torch_digits.py data/digits.csv.gz data/LICENSE.md
+var Scripts embed.FS
 
 // Float is the arithmetic of a run.
 type Float interface{ float32 | float64 }

@@ -8,7 +8,7 @@ import select
 import struct
 import threading
 from time import perf_counter_ns
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from ._fence import fences
 from ._fork import Mapping
@@ -140,8 +140,11 @@ class Calls:
             if self._words[handle.word] > handle.floor:
                 self.look(handle)
 
-    def wait(self, handle: Handle[Any]) -> None:
-        """Block until the call is complete: look, then yield the processor between looks, then sleep."""
+    def wait(self, handle: Handle[Any], timeout: Optional[float] = None) -> None:
+        """Block until the call is complete: look, then yield the processor between looks, then sleep.
+
+        Raises TimeoutError when that takes longer than `timeout` seconds.
+        """
         if isinstance(self._link.broken, ForkError):
             self._link.check()
         words, word, floor = self._words, handle.word, handle.floor
@@ -149,15 +152,17 @@ class Calls:
             if handle.ticket > self._published:
                 with self._lock:
                     self._publish()
-            stop = perf_counter_ns() + self._spin_ns
+            start = perf_counter_ns()
+            stop = start + self._spin_ns
+            deadline = None if timeout is None else start + int(timeout * 1e9)
             while words[word] <= floor:
                 _sched_yield()
                 if perf_counter_ns() > stop:
-                    self._park(word, floor)
+                    self._park(word, floor, deadline)
                     break
         self.look(handle)
 
-    def _park(self, word: int, floor: int) -> None:
+    def _park(self, word: int, floor: int, deadline: Optional[int]) -> None:
         leading = False
         try:
             with self._parking:
@@ -166,9 +171,9 @@ class Calls:
                     if not self._leading:
                         self._leading = leading = True
                         break
-                    self._parking.wait()
+                    self._parking.wait(_seconds_left(deadline))
             if leading:
-                self._lead(word, floor)
+                self._lead(word, floor, deadline)
         finally:
             if leading:
                 self._words32[WORKER_PARKED_WORD32] = 0
@@ -176,13 +181,14 @@ class Calls:
                     self._leading = False
                     self._parking.notify_all()
 
-    def _lead(self, word: int, floor: int) -> None:
+    def _lead(self, word: int, floor: int, deadline: Optional[int]) -> None:
         words, parking = self._words, self._parking
         self._words32[WORKER_PARKED_WORD32] = 1
         self._fence()
         while words[word] <= floor:
             hung_up = False
-            for fd, _ in self._poll.poll():
+            seconds = _seconds_left(deadline)
+            for fd, _ in self._poll.poll(None if seconds is None else min(seconds, 3600) * 1000):
                 if fd == self._worker_bell:
                     os.read(fd, 8)
                 else:
@@ -210,6 +216,15 @@ class Calls:
         """In a forked child: the parent's words stay the parent's."""
         self.mapping.make_private()
         self._close_bells()
+
+
+def _seconds_left(deadline: Optional[int]) -> Optional[float]:
+    if deadline is None:
+        return None
+    seconds = (deadline - perf_counter_ns()) / 1e9
+    if seconds <= 0:
+        raise TimeoutError("the call is not complete: another rank has not made its part of it, or is slow")
+    return seconds
 
 
 def left(job: str) -> ShoalError:

@@ -38,13 +38,14 @@ class Handle(Generic[T]):
         """
         return self._calls.look(self)
 
-    def wait(self) -> T:
+    def wait(self, timeout: Optional[float] = None) -> T:
         """Block until the call is complete and return its result; the same again when called again.
 
-        Raises MismatchError with the agent's reason when the call failed, LostError when the agent is gone.
+        Raises MismatchError with the agent's reason when the call failed, LostError when the agent is gone, TimeoutError
+        when `timeout` seconds were not enough; the call then goes on, and can be waited for again.
         """
         if not self.status:
-            self._calls.wait(self)
+            self._calls.wait(self, timeout)
         if self.status != DONE:
             raise MismatchError(self.error)
         return self._result
@@ -78,9 +79,9 @@ class StagedHandle(Handle[T]):
         """Have `wait` copy the staging to the tensor."""
         self._back = tensor, staging
 
-    def wait(self) -> T:
+    def wait(self, timeout: Optional[float] = None) -> T:
         if not self.status:
-            self._calls.wait(self)
+            self._calls.wait(self, timeout)
         with self._once:
             if self._stagings:
                 if self._back is not None and self.status == DONE:
@@ -126,5 +127,5 @@ class Mapped(Handle[T]):
     def done(self) -> bool:
         return self._inner.done()
 
-    def wait(self) -> T:
-        return self._make(self._inner.wait())
+    def wait(self, timeout: Optional[float] = None) -> T:
+        return self._make(self._inner.wait(timeout))

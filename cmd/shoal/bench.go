@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const defaultBenchSizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
+
+// benchDTypes are the element types in which a benchmark can check every element of a sum.
+var benchDTypes = []string{"f32", "f64", "i32", "i64"}
+
+// benchOptions are the flags of `shoal bench allreduce`.
+type benchOptions struct {
+	n       int
+	bytes   string
+	dtype   string
+	python  string // interpreter; "" = the Go client
+	foreign bool
+	json    bool
+}
+
+func newBenchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand())
+	return cmd
+}
+
+func newBenchAllReduceCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "allreduce",
+		Short: "Measure the all-reduce of N processes on this machine",
+		Long: `Measure the time of an in-place sum all-reduce of N processes on this machine, size by size.
+
+Before each call the buffers are filled with new random data and all processes meet at a barrier; after it every element
+of the result is checked. A call takes as long as on its slowest rank. The number of calls follows from size and speed.`,
+		Example: `  shoal bench allreduce
+  shoal bench allreduce -n 4 --bytes 4KiB,1MiB,256MiB
+  shoal bench allreduce --python --bytes 4096 --json
+  shoal bench allreduce --python=/usr/bin/python3`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			sizes, err := o.validate()
+			if err != nil {
+				return err
+			}
+			return runBench(cmd.Context(), o, sizes, cmd.ErrOrStderr(), &benchPrinter{out: cmd.OutOrStdout(), json: o.json})
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVarP(&o.n, "workers", "n", 2, "number of processes")
+	flags.StringVar(&o.bytes, "bytes", defaultBenchSizes, "`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.StringVar(&o.dtype, "dtype", "f32", "element `type`: "+strings.Join(benchDTypes, ", "))
+	flags.StringVar(&o.python, "python", "", "measure from Python: the `interpreter`, which needs NumPy and the package shoal")
+	flags.Lookup("python").NoOptDefVal = "python3"
+	flags.BoolVar(&o.foreign, "foreign", false, "buffers in the process's own memory, copied in and out, instead of the arena")
+	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
+	return cmd
+}
+
+// validate checks the flags and returns the sizes in bytes.
+func (o benchOptions) validate() ([]int64, error) {
+	if o.n < 1 || o.n > job.MaxWorkers {
+		return nil, usageError("-n %d: the number of processes must be from 1 to %d", o.n, job.MaxWorkers)
+	}
+	if !slices.Contains(benchDTypes, o.dtype) {
+		return nil, usageError("--dtype %q: choose one of %s", o.dtype, strings.Join(benchDTypes, ", "))
+	}
+	dtype, err := tensor.ParseDType(o.dtype)
+	if err != nil {
+		return nil, err
+	}
+	var sizes []int64
+	for _, text := range strings.Split(o.bytes, ",") {
+		bytes, err := parseBytes(strings.TrimSpace(text))
+		if err != nil {
+			return nil, usageError("--bytes: %v", err)
+		}
+		if bytes == 0 || bytes%int64(dtype.Size()) != 0 {
+			return nil, usageError("--bytes: %s is not a whole number of %s elements: use a multiple of %d bytes", text, o.dtype, dtype.Size())
+		}
+		sizes = append(sizes, bytes)
+	}
+	return sizes, nil
+}
+
+// command is what every rank runs.
+func (o benchOptions) command(sizes []int64) ([]string, error) {
+	command := []string{o.python, "-m", "shoal.bench"}
+	if o.python == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("finding this program's own file: %w", err)
+		}
+		command = []string{self, "bench", "allreduce-worker"}
+	}
+	command = append(command, "--dtype", o.dtype)
+	if o.foreign {
+		command = append(command, "--foreign")
+	}
+	for _, bytes := range sizes {
+		command = append(command, strconv.FormatInt(bytes, 10))
+	}
+	return command, nil
+}
+
+// runBench runs the workers and prints what rank 0 reports, as it comes.
+func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writer, p *benchPrinter) error {
+	command, err := o.command(sizes)
+	if err != nil {
+		return err
+	}
+	var env map[string]string
+	if o.python != "" {
+		env = pythonEnv()
+		if err := checkPython(ctx, o.python, env, "shoal", "numpy"); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "shoal-bench-")
+	if err != nil {
+		return err
+	}
+	var lines []benchLine
+	var printing error
+	_, err = node.Run(ctx, node.RunConfig{
+		Spec:   job.Spec{Name: "bench", Workers: o.n, Command: command, Env: env},
+		Dir:    dir,
+		Stdout: stderr, // the workers have nothing to say; the result stays clean
+		Stderr: stderr,
+		Kill:   hurry(ctx),
+		OnReport: func(_ int, metrics map[string]float64) { // rank 0 alone reports, so never two at once
+			lines = append(lines, newBenchLine(o, metrics))
+			printing = errors.Join(printing, p.print(lines[len(lines)-1]))
+		},
+	})
+	if err == nil || ctx.Err() != nil { // the logs are worth keeping only when a worker failed
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	if err = errors.Join(err, printing); err != nil {
+		return err
+	}
+	if len(lines) != len(sizes) {
+		return fmt.Errorf("the workers measured %d of %d sizes and then ended: the lines above say why", len(lines), len(sizes))
+	}
+	for _, l := range lines {
+		if !l.Verified {
+			return fmt.Errorf("wrong results at %s: please report this as a bug of shoal, with this machine's processor", formatBytes(l.Bytes))
+		}
+	}
+	return nil
+}
+
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}, {"", 1}}
+
+// parseBytes reads a size such as 4096, 4KiB or 256MB.
+func parseBytes(text string) (int64, error) {
+	digits := strings.TrimRight(text, "BGKMik")
+	for _, unit := range byteUnits {
+		if text != digits+unit.name {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 63)
+		if errors.Is(err, strconv.ErrRange) || err == nil && n > math.MaxInt64/uint64(unit.bytes) {
+			return 0, fmt.Errorf("%s is more than any machine has", text)
+		}
+		if err == nil {
+			return int64(n) * unit.bytes, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is no size: write a whole number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB", text)
+}
+
+// formatBytes is the shortest exact way to write a size.
+func formatBytes(n int64) string {
+	for _, i := range []int{2, 1, 0} {
+		if unit := byteUnits[i]; n > 0 && n%unit.bytes == 0 {
+			return fmt.Sprintf("%d %s", n/unit.bytes, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/examples/digits"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// demoSteps takes a few seconds on two cores, so that one sees it train.
+const demoSteps = 4000
+
+// demoFlags are the flags of shoal demo.
+type demoFlags struct {
+	workers int
+	steps   int
+	python  string // interpreter; "" = the worker in Go
+	json    bool
+}
+
+func newDemoCommand() *cobra.Command {
+	var f demoFlags
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Train on real data on this machine, and watch",
+		Long: `Train a small network on 1,797 handwritten digits with several worker processes on this machine, and watch.
+
+The data is part of this program, and so is the worker, so nothing is downloaded and no Python is needed. With --python
+the same network is trained by the NumPy and then by the PyTorch example.`,
+		Example: `  shoal demo
+  shoal demo -n 2 --json
+  shoal demo --python=/usr/bin/python3`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	flags := cmd.Flags()
+	flags.IntVarP(&f.workers, "workers", "n", 4, "number of worker processes")
+	flags.IntVar(&f.steps, "steps", demoSteps, "training steps, each with 128 images")
+	flags.StringVar(&f.python, "python", "", "train with NumPy and PyTorch; --python=PATH names the interpreter")
+	flags.Lookup("python").NoOptDefVal = "python3"
+	flags.BoolVar(&f.json, "json", false, "print one JSON object a second, and a last one with the result")
+	cmd.AddCommand(newDemoWorkerCommand())
+	return cmd
+}
+
+// run trains with one kind of worker after the other.
+func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
+	if f.workers < 1 || f.workers > job.MaxWorkers {
+		return usageError("-n %d: the number of workers must be from 1 to %d", f.workers, job.MaxWorkers)
+	}
+	if f.steps < 1 {
+		return usageError("--steps %d: the demo takes at least 1 step", f.steps)
+	}
+	workers, err := f.kinds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if err := f.train(ctx, w, newDemoView(out, f, w.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// demoWorker is a program that trains on the digits, with the number of steps as its last argument.
+type demoWorker struct {
+	name    string // go, numpy or torch
+	command []string
+	env     map[string]string
+}
+
+func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
+	if f.python != "" {
+		return pythonDemo(ctx, f.python)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program's own file: %w", err)
+	}
+	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
+}
+
+// train runs one job while another goroutine shows how it is doing.
+func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
+	show := group.New(ctx)
+	show.Go("progress", view.run)
+	result, err := node.Run(ctx, node.RunConfig{
+		Spec:   job.Spec{Name: "demo-" + w.name, Workers: f.workers, Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
+		Stdout: io.Discard, // the logs in the run's directory have it
+		Stderr: view,
+		Kill:   hurry(ctx),
+		OnStart: func(_, dir string) {
+			view.started(dir, time.Now())
+		},
+		OnJoin: func(int, string) { view.joined(time.Now()) },
+		OnReport: func(_ int, metrics map[string]float64) {
+			view.reported(metrics, time.Now())
+		},
+	})
+	show.Stop(nil)
+	if shown := show.Wait(); err == nil {
+		err = shown
+	}
+	if err != nil {
+		view.abandon()
+		return err
+	}
+	return view.finish(result.Seconds)
+}
+
+func newDemoWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "worker STEPS",
+		Short:  "One worker of the demo (started by shoal demo)",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			steps, err := strconv.Atoi(args[0])
+			if err != nil {
+				return usageError("STEPS is %q, not a whole number", args[0])
+			}
+			return demoWork(cmd.Context(), steps, cmd.OutOrStdout())
+		},
+	}
+}
+
+func demoWork(ctx context.Context, steps int, out io.Writer) error {
+	j, err := client.Join(ctx)
+	if err != nil {
+		return err
+	}
+	config := digits.Default()
+	config.Steps = steps
+	_, err = digits.Train[float32](ctx, j, config, func(p digits.Progress) error {
+		fmt.Fprintf(out, "step %d  loss %.4f  accuracy %.1f %%\n", p.Step, p.Loss, 100*p.Accuracy)
+		return j.Report(p.Metrics())
+	})
+	if err != nil {
+		return err // a worker that fails does not say that it leaves
+	}
+	return j.Close()
+}

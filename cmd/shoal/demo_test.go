@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testView is a view of a 4-worker run of 100 steps that began at second 0 and whose workers had all joined at second 1.
+func testView(out io.Writer, f demoFlags) *demoView {
+	f.workers, f.steps = 4, 100
+	v := newDemoView(out, &f, "go")
+	v.started("/runs/demo-go", time.Unix(0, 0))
+	v.joined(time.Unix(1, 0))
+	return v
+}
+
+func report(step, samples, loss, accuracy float64) map[string]float64 {
+	return map[string]float64{"step": step, "samples": samples, "loss": loss, "accuracy": accuracy}
+}
+
+func TestDemoViewOfLines(t *testing.T) {
+	var out bytes.Buffer
+	v := testView(&out, demoFlags{})
+	for second := range 4 {
+		if second == 2 {
+			v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
+		}
+		if err := v.show(time.Unix(int64(second), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.reported(report(100, 12800, 0.25, 0.984), time.Unix(5, 0))
+	if err := v.finish(5.04); err != nil {
+		t.Fatal(err)
+	}
+	want := `Handwritten digits, 4 workers in Go
+step 50/100  loss 0.5000  accuracy 75.0 %  3200 samples/s  4 workers
+step 100/100  loss 0.2500  accuracy 98.4 %  3200 samples/s  4 workers
+test accuracy 98.4 % after 100 steps by 4 workers in 5.0 s
+the run's files are in /runs/demo-go
+`
+	if out.String() != want {
+		t.Errorf("printed\n%swant\n%s", out.String(), want)
+	}
+}
+
+func TestDemoViewOnATerminal(t *testing.T) {
+	var out bytes.Buffer
+	v := testView(&out, demoFlags{})
+	v.terminal = true
+	v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
+	if err := v.show(time.Unix(3, 0)); err != nil {
+		t.Fatal(err)
+	}
+	v.reported(report(100, 12800, 0.25, 0.984), time.Unix(5, 0))
+	if err := v.finish(5); err != nil {
+		t.Fatal(err)
+	}
+	// The half-way line must be wiped away, not followed by a new line.
+	if got := out.String(); !strings.Contains(got, "4 workers\r\x1b[Kstep 100/100") || strings.Count(got, "\n") != 4 {
+		t.Errorf("printed %q", got)
+	}
+}
+
+func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
+	var out bytes.Buffer
+	v := testView(&out, demoFlags{json: true})
+	v.reported(report(50, 6400, math.NaN(), 0.1), time.Unix(3, 0))
+	if err := v.show(time.Unix(3, 500e6)); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"worker":"go","step":50,"steps":100,"workers":4,"seconds":3.5,"accuracy":0.1,"samples_per_s":3200,"run_dir":"/runs/demo-go"}` + "\n"
+	if out.String() != want {
+		t.Errorf("printed %swant %s", out.String(), want)
+	}
+}
+
+func TestDemoThatStopsReporting(t *testing.T) {
+	v := testView(io.Discard, demoFlags{})
+	v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
+	if err := v.finish(5); err == nil || !strings.Contains(err.Error(), "step 50 of 100") {
+		t.Errorf("finish = %v, want an error about step 50 of 100", err)
+	}
+}
+
+func TestDemoWithoutAPythonThatServes(t *testing.T) {
+	dir := t.TempDir()
+	fake := filepath.Join(dir, "python")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\necho $ANSWER\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for answer, want := range map[string]string{
+		"":            "",
+		"numpy torch": "has no numpy and no torch: install it with `" + fake + " -m pip install numpy torch`",
+		"torch":       "has no torch: install",
+		"shoal torch": "does not find the package shoal",
+	} {
+		err := checkPython(context.Background(), fake, map[string]string{"ANSWER": answer})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("a Python that misses %q: %v, want %q", answer, err, want)
+		}
+	}
+	if err := checkPython(context.Background(), filepath.Join(dir, "none"), nil); err == nil || !strings.Contains(err.Error(), "--python=PATH") {
+		t.Errorf("no Python: %v", err)
+	}
+}
+
+// TestDemoStream runs the real thing and reads what it prints, as a dashboard would.
+func TestDemoStream(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("jobs run on Linux")
+	}
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), "shoal", "demo", "-n", "3", "--steps", "1500", "--json") // a copy of this test: see TestMain
+	cmd.Stderr = os.Stderr
+	stream, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last demoState
+	lines := strings.SplitAfter(strings.TrimSuffix(string(stream), "\n"), "\n")
+	for i, line := range lines {
+		step := last.Step
+		last = demoState{}
+		decoder := json.NewDecoder(strings.NewReader(line))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&last); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if last.Final != (i == len(lines)-1) || last.Step < step || last.Workers != 3 || last.Steps != 1500 || last.Seconds <= 0 {
+			t.Errorf("line %d after step %d: %s", i, step, line)
+		}
+	}
+	if last.Step != 1500 || last.Loss == nil || last.Accuracy == nil || last.SamplesPer == nil {
+		t.Fatalf("the last line lacks something: %s", lines[len(lines)-1])
+	}
+	if *last.Accuracy < 0.96 {
+		t.Errorf("accuracy %v after 1500 steps, want 0.96", *last.Accuracy)
+	}
+	if _, err := os.Stat(filepath.Join(last.RunDir, "result.json")); err != nil {
+		t.Error(err)
+	}
+}
