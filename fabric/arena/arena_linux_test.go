@@ -1,6 +1,7 @@
 package arena
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -21,7 +22,7 @@ func TestDescriptorRoundTrip(t *testing.T) {
 		want := Descriptor{Ticket: rapid.Uint64().Draw(t, "ticket"), Kind: rapid.Byte().Draw(t, "kind"), DType: rapid.Byte().Draw(t, "dtype"),
 			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"), Group: rapid.Uint32().Draw(t, "group"),
 			Peer: rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"), Weight: rapid.Float64().Draw(t, "weight"),
-			In: ref("in"), Out: ref("out"), Splits: ref("splits")}
+			In: ref("in"), Out: ref("out"), Splits: ref("splits"), More: rapid.Bool().Draw(t, "more"), Step: rapid.Bool().Draw(t, "step")}
 		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
 		for i := range want.Shape {
 			want.Shape[i] = rapid.Uint64().Draw(t, "dim")
@@ -92,6 +93,24 @@ func TestCompletion(t *testing.T) {
 	agent.Complete(7, Failed, strings.Repeat("x", 5000))
 	if got := worker.ErrorText(7); worker.Completion(7) != Failed || len(got) != SlotBytes-offErrText {
 		t.Errorf("status %d, %d bytes of text", worker.Completion(7), len(got))
+	}
+}
+
+func TestViewRoundTrip(t *testing.T) {
+	agent := newControl(t)
+	want := View{Generation: 3, Rank: 2, Size: 5, Steps: 1 << 40, Joined: 2, New: true, Cursor: bytes.Repeat([]byte{7}, 3000)}
+	if err := agent.SetView(want); err != nil {
+		t.Fatal(err)
+	}
+	worker, err := OpenControl(agent.mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, worker.View()); diff != "" {
+		t.Error(diff)
+	}
+	if err := agent.SetView(View{Cursor: make([]byte, MaxCursor+1)}); err == nil {
+		t.Error("a cursor beyond the header was written")
 	}
 }
 

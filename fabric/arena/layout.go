@@ -32,6 +32,14 @@ const (
 	offTail         = 64
 	offAgentParked  = 128
 	offWorkerParked = 192
+	offGeneration   = 320
+	offViewRank     = 328
+	offViewSize     = 332
+	offStep         = 336
+	offJoined       = 344
+	offViewFlags    = 348
+	offCursorLen    = 352
+	offCursor       = 384
 
 	offCompletion = 192 // in a slot
 	offErrLen     = 200
@@ -45,9 +53,16 @@ type Status uint8
 
 // The ends of a call. A completion word is (ticket << 8) | status.
 const (
-	Done   Status = 1
-	Failed Status = 2
+	Done    Status = 1
+	Failed  Status = 2
+	Changed Status = 3 // done, and the view has changed
 )
+
+// KindEnter asks to become a member; the other kinds are the collectives'.
+const KindEnter = 12
+
+// MaxCursor is the room for a cursor in a view, in bytes.
+const MaxCursor = headerBytes - offCursor
 
 // Ref points to elements inside a worker's segment. Segment 0 is no memory.
 type Ref struct {
@@ -70,7 +85,14 @@ type Descriptor struct {
 	In, Out   Ref
 	Splits    Ref // i64 elements: how many go to each rank
 	Shape     [MaxDims]uint64
+	More      bool // the step goes on with the next collective
+	Step      bool // a training step ends with this collective
 }
+
+const (
+	flagMore = 1
+	flagStep = 2
+)
 
 // Encode writes d to the first bytes of a slot.
 func (d *Descriptor) Encode(slot []byte) {
@@ -94,6 +116,12 @@ func (d *Descriptor) Encode(slot []byte) {
 		le.PutUint64(b[88+8*i:], n)
 	}
 	clear(b[88+8*MaxDims:])
+	if d.More {
+		b[152] |= flagMore
+	}
+	if d.Step {
+		b[152] |= flagStep
+	}
 }
 
 // Decode reads a descriptor from a private copy of the first bytes of a slot.
@@ -111,4 +139,5 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	for i := range d.Shape {
 		d.Shape[i] = le.Uint64(b[88+8*i:])
 	}
+	d.More, d.Step = b[152]&flagMore != 0, b[152]&flagStep != 0
 }

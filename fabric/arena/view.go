@@ -1,0 +1,57 @@
+package arena
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// View is what a worker is told when the members of its job change.
+type View struct {
+	Generation uint64
+	Rank, Size int
+	Steps      uint64 // committed by the job
+	Joined     int    // members that are new: the highest ranks
+	Released   bool   // this worker is no member any more
+	New        bool   // this worker has just entered
+	Cursor     []byte // the position in the job's data; nil = none was stated
+}
+
+const (
+	viewReleased = 1
+	viewNew      = 2
+)
+
+// SetView writes a view. The agent does so before it completes the call that tells the worker to look.
+func (c *Control) SetView(v View) error {
+	if len(v.Cursor) > MaxCursor {
+		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor), MaxCursor)
+	}
+	le, flags := binary.LittleEndian, uint32(0)
+	if v.Released {
+		flags |= viewReleased
+	}
+	if v.New {
+		flags |= viewNew
+	}
+	le.PutUint64(c.mem[offGeneration:], v.Generation)
+	le.PutUint32(c.mem[offViewRank:], uint32(v.Rank))
+	le.PutUint32(c.mem[offViewSize:], uint32(v.Size))
+	le.PutUint64(c.mem[offStep:], v.Steps)
+	le.PutUint32(c.mem[offJoined:], uint32(v.Joined))
+	le.PutUint32(c.mem[offViewFlags:], flags)
+	le.PutUint32(c.mem[offCursorLen:], uint32(len(v.Cursor)))
+	copy(c.mem[offCursor:headerBytes], v.Cursor)
+	return nil
+}
+
+// View reads the view that the agent wrote.
+func (c *Control) View() View {
+	le := binary.LittleEndian
+	flags := le.Uint32(c.mem[offViewFlags:])
+	v := View{Generation: le.Uint64(c.mem[offGeneration:]), Rank: int(le.Uint32(c.mem[offViewRank:])), Size: int(le.Uint32(c.mem[offViewSize:])),
+		Steps: le.Uint64(c.mem[offStep:]), Joined: int(le.Uint32(c.mem[offJoined:])), Released: flags&viewReleased != 0, New: flags&viewNew != 0}
+	if n := min(int(le.Uint32(c.mem[offCursorLen:])), MaxCursor); n > 0 {
+		v.Cursor = append([]byte(nil), c.mem[offCursor:offCursor+n]...)
+	}
+	return v
+}
