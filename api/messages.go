@@ -10,6 +10,7 @@ const (
 	TypeFree    = "free"
 	TypeFreed   = "freed"
 	TypeGroup   = "group"
+	TypeData    = "data"
 	TypeReport  = "report"
 	TypeLeave   = "leave"
 	TypeError   = "error"
@@ -36,6 +37,10 @@ type Request struct {
 	Bytes    int64              `json:"bytes,omitempty"`
 	ID       uint32             `json:"id,omitempty"`
 	Ranks    []int              `json:"ranks,omitempty"`
+	Samples  uint64             `json:"samples,omitempty"`
+	Batch    uint64             `json:"batch,omitempty"`
+	Seed     uint64             `json:"seed,omitempty"`
+	Shuffle  bool               `json:"shuffle,omitempty"`
 	Metrics  map[string]float64 `json:"metrics,omitempty"`
 }
 
@@ -47,6 +52,7 @@ type Reply struct {
 	Rank       int    `json:"rank"`
 	Size       int    `json:"size,omitempty"`
 	Generation uint64 `json:"generation,omitempty"`
+	Late       bool   `json:"late,omitempty"`
 	Slots      int    `json:"slots,omitempty"`
 	SlotBytes  int    `json:"slot_bytes,omitempty"`
 	SpinUS     int    `json:"spin_us"`

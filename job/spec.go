@@ -20,6 +20,8 @@ const maxName = 50
 type Spec struct {
 	Name    string            `json:"name,omitempty"`    // default: taken from the command
 	Workers int               `json:"workers,omitempty"` // processes to start; default 1
+	Min     int               `json:"min,omitempty"`     // with fewer workers the job waits for more; default: it goes on, but only losses by a signal are survived
+	Max     int               `json:"max,omitempty"`     // bound of shoal resize; default: none
 	Command []string          `json:"command,omitempty"` // program and arguments of every worker
 	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
 }
@@ -53,6 +55,12 @@ func (s Spec) Override(top Spec) Spec {
 	if top.Name != "" {
 		s.Name = top.Name
 	}
+	if top.Min != 0 {
+		s.Min = top.Min
+	}
+	if top.Max != 0 {
+		s.Max = top.Max
+	}
 	if top.Workers != 0 {
 		s.Workers = top.Workers
 	}
@@ -76,8 +84,13 @@ func (s Spec) Validate() error {
 	if err := checkName(s.Name); err != nil {
 		return err
 	}
-	if s.Workers < 1 || s.Workers > MaxWorkers {
+	switch {
+	case s.Workers < 1 || s.Workers > MaxWorkers:
 		return workersError(s.Workers)
+	case s.Min < 0 || s.Min > s.Workers:
+		return &Error{"min", fmt.Sprintf("%d is not between 1 and the %d workers that the job begins with", s.Min, s.Workers)}
+	case s.Max != 0 && s.Max < s.Workers:
+		return &Error{"max", fmt.Sprintf("%d is below the %d workers that the job begins with", s.Max, s.Workers)}
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return &Error{"command", "nothing to run, because no command is given; " +

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,8 +13,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -21,14 +25,17 @@ import (
 type AgentConfig struct {
 	Job      string                                     // name of the job, also in messages
 	Socket   string                                     // path of the Unix socket
-	Tokens   []string                                   // a secret a rank; their number is the size of the job
-	OnJoin   func(rank int, client string)              // may be nil
-	OnReport func(rank int, metrics map[string]float64) // may be nil
+	Tokens   []string                                   // a secret a worker that the job begins with
+	Min, Max int                                        // bounds of the job's size; 0 = 1, no limit
+	Orders   Orders                                     // what the membership wants of the launcher
+	OnJoin   func(seat int, client string)              // may be nil
+	OnReport func(seat int, metrics map[string]float64) // may be nil
 	Linger   time.Duration                              // how long calls wait for a rank that has left, for Exited to say why; 0 = not
 	Log      *slog.Logger                               // nil = slog.Default()
 }
 
-// Agent owns the arenas of a host's workers and executes their collectives.
+// Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the
+// launcher gave it, which it keeps for life. The first seats are the ranks that the job begins with.
 type Agent struct {
 	cfg      AgentConfig
 	host     string
@@ -37,13 +44,14 @@ type Agent struct {
 	group    *group.Group
 
 	mu     sync.Mutex
-	ranks  []presence
+	seats  []presence
 	closed bool
 	conns  map[*arena.Conn]struct{}
 }
 
-// presence is what the agent knows of a rank's life.
+// presence is what the agent knows of a worker's life.
 type presence struct {
+	token  string
 	joined bool // has ever joined
 	left   bool // said leave
 	conn   *arena.Conn
@@ -65,9 +73,13 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, host: host, listener: l, ranks: make([]presence, len(cfg.Tokens)), conns: map[*arena.Conn]struct{}{},
+	a := &Agent{cfg: cfg, host: host, listener: l, conns: map[*arena.Conn]struct{}{},
 		group: group.New(context.Background())}
-	if a.engine, err = newEngine(len(cfg.Tokens), newLanes(a.group), a.expelled); err != nil {
+	for _, token := range cfg.Tokens {
+		a.seats = append(a.seats, presence{token: token})
+	}
+	c := newCrew(len(cfg.Tokens), member.Config{Want: len(cfg.Tokens), Min: cfg.Min, Max: cfg.Max}, host, cfg.Orders.withDefaults())
+	if a.engine, err = newEngine(c, newLanes(a.group), a.expelled); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes())
 	}
@@ -134,19 +146,32 @@ func (a *Agent) shut() {
 	}
 }
 
-// admit makes a worker a member, once a rank.
-func (a *Agent) admit(m *member, c *arena.Conn) error {
+// seat finds the seat that a token belongs to.
+func (a *Agent) seat(n int, token string) error {
 	a.mu.Lock()
-	p := &a.ranks[m.rank]
+	defer a.mu.Unlock()
+	if n < 0 || n >= len(a.seats) {
+		return &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is outside 0..%d", n, len(a.seats)-1)}
+	}
+	if subtle.ConstantTimeCompare([]byte(token), []byte(a.seats[n].token)) != 1 {
+		return &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", n, api.EnvToken)}
+	}
+	return nil
+}
+
+// admit makes a worker known, once a seat.
+func (a *Agent) admit(m *worker, c *arena.Conn) error {
+	a.mu.Lock()
+	p := &a.seats[m.worker]
 	twice := p.joined
 	if !twice {
 		p.joined, p.conn = true, c
 	}
 	a.mu.Unlock()
 	if twice {
-		return fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.rank, a.cfg.Job)
+		return fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.worker, a.cfg.Job)
 	}
-	return a.engine.do(func() { a.engine.members[m.rank] = m })
+	return a.engine.do(func() { a.engine.admit(m) })
 }
 
 // finish cleans up after a conversation. What the worker posted stays until it is used.
@@ -158,21 +183,21 @@ func (a *Agent) finish(s *session) {
 	if s.joined {
 		// When the engine has stopped, its own end frees the member.
 		_ = a.engine.do(func() {
-			if m := a.engine.members[s.rank]; m != nil {
+			if m := a.engine.worker(s.worker); m != nil {
 				m.left = true
 			}
 		})
 	}
 }
 
-func (a *Agent) leave(rank topo.Rank, joined bool) {
+func (a *Agent) leave(w topo.Worker, joined bool) {
 	if !joined {
 		return
 	}
 	a.mu.Lock()
-	a.ranks[rank].left = true
+	a.seats[w].left = true
 	a.mu.Unlock()
-	lose := func() { _ = a.engine.do(func() { a.engine.lose(rank, "has left the job") }) }
+	lose := func() { _ = a.engine.do(func() { a.engine.lose(w, "has left the job") }) }
 	if a.cfg.Linger == 0 {
 		lose()
 		return
@@ -187,18 +212,18 @@ func (a *Agent) leave(rank topo.Rank, joined bool) {
 	})
 }
 
-func (a *Agent) report(rank topo.Rank, metrics map[string]float64) {
+func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
 	if a.cfg.OnReport != nil {
-		a.cfg.OnReport(int(rank), metrics)
+		a.cfg.OnReport(int(w), metrics)
 	}
 }
 
 // expelled hangs up on a worker that broke the protocol.
-func (a *Agent) expelled(rank topo.Rank, err error) {
-	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "rank", rank, "error", err)
+func (a *Agent) expelled(w topo.Worker, err error) {
+	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "worker", w, "error", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c := a.ranks[rank].conn; c != nil {
+	if c := a.seats[w].conn; c != nil {
 		c.Shutdown()
 	}
 }
@@ -206,21 +231,65 @@ func (a *Agent) expelled(rank topo.Rank, err error) {
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
-// Joined reports whether a rank has ever joined.
-func (a *Agent) Joined(rank int) bool {
+// Joined reports whether a worker has ever joined.
+func (a *Agent) Joined(seat int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ranks[rank].joined
+	return a.seats[seat].joined
 }
 
-// Left reports whether a rank has said that it leaves.
-func (a *Agent) Left(rank int) bool {
+// Left reports whether a worker has said that it leaves.
+func (a *Agent) Left(seat int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ranks[rank].left
+	return a.seats[seat].left
 }
 
-// Exited tells that the process of a rank has ended, and how ("exited with code 0"): what waits for the rank fails with it.
-func (a *Agent) Exited(rank int, how string) {
-	_ = a.engine.do(func() { a.engine.lose(topo.Rank(rank), how) })
+// Seat makes room for one more worker, which the launcher is about to start, and returns its number and secret.
+func (a *Agent) Seat() (seat int, token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	token = newToken()
+	a.seats = append(a.seats, presence{token: token})
+	return len(a.seats) - 1, token
+}
+
+// Started tells that the process of a further worker runs.
+func (a *Agent) Started(seat int) {
+	_ = a.engine.do(func() { a.engine.crew.started(topo.Worker(seat)) })
+}
+
+// Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An elastic job goes on
+// without it; in another, what waits for it fails.
+func (a *Agent) Finished(seat int, how string) {
+	_ = a.engine.do(func() { a.engine.crew.finished(topo.Worker(seat), how) })
+}
+
+// Lost tells that the process of a worker is gone otherwise ("was killed by SIGKILL").
+func (a *Agent) Lost(seat int, how string) {
+	_ = a.engine.do(func() { a.engine.crew.lost(topo.Worker(seat), how) })
+}
+
+// Resize asks for another number of workers. who asks is part of the reason that people read.
+func (a *Agent) Resize(n int, who string) (err error) {
+	if e := a.engine.do(func() { err = a.engine.crew.resize(n, who) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// Status is the state of a job.
+type Status struct {
+	Generation uint64
+	Size, Want int
+	Steps      uint64
+	Seats      []int // by rank
+	Elastic    bool  // losses do not end the job
+	Paused     bool
+}
+
+// Status returns the state of the job.
+func (a *Agent) Status() (s Status) {
+	_ = a.engine.do(func() { s = a.engine.crew.status() })
+	return s
 }

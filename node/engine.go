@@ -16,9 +16,10 @@ import (
 type engine struct {
 	bell    *arena.Bell
 	lanes   *lanes
-	members []*member // by rank; nil = not here
+	members []*worker // by seat; nil = not here
 	matcher *collective.Matcher
-	broke   func(rank topo.Rank, err error)
+	crew    *crew
+	broke   func(w topo.Worker, err error)
 	ready   []collective.Ready
 
 	schedule collective.Schedule
@@ -31,14 +32,32 @@ type engine struct {
 	stopped bool
 }
 
-// newEngine makes an engine for a job of the given size. broke is told, on the engine's thread, of a worker that broke the
-// protocol.
-func newEngine(size int, l *lanes, broke func(rank topo.Rank, err error)) (*engine, error) {
+// newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the protocol.
+func newEngine(c *crew, l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
 	bell, err := arena.NewBell()
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bell: bell, lanes: l, members: make([]*member, size), matcher: collective.NewMatcher(size), broke: broke}, nil
+	e := &engine{bell: bell, lanes: l, matcher: collective.NewMatcher(c.first), crew: c, broke: broke}
+	c.engine = e
+	return e, nil
+}
+
+// worker finds a worker that is here.
+func (e *engine) worker(w topo.Worker) *worker {
+	if int(w) < len(e.members) {
+		return e.members[w]
+	}
+	return nil
+}
+
+// admit makes a worker known.
+func (e *engine) admit(m *worker) {
+	for int(m.worker) >= len(e.members) {
+		e.members = append(e.members, nil)
+	}
+	e.members[m.worker] = m
+	e.crew.arrived(m)
 }
 
 var errStopped = errors.New("the agent is stopping")
@@ -131,7 +150,7 @@ func (e *engine) stop() {
 // scan takes the new calls of every worker and executes what they made ready.
 func (e *engine) scan() bool {
 	worked := false
-	for rank, m := range e.members {
+	for seat, m := range e.members {
 		if m == nil {
 			continue
 		}
@@ -139,14 +158,14 @@ func (e *engine) scan() bool {
 			worked = true
 		}
 		if m.open == 0 && m.reap() {
-			e.members[rank] = nil
+			e.members[seat] = nil
 		}
 	}
 	return worked
 }
 
 // drain takes all that a worker has submitted.
-func (e *engine) drain(m *member) bool {
+func (e *engine) drain(m *worker) bool {
 	worked := false
 	for !m.broken && m.taken != m.control.Tail() {
 		worked = true
@@ -157,29 +176,32 @@ func (e *engine) drain(m *member) bool {
 }
 
 // post reads the next descriptor of a worker and hands the call to the Matcher, or fails it.
-func (e *engine) post(m *member) {
+func (e *engine) post(m *worker) {
 	p := e.fresh()
-	p.Rank, p.Ticket = m.rank, m.taken+1
+	p.Worker, p.Ticket = m.worker, m.taken+1
 	m.taken++
 	m.open++
 	err := e.read(m, p)
 	var broken *protocolError
 	switch {
 	case errors.As(err, &broken):
-		e.finish(p, err)
+		e.fail(p, err)
 		e.expel(m, err)
 	case err != nil:
-		e.finish(p, err)
+		e.fail(p, err)
+	case p.Call.Kind == arena.KindEnter:
+		e.crew.asks(m, p)
 	default:
+		e.crew.sees(&p.Call)
 		e.ready = e.matcher.Post(p, e.ready)
 	}
 }
 
 // expel takes nothing more from a worker that broke the protocol, and fails what waits for it.
-func (e *engine) expel(m *member, err error) {
+func (e *engine) expel(m *worker, err error) {
 	m.broken = true
-	e.lose(m.rank, "broke the protocol ("+err.Error()+")")
-	e.broke(m.rank, err)
+	e.lose(m.worker, "broke the protocol ("+err.Error()+")")
+	e.broke(m.worker, err)
 }
 
 func (e *engine) fresh() *collective.Posted {
@@ -199,8 +221,17 @@ func (e *engine) settle() {
 		if err == nil {
 			err = e.execute(r.Calls)
 		}
-		for _, p := range r.Calls {
-			e.finish(p, err)
+		switch {
+		case err != nil:
+			for _, p := range r.Calls {
+				e.fail(p, err)
+			}
+		case r.Calls[0].Call.Step:
+			e.crew.stepped(r.Calls)
+		default:
+			for _, p := range r.Calls {
+				e.finish(p, arena.Done, "")
+			}
 		}
 	}
 	clear(e.ready)
@@ -215,7 +246,7 @@ func (e *engine) execute(posted []*collective.Posted) error {
 	if e.calls[0].Kind.Pairwise() {
 		e.schedule.Transfer(e.calls[0], e.calls[1])
 	} else if err := e.schedule.Build(e.calls); err != nil {
-		return blame(posted, err)
+		return e.blame(posted, err)
 	}
 	if len(e.schedule.Moves) > 0 {
 		e.run.Prepare(&e.schedule, e.calls)
@@ -224,14 +255,13 @@ func (e *engine) execute(posted []*collective.Posted) error {
 	return nil
 }
 
+// fail completes a call with an error.
+func (e *engine) fail(p *collective.Posted, err error) { e.finish(p, arena.Failed, err.Error()) }
+
 // finish completes the slot of a call and wakes its worker if it is parked.
-func (e *engine) finish(p *collective.Posted, err error) {
-	if m := e.members[p.Rank]; m != nil {
-		if err == nil {
-			m.control.Complete(p.Ticket, arena.Done, "")
-		} else {
-			m.control.Complete(p.Ticket, arena.Failed, err.Error())
-		}
+func (e *engine) finish(p *collective.Posted, status arena.Status, text string) {
+	if m := e.worker(p.Worker); m != nil {
+		m.control.Complete(p.Ticket, status, text)
 		if m.control.WorkerParked() {
 			m.bell.Ring()
 		}
@@ -241,15 +271,15 @@ func (e *engine) finish(p *collective.Posted, err error) {
 	e.spare = append(e.spare, p)
 }
 
-// lose fails what waits for a rank that will post no more. What it has posted still counts.
-func (e *engine) lose(rank topo.Rank, why string) {
-	if m := e.members[rank]; m != nil {
+// lose tells the Matcher of a worker that will post no more. What it has posted still counts.
+func (e *engine) lose(w topo.Worker, why string) {
+	if m := e.worker(w); m != nil {
 		e.drain(m)
 	}
-	if e.matcher.Gone(rank) {
+	if e.matcher.Gone(w) {
 		return
 	}
-	e.ready = e.matcher.Lost(rank, why, e.ready)
+	e.ready = e.matcher.Lost(w, why, e.ready)
 	e.settle()
 }
 

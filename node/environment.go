@@ -22,26 +22,36 @@ type surroundings struct {
 	spec   job.Spec
 	socket string
 	mark   string // value of proc.RunVariable
-	tokens []string
 	cores  int
 	port   int
 }
 
-// environment returns the variables of one worker. Of two entries for a key the later one counts.
-func (s surroundings) environment(rank int) []string {
-	size := strconv.Itoa(s.spec.Workers)
+// environment returns the variables of a worker that the job begins with.
+func (s surroundings) environment(rank int, token string) []string {
+	return s.variables(rank, token, rank, s.spec.Workers, s.port)
+}
+
+// lateEnvironment returns the variables of a worker that starts when the job runs: to torch it is a job of one, with a port
+// of its own, until it enters.
+func (s surroundings) lateEnvironment(seat int, token string, port int) []string {
+	return s.variables(seat, token, 0, 1, port)
+}
+
+// variables puts an environment together. Of two entries for a key the later one counts.
+func (s surroundings) variables(seat int, token string, rank, workers, port int) []string {
+	size := strconv.Itoa(workers)
 	env := slices.Clone(s.base)
 	env = append(env, defaults(s.base, s.cores, s.spec.Workers)...)
-	env = append(env, "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(s.port))
+	env = append(env, "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
 	for _, key := range slices.Sorted(maps.Keys(s.spec.Env)) {
 		env = append(env, key+"="+s.spec.Env[key])
 	}
 	return append(env,
 		api.EnvSocket+"="+s.socket,
 		api.EnvJob+"="+s.spec.Name,
-		api.EnvRank+"="+strconv.Itoa(rank),
+		api.EnvRank+"="+strconv.Itoa(seat),
 		api.EnvSize+"="+size,
-		api.EnvToken+"="+s.tokens[rank],
+		api.EnvToken+"="+token,
 		proc.RunVariable+"="+s.mark,
 		"RANK="+strconv.Itoa(rank),
 		"WORLD_SIZE="+size,

@@ -44,6 +44,7 @@ type RunConfig struct {
 	OnStart        func(job, dir string)
 	OnJoin         func(rank int, client string)
 	OnReport       func(rank int, metrics map[string]float64)
+	OnEvent        func(e Event) // a change of the membership
 }
 
 // Result says how a run went. It is what result.json holds.
@@ -80,10 +81,16 @@ type launch struct {
 	outputs []*proc.Output
 	workers []*proc.Worker
 
-	changed  chan struct{} // holds a token when a worker has joined or ended
+	program string
+	around  surroundings
+	group   *group.Group // the workers
+
+	changed  chan struct{} // holds a token when a worker has joined or ended, or the membership wants something
 	mu       sync.Mutex
 	ended    []ending
-	stopping int // how many had ended when the launcher began to stop the others
+	wanted   int   // workers that the membership has ordered and that are not started
+	unwanted []int // seats of workers that the membership wants to end
+	stopping int   // how many had ended when the launcher began to stop the others
 }
 
 // Run starts the agent and the workers, waits until the job is over, and leaves no process, socket or memory behind. It
@@ -150,8 +157,9 @@ func (l *launch) settle() (err error) {
 // run starts everything, waits for a verdict, and ends everything.
 func (l *launch) run(ctx context.Context, program string) error {
 	tokens := newTokens(l.spec.Workers)
-	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: tokens,
-		OnJoin: l.onJoin, OnReport: l.onReport, Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil))})
+	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: tokens, Min: l.spec.Min, Max: l.spec.Max,
+		OnJoin: l.onJoin, OnReport: l.onReport, Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent},
+		Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil))})
 	if err != nil {
 		return errors.Join(err, l.place.Close())
 	}
@@ -159,40 +167,75 @@ func (l *launch) run(ctx context.Context, program string) error {
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
 	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, nil) })
-	workers := group.New(context.Background())
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.spec.Name, l.dir.path)
 	}
-	err = l.start(workers, program, surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(),
-		mark: l.place.Mark(), tokens: tokens, cores: runtime.GOMAXPROCS(0), port: freePort()})
+	l.program, l.group = program, group.New(context.Background())
+	l.around = surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(), mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), port: freePort()}
+	for seat := 0; err == nil && seat < l.spec.Workers; seat++ {
+		err = l.start(seat, l.around.environment(seat, tokens[seat]))
+	}
 	var v verdict
 	if err == nil {
 		v, err = l.await(ctx, house)
 	}
 	err = errors.Join(err, l.stop(ctx.Err() != nil))
 	house.Stop(nil)
-	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(workers), l.place.Close())
+	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(l.group), l.place.Close())
 	if v.fault != noFault {
 		err = errors.Join(l.failure(v), err)
 	}
 	return err
 }
 
-func (l *launch) start(g *group.Group, program string, s surroundings) error {
-	for rank := range l.spec.Workers {
-		out, err := proc.NewOutput(l.console, rank, l.dir.log(rank))
-		if err != nil {
+// start runs the process of one seat.
+func (l *launch) start(seat int, env []string) error {
+	out, err := proc.NewOutput(l.console, seat, l.dir.log(seat))
+	if err != nil {
+		return err
+	}
+	l.outputs = append(l.outputs, out)
+	w, err := proc.Start(l.group, proc.Command{Path: l.program, Args: l.spec.Command, Env: env}, out, func(e proc.Exit) { l.onExit(seat, e) })
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.workers = append(l.workers, w)
+	l.mu.Unlock()
+	return nil
+}
+
+// obey starts and stops the workers that the membership wants started and stopped.
+func (l *launch) obey() error {
+	l.mu.Lock()
+	wanted, unwanted := l.wanted, l.unwanted
+	l.wanted, l.unwanted = 0, nil
+	l.mu.Unlock()
+	for range wanted {
+		seat, token := l.agent.Seat()
+		l.agent.Started(seat)
+		if err := l.start(seat, l.around.lateEnvironment(seat, token, freePort())); err != nil {
 			return err
 		}
-		l.outputs = append(l.outputs, out)
-		w, err := proc.Start(g, proc.Command{Path: program, Args: l.spec.Command, Env: s.environment(rank)}, out,
-			func(e proc.Exit) { l.onExit(rank, e) })
-		if err != nil {
-			return err
-		}
-		l.workers = append(l.workers, w)
+	}
+	for _, seat := range unwanted {
+		l.workers[seat].Signal(syscall.SIGTERM)
 	}
 	return nil
+}
+
+func (l *launch) onStart(count int, why string) {
+	l.mu.Lock()
+	l.wanted += count
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *launch) onStop(seat int, why string) {
+	l.mu.Lock()
+	l.unwanted = append(l.unwanted, seat)
+	l.mu.Unlock()
+	l.wake()
 }
 
 // await blocks until the job is over or has to be stopped.
@@ -200,8 +243,11 @@ func (l *launch) await(ctx context.Context, house *group.Group) (verdict, error)
 	for {
 		select {
 		case <-l.changed:
-			if v := judge(l.spec.Workers, l.endings(), l.agent.Joined); v.done {
+			if v := judge(l.launched(), l.endings(), l.agent.Joined); v.done {
 				return v, nil
+			}
+			if err := l.obey(); err != nil {
+				return verdict{}, err
 			}
 		case <-ctx.Done():
 			return verdict{}, fmt.Errorf("job %s was stopped: %w", l.spec.Name, context.Cause(ctx))
@@ -223,7 +269,7 @@ func (l *launch) stop(asked bool) error {
 	l.signal(syscall.SIGTERM)
 	// Only now do the others hear of it: most have ended by then, and the output shows one exception and not one a rank.
 	for _, e := range l.endings() {
-		l.agent.Exited(e.rank, e.exit.String())
+		l.agent.Lost(e.rank, e.exit.String())
 	}
 	if l.allEnd(time.After(grace), kill) {
 		return nil
@@ -282,14 +328,43 @@ func (l *launch) onReport(rank int, metrics map[string]float64) {
 	}
 }
 
-func (l *launch) onExit(rank int, e proc.Exit) {
+func (l *launch) onExit(seat int, e proc.Exit) {
+	survived := !e.OK() && l.survives(seat, e)
 	l.mu.Lock()
-	l.ended = append(l.ended, ending{rank, e})
-	failed := !e.OK() && l.stopping < 0
+	l.ended = append(l.ended, ending{seat, e, survived})
+	stopping := l.stopping >= 0
 	l.mu.Unlock()
+	switch {
+	case e.OK():
+		l.agent.Finished(seat, e.String())
+	case survived || stopping:
+		l.agent.Lost(seat, e.String())
+	} // else stop tells
 	l.wake()
-	if !failed { // else stop tells
-		l.agent.Exited(rank, e.String())
+}
+
+// survives reports whether the job goes on without a worker that ended like this: a worker that was killed is weather; one
+// that failed by itself is a fault that somebody should see, unless the user said how many workers are enough, or it came
+// late and the job was well without it.
+func (l *launch) survives(seat int, e proc.Exit) bool {
+	return (e.Signal != 0 || l.spec.Min > 0 || seat >= l.spec.Workers) && l.agent.Status().Elastic
+}
+
+// launched is the number of workers that were started or are about to be.
+func (l *launch) launched() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.workers) + l.wanted
+}
+
+// onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
+func (l *launch) onEvent(e Event) {
+	if e.What != "generation" || e.Generation > 1 {
+		l.console.Note(e.String())
+	}
+	_ = l.dir.event(e, time.Now()) // as with reports
+	if l.cfg.OnEvent != nil {
+		l.cfg.OnEvent(e)
 	}
 }
 
@@ -308,13 +383,13 @@ func (l *launch) endings() []ending {
 
 func (l *launch) failure(v verdict) *Failure {
 	out, e := l.outputs[v.culprit.rank], v.culprit.exit
-	return &Failure{Job: l.spec.Name, Rank: v.culprit.rank, Size: l.spec.Workers, Host: l.host, Exit: e,
+	return &Failure{Job: l.spec.Name, Rank: v.culprit.rank, Size: len(l.workers), Host: l.host, Exit: e,
 		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: out.Tail(), Log: out.LogPath()}
 }
 
 func (l *launch) result(err error) *Result {
 	r := &Result{Job: l.spec.Name, Dir: l.dir.path, OK: err == nil, Started: l.started,
-		Seconds: time.Since(l.started).Seconds(), Alone: !anyJoined(l.spec.Workers, l.agent.Joined)}
+		Seconds: time.Since(l.started).Seconds(), Alone: !anyJoined(len(l.workers), l.agent.Joined)}
 	if err != nil {
 		r.Error = err.Error()
 	}
@@ -329,9 +404,13 @@ func (l *launch) result(err error) *Result {
 func newTokens(n int) []string {
 	tokens := make([]string, n)
 	for i := range tokens {
-		var secret [16]byte
-		rand.Read(secret[:])
-		tokens[i] = hex.EncodeToString(secret[:])
+		tokens[i] = newToken()
 	}
 	return tokens
+}
+
+func newToken() string {
+	var secret [16]byte
+	rand.Read(secret[:])
+	return hex.EncodeToString(secret[:])
 }

@@ -33,11 +33,13 @@ func RunsDir() (string, error) {
 //	job.json       what was run: the effective spec, when, by which version
 //	rank-N.log     the whole output of rank N, as it came
 //	metrics.jsonl  what workers reported: one object a report
+//	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
 type runDir struct {
 	path    string
 	mu      sync.Mutex
 	metrics *os.File
+	events  *os.File
 }
 
 // newRunDir makes a directory that no other run has, in parent, and returns the name that it gives to the job: the
@@ -61,11 +63,13 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("node: %w", err)
 	}
-	metrics, err := os.OpenFile(filepath.Join(path, "metrics.jsonl"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, "", fmt.Errorf("node: %w", err)
+	d = &runDir{path: path}
+	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics, "events.jsonl": &d.events} {
+		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
+			return nil, "", fmt.Errorf("node: %w", err)
+		}
 	}
-	return &runDir{path: path, metrics: metrics}, name, nil
+	return d, name, nil
 }
 
 func (d *runDir) log(rank int) string { return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank)) }
@@ -104,6 +108,21 @@ func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) err
 	return err
 }
 
+// event appends to events.jsonl.
+func (d *runDir) event(e Event, now time.Time) error {
+	line, err := json.Marshal(struct {
+		Time time.Time `json:"time"`
+		Event
+	}{now, e})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err = d.events.Write(append(line, '\n'))
+	return err
+}
+
 // metricsLine is one object and a newline. JSON has no NaN and no infinities, and a loss that has become one is the
 // report that matters most, so these are written as strings: "NaN", "+Inf", "-Inf".
 func metricsLine(rank int, metrics map[string]float64, now time.Time) ([]byte, error) {
@@ -122,4 +141,4 @@ func metricsLine(rank int, metrics map[string]float64, now time.Time) ([]byte, e
 	return append(line, '\n'), err
 }
 
-func (d *runDir) close() error { return d.metrics.Close() }
+func (d *runDir) close() error { return errors.Join(d.metrics.Close(), d.events.Close()) }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -21,7 +21,7 @@ import (
 type session struct {
 	agent   *Agent
 	conn    *arena.Conn
-	rank    topo.Rank
+	worker  topo.Worker
 	joined  bool
 	lastSeg uint32
 }
@@ -46,7 +46,7 @@ func (s *session) serve() {
 			continue
 		}
 		if r.Type == api.TypeLeave {
-			s.agent.leave(s.rank, s.joined)
+			s.agent.leave(s.worker, s.joined)
 			return
 		}
 		if err := s.answer(&r); err != nil {
@@ -57,7 +57,7 @@ func (s *session) serve() {
 
 // refuse sends an error; one that cannot be sent means that the worker is gone, which Receive will tell.
 func (s *session) refuse(err error) {
-	reply := api.Reply{Type: api.TypeError, Rank: int(s.rank), Error: err.Error()}
+	reply := api.Reply{Type: api.TypeError, Error: err.Error()}
 	var field *collective.FieldError
 	if errors.As(err, &field) {
 		reply.Field = field.Field
@@ -79,8 +79,10 @@ func (s *session) answer(r *api.Request) error {
 		return s.free(r.ID)
 	case api.TypeGroup:
 		return s.group(r.Ranks)
+	case api.TypeData:
+		return s.data(r)
 	case api.TypeReport:
-		s.agent.report(s.rank, r.Metrics)
+		s.agent.report(s.worker, r.Metrics)
 		return nil
 	}
 	return &collective.FieldError{Field: "type", Problem: fmt.Sprintf("%q names no message of protocol %d", r.Type, arena.Protocol)}
@@ -90,16 +92,15 @@ func (s *session) join(r *api.Request) error {
 	a := s.agent
 	switch {
 	case s.joined:
-		return fmt.Errorf("rank %d has joined already on this socket", s.rank)
+		return fmt.Errorf("rank %d has joined already on this socket", s.worker)
 	case r.Protocol != arena.Protocol:
 		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) speaks %d: install the same version of shoal on both sides",
 			r.Client, r.Version, r.Protocol, version.Version, arena.Protocol)
-	case r.Rank < 0 || r.Rank >= len(a.cfg.Tokens):
-		return &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is outside 0..%d", r.Rank, len(a.cfg.Tokens)-1)}
-	case subtle.ConstantTimeCompare([]byte(r.Token), []byte(a.cfg.Tokens[r.Rank])) != 1:
-		return &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", r.Rank, api.EnvToken)}
 	}
-	m, err := newMember(topo.Rank(r.Rank))
+	if err := a.seat(r.Rank, r.Token); err != nil {
+		return err
+	}
+	m, err := newMember(topo.Worker(r.Rank))
 	if err != nil {
 		return err
 	}
@@ -107,12 +108,16 @@ func (s *session) join(r *api.Request) error {
 		m.close()
 		return err
 	}
-	s.rank, s.joined = m.rank, true
+	s.worker, s.joined = m.worker, true
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.host, Rank: r.Rank, Size: len(a.cfg.Tokens), Generation: 1,
-		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: spinMicros(len(a.cfg.Tokens))}, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
+	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.host, Rank: r.Rank, Size: len(a.cfg.Tokens), Generation: 1,
+		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: spinMicros(len(a.cfg.Tokens))}
+	if r.Rank >= len(a.cfg.Tokens) {
+		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
+	}
+	return s.conn.Send(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
 }
 
 // spinMicros is how long workers poll before they park. With more ranks than cores a spinning rank would only keep the one
@@ -124,8 +129,8 @@ func spinMicros(ranks int) int {
 	return 50
 }
 
-func newMember(rank topo.Rank) (*member, error) {
-	block, err := arena.NewSegment(fmt.Sprintf("control-%d", rank), arena.ControlBytes)
+func newMember(w topo.Worker) (*worker, error) {
+	block, err := arena.NewSegment(fmt.Sprintf("control-%d", w), arena.ControlBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -134,30 +139,30 @@ func newMember(rank topo.Rank) (*member, error) {
 		block.Close()
 		return nil, err
 	}
-	return &member{rank: rank, block: block, control: arena.InitControl(block.Mem, int(rank)), bell: bell, segments: map[uint32]*arena.Segment{}}, nil
+	return &worker{worker: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}}, nil
 }
 
 func (s *session) segment(n int64) error {
 	if n <= 0 {
 		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a segment needs at least one byte", n)}
 	}
-	seg, err := arena.NewSegment(fmt.Sprintf("arena-%d", s.rank), n)
+	seg, err := arena.NewSegment(fmt.Sprintf("arena-%d", s.worker), n)
 	if err != nil {
 		return err
 	}
 	s.lastSeg++
 	id := s.lastSeg
-	if err := s.agent.engine.do(func() { s.agent.engine.members[s.rank].segments[id] = seg }); err != nil {
+	if err := s.agent.engine.do(func() { s.agent.engine.worker(s.worker).segments[id] = seg }); err != nil {
 		seg.Close()
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeSegment, Rank: int(s.rank), ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
+	return s.conn.Send(api.Reply{Type: api.TypeSegment, ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
 }
 
 func (s *session) free(id uint32) error {
 	known := false
 	err := s.agent.engine.do(func() {
-		m := s.agent.engine.members[s.rank]
+		m := s.agent.engine.worker(s.worker)
 		seg := m.segments[id]
 		if known = seg != nil; known {
 			delete(m.segments, id)
@@ -168,26 +173,49 @@ func (s *session) free(id uint32) error {
 		return err
 	}
 	if !known {
-		return &collective.FieldError{Field: "id", Problem: fmt.Sprintf("%d is no segment of rank %d", id, s.rank)}
+		return &collective.FieldError{Field: "id", Problem: fmt.Sprintf("%d is no segment of rank %d", id, s.worker)}
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeFreed, Rank: int(s.rank), ID: id})
+	return s.conn.Send(api.Reply{Type: api.TypeFreed, ID: id})
 }
 
 func (s *session) group(list []int) error {
-	ranks := make([]topo.Rank, len(list))
-	for i, r := range list {
-		ranks[i] = topo.Rank(r)
-	}
 	var (
 		id   topo.GroupID
 		self int
 		err  error
 	)
-	if e := s.agent.engine.do(func() { id, self, err = s.agent.engine.matcher.Group(s.rank, ranks) }); e != nil {
-		return e
+	e := s.agent.engine
+	if stopped := e.do(func() {
+		workers := make([]topo.Worker, len(list))
+		for i, rank := range list {
+			w, ok := e.crew.holder(rank)
+			if !ok {
+				err = &collective.FieldError{Field: "ranks", Problem: fmt.Sprintf("%v: %d is no rank of the job", list, rank)}
+				return
+			}
+			workers[i] = w
+		}
+		id, self, err = e.matcher.Group(s.worker, workers)
+	}); stopped != nil {
+		return stopped
 	}
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeGroup, ID: uint32(id), Rank: self, Size: len(ranks)})
+	return s.conn.Send(api.Reply{Type: api.TypeGroup, ID: uint32(id), Rank: self, Size: len(list)})
+}
+
+// data notes what the job trains on.
+func (s *session) data(r *api.Request) error {
+	d, err := cursor.New(r.Samples, r.Batch, r.Seed, r.Shuffle)
+	if err != nil {
+		return &collective.FieldError{Field: "samples", Problem: err.Error()}
+	}
+	if stopped := s.agent.engine.do(func() { err = s.agent.engine.crew.state(d) }); stopped != nil {
+		return stopped
+	}
+	if err != nil {
+		return err
+	}
+	return s.conn.Send(api.Reply{Type: api.TypeData})
 }

@@ -4,8 +4,9 @@ import "github.com/shoal-ml/shoal/node/proc"
 
 // ending is the end of one worker process.
 type ending struct {
-	rank int
-	exit proc.Exit
+	rank     int // its seat
+	exit     proc.Exit
+	survived bool // the job goes on without it
 }
 
 // fault is what a worker did wrong.
@@ -15,6 +16,7 @@ const (
 	noFault     fault = iota
 	badExit           // it ended with a code other than 0, or by a signal
 	neverJoined       // it ended well, but others count on it
+	allLost           // it was the last of those that the job could have gone on without
 )
 
 // verdict is what the launcher has to do about the workers that have ended so far.
@@ -24,20 +26,28 @@ type verdict struct {
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order. The first worker that failed decides. One that ended without
-// joining is a fault only when another has joined; where nobody joins, each process is a job of its own.
-func judge(size int, ended []ending, joined func(rank int) bool) verdict {
+// judge decides from the endings so far, in their order. The first worker that failed decides, unless the job has
+// survived it; that all were lost, nothing survives. A worker that ended without joining is a fault only when another has joined;
+// where nobody joins, each process is a job of its own.
+func judge(started int, ended []ending, joined func(rank int) bool) verdict {
+	well := 0
 	for _, e := range ended {
-		if !e.exit.OK() {
+		switch {
+		case e.exit.OK():
+			well++
+		case !e.survived:
 			return verdict{done: true, culprit: e, fault: badExit}
 		}
 	}
 	for _, e := range ended {
-		if !joined(e.rank) && anyJoined(size, joined) {
+		if e.exit.OK() && !joined(e.rank) && anyJoined(started, joined) {
 			return verdict{done: true, culprit: e, fault: neverJoined}
 		}
 	}
-	return verdict{done: len(ended) == size}
+	if len(ended) == started && well == 0 {
+		return verdict{done: true, culprit: ended[len(ended)-1], fault: allLost}
+	}
+	return verdict{done: len(ended) == started}
 }
 
 func anyJoined(size int, joined func(rank int) bool) bool {

@@ -117,3 +117,6 @@ func (o *Output) writeLog(p []byte) {
 		o.console.write(o.console.err, o.prefix, fmt.Appendf(nil, "shoal: the log of this worker stops here: %v", o.logErr))
 	}
 }
+
+// Note writes a line of shoal's own between the workers' lines.
+func (c *Console) Note(text string) { c.write(c.err, "shoal: ", []byte(text)) }

@@ -11,9 +11,11 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// member is a worker as the engine sees it. Only the engine's thread touches it.
-type member struct {
-	rank     topo.Rank
+// worker is a worker process as the engine sees it. Only the engine's thread touches it.
+type worker struct {
+	worker   topo.Worker
+	rank     topo.Rank // as the worker knows it; 0 for one that has not entered
+	entered  bool
 	block    *arena.Segment // of the control block
 	control  *arena.Control
 	bell     *arena.Bell
@@ -26,7 +28,7 @@ type member struct {
 }
 
 // reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
-func (m *member) reap() bool {
+func (m *worker) reap() bool {
 	for _, s := range m.dying {
 		s.Close()
 	}
@@ -37,7 +39,7 @@ func (m *member) reap() bool {
 	return m.left
 }
 
-func (m *member) close() {
+func (m *worker) close() {
 	for _, s := range m.segments {
 		s.Close()
 	}
@@ -54,7 +56,7 @@ func (e *protocolError) Error() string { return e.err.Error() }
 func (e *protocolError) Unwrap() error { return e.err }
 
 // read checks a descriptor and resolves it to a call over mapped memory. The errors name the worker and the field.
-func (e *engine) read(m *member, p *collective.Posted) error {
+func (e *engine) read(m *worker, p *collective.Posted) error {
 	if m.open > arena.Slots || m.control.Tail()-p.Ticket >= arena.Slots {
 		return &protocolError{fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
 	}
@@ -63,37 +65,38 @@ func (e *engine) read(m *member, p *collective.Posted) error {
 	if d.Ticket != p.Ticket {
 		return &protocolError{fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
 	}
-	members := e.matcher.Members(topo.GroupID(d.Group))
-	self := indexOf(members, m.rank)
-	if self < 0 {
+	c := &p.Call
+	if d.Kind == arena.KindEnter {
+		c.Kind = arena.KindEnter
+		return nil
+	}
+	if !m.entered {
+		return fieldOf(m, "group", "this worker has not entered the job yet: it is a job of one")
+	}
+	self, size, ok := e.matcher.Index(topo.GroupID(d.Group), m.worker)
+	if !ok {
 		return fieldOf(m, "group", "%d is no group of this rank", d.Group)
 	}
-	c := &p.Call
 	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType), collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
+	c.More, c.Step = d.More, d.Step
 	if c.Kind == collective.Barrier && c.DType == 0 {
 		c.DType = tensor.U8 // a barrier moves nothing
 	}
 	if err := m.resolve(&d, c); err != nil {
 		return err
 	}
-	if err := c.Check(len(members), self); err != nil {
+	if (c.More || c.Step) && (c.Group != topo.World || c.Kind.Pairwise()) {
+		return fieldOf(m, "flags", "only a collective of all ranks can be part of a step")
+	}
+	if err := c.Check(size, self); err != nil {
 		return m.blame(err)
 	}
 	return nil
 }
 
-func indexOf(members []topo.Rank, r topo.Rank) int {
-	for i, m := range members {
-		if m == r {
-			return i
-		}
-	}
-	return -1
-}
-
 // resolve finds the memory of a call.
-func (m *member) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
+func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	if !c.DType.Valid() {
 		return fieldOf(m, "dtype", "%d names no element type", d.DType)
 	}
@@ -117,7 +120,7 @@ func (m *member) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 }
 
 // memory is the part of a segment that a Ref points to; nil for no elements.
-func (m *member) memory(field string, r arena.Ref, size int) ([]byte, error) {
+func (m *worker) memory(field string, r arena.Ref, size int) ([]byte, error) {
 	if r.Segment == 0 {
 		if r.Count != 0 {
 			return nil, fieldOf(m, field+".segment", "no segment for %d elements", r.Count)
@@ -142,7 +145,7 @@ func (m *member) memory(field string, r arena.Ref, size int) ([]byte, error) {
 }
 
 // splits copies the split counts of an all-to-all out of the arena.
-func (m *member) splits(d *arena.Descriptor, c *collective.Call) error {
+func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
 	if d.Splits.Segment == 0 || c.Kind != collective.AllToAll {
 		c.Splits = nil
 		return nil
@@ -158,18 +161,20 @@ func (m *member) splits(d *arena.Descriptor, c *collective.Call) error {
 	return nil
 }
 
-func fieldOf(m *member, field, format string, args ...any) error {
+func fieldOf(m *worker, field, format string, args ...any) error {
 	return m.blame(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
 }
 
 // blame adds the worker to an error that names a field.
-func (m *member) blame(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
+func (m *worker) blame(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
 
 // blame names the rank whose call does not fit the others'.
-func blame(posted []*collective.Posted, err error) error {
-	var member *collective.MemberError
-	if errors.As(err, &member) {
-		return fmt.Errorf("rank %d, %w", posted[member.Member].Rank, err)
+func (e *engine) blame(posted []*collective.Posted, err error) error {
+	var culprit *collective.MemberError
+	if errors.As(err, &culprit) {
+		if m := e.worker(posted[culprit.Member].Worker); m != nil {
+			return m.blame(err)
+		}
 	}
 	return err
 }

@@ -1,0 +1,312 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// crew carries out what the membership decides: it tells the data plane and the workers of a new generation when a step
+// ends, and the launcher of workers to start and to stop. All of it runs on the engine's thread.
+//
+// The membership may be ahead of what the workers know: machine.View() is what was decided, told is what they know. The two
+// meet at the end of a step.
+type crew struct {
+	engine  *engine
+	machine *member.Machine
+	host    string
+	first   []topo.Worker // the workers that the job begins with, in the order of their ranks
+	orders  Orders
+
+	told    topo.View
+	elastic bool
+	steps   uint64
+	data    *cursor.Cursor                     // nil = none was stated
+	waiting []*collective.Posted               // calls that end a step, held by a pause
+	enters  map[topo.Worker]*collective.Posted // late workers that ask to take part
+}
+
+// Orders is what the membership wants of the launcher. The functions run on the engine's thread: they must not wait for the
+// agent.
+type Orders struct {
+	Start func(count int, why string) // start more workers
+	Stop  func(seat int, why string)  // end a worker that is no member
+	Event func(e Event)               // something that a person may want to know
+	End   func(ok bool, why string)   // the job is over
+}
+
+// withDefaults fills in functions that do nothing.
+func (o Orders) withDefaults() Orders {
+	if o.Start == nil {
+		o.Start = func(int, string) {}
+	}
+	if o.Stop == nil {
+		o.Stop = func(int, string) {}
+	}
+	if o.Event == nil {
+		o.Event = func(Event) {}
+	}
+	if o.End == nil {
+		o.End = func(bool, string) {}
+	}
+	return o
+}
+
+// Event is a change of the membership.
+type Event struct {
+	What       string `json:"what"` // "generation", "pause", "resume"
+	Generation uint64 `json:"generation"`
+	Size       int    `json:"size"`
+	Joined     []int  `json:"joined,omitempty"` // seats
+	Lost       []int  `json:"lost,omitempty"`
+	Released   []int  `json:"released,omitempty"`
+	Step       uint64 `json:"step"` // committed before it
+	Because    string `json:"because"`
+}
+
+// String writes the event as a line for a person.
+func (e Event) String() string {
+	if e.What != "generation" {
+		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
+	}
+	return fmt.Sprintf("generation %d at step %d: %d workers: %s", e.Generation, e.Step, e.Size, e.Because)
+}
+
+func newCrew(size int, cfg member.Config, host string, orders Orders) *crew {
+	c := &crew{machine: member.New(cfg), host: host, orders: orders, enters: map[topo.Worker]*collective.Posted{}}
+	for seat := range size {
+		c.first = append(c.first, topo.Worker(seat))
+		c.machine.Started(topo.Worker(seat), host)
+	}
+	c.machine.Ready() // the launcher starts the first workers by itself
+	return c
+}
+
+// arrived tells that a worker has joined. Those that the job begins with take part at once.
+func (c *crew) arrived(m *worker) {
+	if int(m.worker) < len(c.first) {
+		m.rank, m.entered = topo.Rank(m.worker), true
+		c.machine.Asks(m.worker)
+		c.carryOut()
+	}
+}
+
+// begun reports whether the first generation is there.
+func (c *crew) begun() bool { return c.machine.View().Generation > 0 }
+
+// asks tells that a late worker asks to take part.
+func (c *crew) asks(m *worker, p *collective.Posted) {
+	if m.entered {
+		c.engine.finish(p, arena.Done, "")
+		return
+	}
+	c.enters[m.worker] = p
+	c.machine.Asks(m.worker)
+	c.carryOut()
+}
+
+// sees makes the job elastic with the first call of a step.
+func (c *crew) sees(call *collective.Call) {
+	if (call.More || call.Step) && !c.elastic {
+		c.setElastic()
+	}
+}
+
+func (c *crew) setElastic() {
+	c.elastic = true
+	c.engine.matcher.SetElastic()
+}
+
+// state notes the job's data; every worker must state the same.
+func (c *crew) state(d cursor.Cursor) error {
+	if have := c.data; have == nil {
+		c.data = &d
+		c.setElastic()
+	} else if have.Samples != d.Samples || have.Batch != d.Batch || have.Seed != d.Seed || have.Plain != d.Plain {
+		return &collective.FieldError{Field: "samples", Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the same, this one said %s", describe(*have), describe(d))}
+	}
+	return nil
+}
+
+func describe(d cursor.Cursor) string {
+	return fmt.Sprintf("%d samples, batch %d, seed %d, shuffle %v", d.Samples, d.Batch, d.Seed, !d.Plain)
+}
+
+// stepped ends a step: the members may change now.
+func (c *crew) stepped(calls []*collective.Posted) {
+	c.steps++
+	c.commit(calls)
+	c.waiting = append(c.waiting, calls...)
+	if c.engine.matcher.Quiet() {
+		c.machine.Boundary()
+	}
+	c.carryOut()
+}
+
+// commit moves the job's position in its data past what the contributors have done.
+func (c *crew) commit(calls []*collective.Posted) {
+	if c.data == nil {
+		return
+	}
+	done := make([]bool, c.told.Size())
+	for _, p := range calls {
+		if r, ok := c.told.Rank(p.Worker); ok {
+			done[r] = true
+		}
+	}
+	*c.data = c.data.Commit(len(done), done)
+}
+
+// lost tells that a worker is gone, and finished that it has done its work.
+//
+// The membership hears it first: the step that the loss completes already ends with the news.
+func (c *crew) lost(w topo.Worker, how string) {
+	c.machine.Lost(w, how)
+	c.engine.lose(w, how)
+	c.carryOut()
+}
+
+func (c *crew) finished(w topo.Worker, how string) {
+	c.machine.Finished(w)
+	c.engine.lose(w, how)
+	c.carryOut()
+}
+
+func (c *crew) started(w topo.Worker) {
+	c.machine.Started(w, c.host)
+	c.carryOut()
+}
+
+func (c *crew) resize(n int, who string) error {
+	if !c.elastic {
+		return errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
+	}
+	err := c.machine.Resize(n, who)
+	c.carryOut()
+	return err
+}
+
+func (c *crew) status() Status {
+	s := Status{Generation: uint64(c.told.Generation), Size: c.told.Size(), Want: c.machine.Want(), Steps: c.steps, Elastic: c.elastic, Paused: c.machine.Paused()}
+	for _, m := range c.told.Members {
+		s.Seats = append(s.Seats, int(m.Worker))
+	}
+	return s
+}
+
+// holder finds who has a rank, as the workers know it; false if nobody has.
+func (c *crew) holder(rank int) (topo.Worker, bool) {
+	if rank < 0 {
+		return 0, false
+	}
+	if c.told.Generation == 0 {
+		return topo.Worker(rank), rank < len(c.first)
+	}
+	if rank >= c.told.Size() {
+		return 0, false
+	}
+	return c.told.Members[rank].Worker, true
+}
+
+// carryOut does what the membership has decided, and lets a step end that nothing holds any more.
+func (c *crew) carryOut() {
+	for _, a := range c.machine.Ready() {
+		switch a := a.(type) {
+		case member.Start:
+			c.orders.Start(a.Count, string(a.Because))
+		case member.Stop:
+			if _, member := c.told.Rank(a.Worker); !member {
+				c.orders.Stop(int(a.Worker), string(a.Because))
+			}
+		case member.Activate:
+			c.event("generation", a)
+		case member.Pause:
+			c.event("pause", member.Activate{View: c.machine.View(), Because: a.Because})
+		case member.Resume:
+			c.event("resume", member.Activate{View: c.machine.View(), Because: a.Because})
+		case member.Finish:
+			c.orders.End(a.OK, string(a.Because))
+		}
+	}
+	if c.told.Generation == 0 && c.begun() {
+		c.told = c.machine.View()
+	}
+	if len(c.waiting) > 0 && !c.machine.Paused() {
+		c.endStep()
+	}
+}
+
+func (c *crew) event(what string, a member.Activate) {
+	seats := func(ws []topo.Worker) (list []int) {
+		for _, w := range ws {
+			list = append(list, int(w))
+		}
+		return list
+	}
+	c.orders.Event(Event{What: what, Generation: uint64(a.View.Generation), Size: a.View.Size(), Joined: seats(a.Joined), Lost: seats(a.Lost),
+		Released: seats(a.Released), Step: c.steps, Because: string(a.Because)})
+}
+
+// endStep completes the calls of a step, with the news if there are any.
+func (c *crew) endStep() {
+	status, calls := arena.Done, c.waiting
+	c.waiting = nil
+	if next := c.machine.View(); next.Generation != c.told.Generation && c.engine.matcher.Quiet() {
+		calls = append(calls, c.advance(next)...)
+		status = arena.Changed
+	}
+	c.machine.Step()
+	for _, p := range calls {
+		c.engine.finish(p, status, "")
+	}
+}
+
+// advance makes the data plane and the workers know a generation; it returns the calls of those that enter.
+func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
+	var workers []topo.Worker
+	joined := 0
+	for _, x := range next.Members {
+		workers = append(workers, x.Worker)
+		if _, old := c.told.Rank(x.Worker); !old {
+			joined++
+		}
+	}
+	c.engine.matcher.Advance(workers)
+	for rank, w := range workers {
+		p := c.enters[w]
+		if p != nil {
+			entering = append(entering, p)
+			delete(c.enters, w)
+		}
+		c.tell(w, arena.View{Rank: rank, Size: len(workers), Joined: joined, New: p != nil}, true)
+	}
+	for _, old := range c.told.Members {
+		if _, still := next.Rank(old.Worker); !still {
+			c.tell(old.Worker, arena.View{Rank: 0, Size: 1, Released: true}, false)
+		}
+	}
+	c.told = next
+	return entering
+}
+
+// tell writes a worker's view into its control block.
+func (c *crew) tell(w topo.Worker, v arena.View, entered bool) {
+	m := c.engine.worker(w)
+	if m == nil {
+		return
+	}
+	v.Generation, v.Steps = uint64(c.machine.View().Generation), c.steps
+	var err error
+	if c.data != nil {
+		v.Cursor, err = c.data.AppendBinary(nil)
+	}
+	m.rank, m.entered = topo.Rank(v.Rank), entered
+	if err = errors.Join(err, m.control.SetView(v)); err != nil {
+		c.engine.expel(m, err)
+	}
+}
