@@ -71,7 +71,8 @@ def _row(lines: dict, n: int, top: float) -> list:
     step = next(s for s in (0.5, 1, 2, 5, 10, 20, 50, 100) if fastest / s <= 7 or s == 100)
     ceiling = step * math.ceil(fastest / step)
     bandwidth = Panel(LEFT + WIDTH + GAP_X, top, sizes, 0, ceiling, False)
-    out = latency.frame(f"{n} processes: time", [10.0**e for e in range(round(math.log10(low)), round(math.log10(high)) + 1)], _time)
+    decades = [10.0**e for e in range(round(math.log10(low)), round(math.log10(high)) + 1)]
+    out = latency.frame(f"{n} processes: time", decades, _time)
     out += bandwidth.frame(f"{n} processes: GB/s", [step * i for i in range(round(ceiling / step) + 1)], lambda v: f"{v:g}")
     for (name, by_n), colour in zip(lines.items(), COLOURS):
         if by_n.get(n):
@@ -84,14 +85,16 @@ def svg(lines: dict) -> str:
     """Draws {name: {processes: [(bytes, microseconds), …]}} and returns the SVG document."""
     processes = sorted({n for by_n in lines.values() for n in by_n if by_n[n]})
     width = LEFT + 2 * WIDTH + GAP_X + 30
-    height = TOP + len(processes) * (HEIGHT + GAP_Y)
+    height = TOP + len(processes) * (HEIGHT + GAP_Y) - GAP_Y + 30
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
         "<style>.grid{stroke:#ddd;stroke-width:.6;fill:none}.title{font-weight:bold;font-size:13px}</style>",
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
-    for i, (name, colour) in enumerate(zip(lines, COLOURS)):
-        x = LEFT + i * (width - LEFT) / len(lines)
+    ends = [LEFT]  # of the legend's entries, by the length of their names
+    for name in lines:
+        ends.append(ends[-1] + 46 + 6 * len(name))
+    for x, name, colour in zip(ends, lines, COLOURS):
         out.append(f'<circle cx="{x + 4:.1f}" cy="20" r="4" fill="{colour}"/>' + _text(x + 13, 24, name, "start"))
     for i, n in enumerate(processes):
         out += _row(lines, n, TOP + i * (HEIGHT + GAP_Y))

@@ -136,8 +136,8 @@ def text(document: dict) -> str:
 
 PAGE = """# Benchmarks
 
-float32 all-reduce on one host: shoal, other libraries, and what the memory of the machine allows. This page is written
-by `bench/peers/run.py --write`; `make bench-peers` installs the peers from Debian, builds, and runs it.
+float32 all-reduce on one host: shoal, other libraries, and what the memory of the machine allows. `make bench-peers`
+installs the others from Debian, builds, measures and prints the tables; `bench/peers/run.py --write` wrote this page.
 
 ![Latency and bandwidth against size](benchmarks.svg)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures shoal's float32 all-reduce side by side with other libraries and with the limit of the machine's memory.
 
-usage: bench/peers/install.sh && make build && bench/peers/run.py --write
+usage: bench/peers/install.sh && make build && bench/peers/run.py [--write]
 
 The programs run one after the other, and that a number of times (A B C A B C …), so that a slow minute of the machine
 hits all of them; ratios are taken within a round. Every program follows one method, see docs/benchmarks.md.

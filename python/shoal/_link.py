@@ -88,8 +88,8 @@ class Link:
             except BaseException:
                 self._unread -= 1
                 raise
-            reply, fds = self._receive()
-            self._unread -= 1
+            packet, fds = self._receive()
+        reply = _parse(packet, fds)
         if reply.get("type") == answer:
             return reply, fds
         for fd in fds:
@@ -102,43 +102,24 @@ class Link:
         )
 
     def _drop(self) -> None:
-        _, fds = self._receive()
-        self._unread -= 1
-        for fd in fds:
+        for fd in self._receive()[1]:
             os.close(fd)
 
-    def _receive(self) -> Tuple[Message, List[int]]:
+    def _receive(self) -> Tuple[bytes, List[int]]:
         space = socket.CMSG_SPACE(_MAX_FDS * 4)
         try:
-            packet, ancillary, flags, _ = self.socket.recvmsg(MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+            packet, ancillary, _, _ = self.socket.recvmsg(MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         except OSError:
+            packet, ancillary = b"", []
+        if not packet:
             self.check()
-            raise self.lose() from None
+            raise self.lose()
+        self._unread -= 1
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        if not packet:
-            self.check()
-            raise self.lose()
-        try:
-            reply = json.loads(packet)
-            if not isinstance(reply, dict) or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                raise ValueError("not one whole JSON object")
-        except ValueError as err:
-            for fd in fds:
-                os.close(fd)
-            raise ShoalError(
-                f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not match, or "
-                "SHOAL_SOCKET is the socket of another program"
-            ) from None
-        return reply, list(fds)
-
-    def hung_up(self) -> bool:
-        """Whether the agent has closed its side. Does not block."""
-        poll = select.poll()
-        poll.register(self.socket, POLLRDHUP)
-        return bool(poll.poll(0))
+        return packet, list(fds)
 
     def watch(self) -> None:
         """Start the thread that ends this process after the agent is gone, also while it computes."""
@@ -187,3 +168,18 @@ class Link:
         """In a forked child: close the descriptor without a word (shutdown would hang up for the parent as well)."""
         self.broken = reason
         self.socket.close()
+
+
+def _parse(packet: bytes, fds: List[int]) -> Message:
+    try:
+        reply = json.loads(packet)
+        if not isinstance(reply, dict):
+            raise ValueError("not a JSON object")
+    except ValueError as err:
+        for fd in fds:
+            os.close(fd)
+        raise ShoalError(
+            f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not match, or SHOAL_SOCKET "
+            "is the socket of another program"
+        ) from None
+    return reply

@@ -106,7 +106,7 @@ def _measure_shoal(job: Any, sizes: List[int], dtype: str, foreign: bool) -> Ite
     def slowest(values: List[float]) -> List[float]:
         largest = np.array(values, "float64")
         job.allreduce(largest, op="max")
-        return largest.tolist()
+        return [float(x) for x in largest]
 
     for nbytes in sizes:
         count = nbytes // np.dtype(dtype).itemsize

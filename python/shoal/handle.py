@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Generic, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, List, Optional, Tuple, TypeVar
 
 from ._layout import DONE
 from .errors import MismatchError
@@ -113,19 +113,3 @@ class Finished(Handle[T]):
 
     def done(self) -> bool:
         return True
-
-
-class Mapped(Handle[T]):
-    """A handle whose result is made from another's, when that one is complete."""
-
-    __slots__ = ("_inner", "_make")
-
-    def __init__(self, inner: Handle[Any], make: Callable[[Any], T]) -> None:
-        self._inner = inner
-        self._make = make
-
-    def done(self) -> bool:
-        return self._inner.done()
-
-    def wait(self, timeout: Optional[float] = None) -> T:
-        return self._make(self._inner.wait(timeout))

@@ -1,0 +1,22 @@
+"""Tensors that lie in the arena, which collectives use where they are instead of copying."""
+
+from __future__ import annotations
+
+from typing import Sequence, Union
+
+import torch
+
+import shoal
+
+
+def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor in the arena, with whatever its memory held; `shape` in elements, `dtype` any of torch's.
+
+    Collectives on it copy nothing: the agent works on it in place. It lives as long as the tensor or a view of it does.
+    Raises ArenaError where the job's memory is used up.
+    """
+    shape = torch.Size([shape] if isinstance(shape, int) else shape)
+    if shape.numel() == 0:
+        return torch.empty(shape, dtype=dtype)
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    return torch.frombuffer(shoal.join().buffer(shape.numel() * itemsize), dtype=dtype).view(shape)

@@ -1,0 +1,31 @@
+"""DistributedDataParallel on shoal, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import backend  # noqa: F401  registers the backend
+
+
+def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
+    """Wrap `model` so that every backward pass averages its gradients over the workers of the job.
+
+    The result is torch's own DistributedDataParallel, with one worker too, so `model.module`, `no_sync()`, `join()` and
+    checkpoints look the same at every size. Parameters and buffers start as rank 0's. `options` go to
+    DistributedDataParallel unchanged (bucket_cap_mb in MiB, find_unused_parameters, static_graph, …).
+
+    The default process group is set up with the backend "shoal" if the script has not set one up; one with another
+    backend is used as it is.
+
+    Raises RuntimeError where the ranks' models differ, or where the model has no parameter that takes a gradient.
+    """
+    if not dist.is_initialized():
+        dist.init_process_group("shoal")
+    wrapped = DistributedDataParallel(model, **options)
+    for parameter in model.parameters():
+        parameter.averaged_by_ddp = parameter.requires_grad
+    return wrapped

@@ -1,0 +1,53 @@
+"""torch's future with callbacks that run in the same order on every rank."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional
+
+import torch
+
+from .waiter import Waiter, is_waiter
+
+
+class Future(torch.futures.Future):
+    """The future of a collective. `finish` completes it; the waiter calls that, or whoever is faster.
+
+    torch runs a callback wherever the future happens to become complete: in the thread that completes it or in the one that
+    adds the callback. A callback that calls a collective would then do so at another place in the order of calls on
+    each rank. Here callbacks run on the waiter's thread only.
+    """
+
+    def __init__(self, waiter: Waiter, finish: Callable[["Future"], object]):
+        super().__init__()
+        self._waiter = waiter
+        self._finish: Optional[Callable[[Future], object]] = finish
+        self._once = threading.RLock()
+        waiter.run(self.finish)
+
+    def finish(self) -> None:
+        """Complete the future, unless it is complete."""
+        with self._once:
+            if self._finish is not None:
+                finish, self._finish = self._finish, None
+                finish(self)
+
+    def wait(self) -> Any:
+        """Block until the future is complete; return its value or raise its error."""
+        if is_waiter():
+            self.finish()  # what would is behind this very callback in the queue
+        return super().wait()
+
+    def then(self, callback: Callable[["Future"], Any]) -> "Future":
+        """A future of callback(self), called once this one is complete."""
+
+        def finish(result: Future) -> None:
+            self.finish()
+            try:
+                value = callback(self)
+            except Exception as error:
+                result.set_exception(error)
+            else:
+                result.set_result(value)
+
+        return Future(self._waiter, finish)

@@ -1,0 +1,131 @@
+"""An optimizer that averages gradients itself, for models that DistributedDataParallel does not wrap."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from torch import Tensor
+
+import shoal
+
+from .bucket import Bucket
+
+
+def optimizer(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Make `opt` step with gradients averaged over the workers of the job.
+
+    The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers, GradScaler, closures
+    and checkpoints (`state_dict()` is that of `opt`) work on it. Each step does one fused all-reduce an element type.
+    Parameters become those of rank 0 at once. Parameters of a model wrapped by `shoal.torch.ddp` are averaged there
+    and left alone here; where that is all of them, `opt` itself is returned.
+
+    Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls `average_gradients()`
+    first. A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
+
+    Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
+    """
+    own = [p for group in opt.param_groups for p in group["params"] if not getattr(p, "averaged_by_ddp", False)]
+    return Averaging(opt, own) if own else opt
+
+
+class Averaging(torch.optim.Optimizer):
+    """An optimizer around another: averages gradients, then lets the other step. Made by `optimizer`."""
+
+    # GradScaler then leaves unscaling and the look for infinities to step().
+    _step_supports_amp_scaling = True
+
+    def __init__(self, inner: torch.optim.Optimizer, parameters: List[Tensor]):
+        # Not the base's __init__: groups, state and defaults are those of `inner`, through __getattr__.
+        self.inner = inner
+        job = shoal.join()
+        # A group of its own: the calls made here never mix with the script's.
+        self._job, self._group = job, job.group(list(range(job.size)))
+        self._buckets: List[Bucket] = []
+        self._averaged = False
+        self._manage(parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not there yet while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __repr__(self) -> str:
+        return f"averaged over {self._job.size} workers: {self.inner!r}"
+
+    def step(self, closure: Optional[Callable[[], Tensor]] = None) -> Any:
+        """Average the gradients and take one step of the wrapped optimizer; returns the averaged loss of the closure."""
+        if closure is not None:
+            return self.inner.step(lambda: self._evaluate(closure))
+        # Set by GradScaler. Each rank divides by its own scale before the average, and looks for infinities after it,
+        # so all ranks take the step or none, even where their scales differ.
+        scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
+        if scale is not None:
+            for gradient in self._gradients():
+                gradient.div_(scale)
+        self.average_gradients()
+        self._averaged = False
+        if guarded and not all(torch.isfinite(gradient).all() for gradient in self._gradients()):
+            return None
+        return self.inner.step()
+
+    def average_gradients(self) -> None:
+        """Average the gradients now, in place; the next `step()` does not do it again."""
+        if self._averaged:
+            return
+        for bucket in self._buckets:
+            bucket.pack([p.grad for p in bucket.parameters])
+        with self._job.grouped():
+            calls = [self._group.allreduce_async(b.buffer, op="mean", out=b.buffer) for b in self._buckets]
+        for call in calls:
+            call.wait()
+        for bucket in self._buckets:
+            for parameter, average in zip(bucket.parameters, bucket.unpack()):
+                if average is not None and parameter.grad is not None:
+                    parameter.grad.copy_(average)
+                elif average is not None:
+                    parameter.grad = average.clone()
+        self._averaged = True
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As torch's."""
+        self._averaged = False
+        self.inner.zero_grad(*args, **kwargs)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The wrapped optimizer's."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Load the wrapped optimizer's state, as saved with or without this wrapper."""
+        self.inner.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Add a group, on every rank; its parameters become those of rank 0."""
+        self.inner.add_param_group(param_group)
+        self._manage(self.inner.param_groups[-1]["params"])
+
+    def _manage(self, parameters: List[Tensor]) -> None:
+        by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
+        for parameter in parameters:
+            by_type[parameter.dtype].append(parameter)
+        buckets = [Bucket(members) for members in by_type.values()]
+        for bucket in buckets:
+            bucket.pack([p.detach() for p in bucket.parameters])
+            self._group.broadcast(bucket.buffer, root=0)
+            for parameter, value in zip(bucket.parameters, bucket.parts):
+                parameter.detach().copy_(value)
+        self._buckets += buckets
+
+    def _gradients(self) -> List[Tensor]:
+        return [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
+
+    def _evaluate(self, closure: Callable[[], Tensor]) -> Tensor:
+        with torch.enable_grad():
+            loss = closure()
+        self._averaged = False
+        self.average_gradients()
+        self._averaged = False
+        # Optimizers that look at the loss (LBFGS) must see the same one on every rank, or they part ways.
+        return self._group.allreduce(torch.as_tensor(loss).detach().clone(), op="mean")

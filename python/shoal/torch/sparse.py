@@ -1,0 +1,34 @@
+"""The sum of sparse tensors, which DistributedDataParallel needs for embeddings with sparse gradients."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .wire import moved
+from .work import Work
+
+
+def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
+    """Sum a sparse COO tensor over the ranks of a ProcessGroup, in place: gather all entries and add them up here.
+
+    How many entries the others have is asked first, and waited for; the entries themselves are a part of `work`.
+    """
+    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        raise RuntimeError("shoal: sparse tensors can only be summed or averaged: call to_dense() for other reductions")
+    own = tensor.detach().coalesce()
+    counts = torch.empty(group.size(), dtype=torch.int64)
+    group.allgather_into_tensor_coalesced([counts], [torch.tensor([own._nnz()])]).wait()
+    total = int(counts.sum())
+    indices = torch.empty((total, own.sparse_dim()), dtype=torch.int64)
+    values = torch.empty((total, *own.values().shape[1:]), dtype=own.dtype)
+    group.call(work, "all_gather", moved(own.indices().t()), moved(indices))
+    group.call(work, "all_gather", moved(own.values()), moved(values))
+
+    def land() -> None:
+        total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+        with torch.no_grad():  # detach() would not do: the copy of a sparse tensor replaces its parts
+            tensor.copy_(total / group.size() if op == dist.ReduceOp.AVG else total)
+
+    work.after(land)

@@ -1,0 +1,68 @@
+"""The thread of a process group that does what nobody waits for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from typing import Any, Callable, Dict, Optional
+
+# Works that nobody waited for are held up to this number; torch has a handful under way at any time.
+_HELD = 256
+
+
+class Waiter:
+    """Finishes works whose future was taken and runs the callbacks of those futures, one after the other.
+
+    They run in the order in which the script asked for them, never in the order of completion. So every rank runs them in
+    the same order, and callbacks may call collectives themselves, as PowerSGD's do.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: Optional[_Thread] = None
+        self._starting = threading.Lock()
+        self._held: Dict[int, Any] = {}
+        weakref.finalize(self, self._queue.put, None)
+
+    def run(self, task: Callable[[], object]) -> None:
+        """Call `task` on the thread, after what was asked for before; at once where the caller is on the thread itself."""
+        if threading.current_thread() is self._thread:
+            task()
+            return
+        with self._starting:
+            if self._thread is None:
+                self._thread = _Thread(self._queue)
+                self._thread.start()
+        self._queue.put(task)
+
+    def hold(self, work: Any) -> None:
+        """Keep `work` alive until somebody waits for it or takes its future.
+
+        In torch 1.13 C++ code that holds a Work does not hold its Python half, without which wait() would never return.
+        """
+        self._held[id(work)] = work
+        if len(self._held) > _HELD:
+            self._held.pop(next(iter(self._held)), None)
+
+    def release(self, work: Any) -> None:
+        """`work` was waited for, or its future keeps what matters."""
+        self._held.pop(id(work), None)
+
+
+def is_waiter() -> bool:
+    """Whether this code runs on the thread of a Waiter, that is, in a future's callback."""
+    return isinstance(threading.current_thread(), _Thread)
+
+
+class _Thread(threading.Thread):
+    # Knows the queue, not the Waiter, which it would otherwise keep alive.
+
+    def __init__(self, tasks: queue.SimpleQueue):
+        super().__init__(name="shoal-waiter", daemon=True)
+        self._tasks = tasks
+
+    def run(self) -> None:
+        for task in iter(self._tasks.get, None):
+            task()
+            del task

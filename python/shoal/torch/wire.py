@@ -1,0 +1,89 @@
+"""How a torch tensor looks to the agent, which knows seven element types and dense memory only.
+
+A `Wire` is a dense tensor of one of the seven types. It shares memory with the tensor it stands for wherever that is
+possible; where it is not (strides, 8- and 16-bit integers in a sum), `back` copies the result home.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_NATIVE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
+_WIDENED = (torch.int8, torch.int16)
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "mean",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+
+
+class Wire(NamedTuple):
+    """One tensor on its way."""
+
+    data: Tensor  # dense, of a native type
+    back: Optional[Callable[[], object]] = None  # copies the result home; None where the memory is shared
+
+
+def moved(tensor: Tensor) -> Wire:
+    """`tensor` for a call that only moves elements: any type, types that the agent does not know as bytes."""
+    home = _dense_cpu(tensor)
+    dense = home.resolve_conj().resolve_neg().contiguous()
+    back = None if dense.data_ptr() == home.data_ptr() else lambda: home.copy_(dense)
+    if dense.is_complex():
+        data = torch.view_as_real(dense)
+    elif dense.dtype not in _NATIVE:
+        data = dense.reshape(-1).view(torch.uint8)
+    else:
+        data = dense
+    return Wire(data, back)
+
+
+def reduced(tensor: Tensor, op) -> Tuple[Wire, str]:
+    """`tensor` for a call that reduces it by torch's `op`; also the agent's name of the reduction.
+
+    A bool is a byte of 0 or 1, so its sum (or) is a maximum and its product (and) a minimum. Small integers are
+    widened to 32 bits and narrowed again, which wraps around as torch's own arithmetic does.
+    """
+    name = _OPS.get(op)
+    if name is None:
+        raise RuntimeError(f"shoal: the reduction {op} is not supported here: use one of SUM, AVG, PRODUCT, MIN, MAX")
+    if tensor.dtype == torch.bool and name != "mean":
+        return moved(tensor), {"sum": "max", "prod": "min"}.get(name, name)
+    if tensor.dtype in _WIDENED:
+        home = _dense_cpu(tensor)
+        wide = home.to(torch.int32).contiguous()
+        return Wire(wide, lambda: home.copy_(wide)), name
+    if tensor.dtype in _NATIVE or (tensor.is_complex() and name in ("sum", "mean")):
+        return moved(tensor), name
+    raise RuntimeError(f"shoal: {name} of {tensor.dtype} tensors is not supported: reduce them as a number type")
+
+
+def end_to_end(wires: Sequence[Wire], fill: bool) -> Wire:
+    """Several tensors as one, each behind the other; with `fill` their contents too, else room for a result."""
+    sizes = [wire.data.numel() for wire in wires]
+    if fill:
+        data = torch.cat([wire.data.reshape(-1) for wire in wires])
+    else:
+        data = torch.empty(sum(sizes), dtype=wires[0].data.dtype)
+
+    def back() -> None:
+        for wire, part in zip(wires, data.split(sizes)):
+            wire.data.copy_(part.view_as(wire.data))
+            if wire.back is not None:
+                wire.back()
+
+    return Wire(data, back)
+
+
+def _dense_cpu(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise RuntimeError(
+            f"shoal: a {tensor.layout} tensor on {tensor.device} cannot take part in this call: pass a dense tensor on the CPU"
+        )
+    return tensor.detach()

@@ -1,0 +1,124 @@
+"""One call under way, as torch sees it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any, Callable, List, Optional
+
+import torch
+from torch._C._distributed_c10d import Work as _Work
+
+from .future import Future
+from .waiter import Waiter
+
+_NOT_GIVEN = timedelta(0)
+
+
+class Work(_Work):
+    """A collective or a point-to-point call under way: `wait()` for it, or take its `get_future()`.
+
+    Nothing runs in the background until the future is taken: `wait()` itself finishes the call in the thread that waits.
+    What the agent answers to a wrong call (a RuntimeError that names both calls on both ranks) is raised by `wait()`
+    and by the future.
+    """
+
+    def __init__(self, waiter: Waiter, result: List[torch.Tensor], timeout: timedelta):
+        super().__init__()
+        self._waiter = waiter
+        self._result = result
+        self._timeout = timeout
+        self._kind = ""
+        self._handles: List[Any] = []
+        self._landings: List[Callable[[], object]] = []
+        self._settling = threading.Lock()
+        self._settled = False
+        self._error: Optional[Exception] = None
+        self._future: Optional[torch.futures.Future] = None
+        waiter.hold(self)
+
+    def add(self, kind: str, handle: Any) -> None:
+        """Make a call of this kind, by its shoal.Handle, a part of this work."""
+        self._kind = kind
+        self._handles.append(handle)
+
+    def after(self, land: Callable[[], object]) -> None:
+        """Run `land` once all handles are done: it brings the result to where the caller wants it."""
+        self._landings.append(land)
+
+    def wait(self, timeout: timedelta = _NOT_GIVEN) -> bool:
+        """Block until the call is done and its results lie in the tensors.
+
+        `timeout` defaults to that of the process group. Raises RuntimeError with what the agent answers, or at the timeout.
+        """
+        self._waiter.release(self)
+        self._settle(timeout or self._timeout)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """The same as wait(): there is no device stream to order with."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether wait() would return, or raise, at once."""
+        if not self._settled and all(handle.done() for handle in self._handles):
+            self._settle(self._timeout)
+        return self._settled
+
+    def is_success(self) -> bool:
+        """Whether the call is done and had no error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Optional[Exception]:
+        """The error of a finished call, or None."""
+        return self._error
+
+    def result(self) -> List[torch.Tensor]:
+        """The tensors that hold the result once the call is done."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of `result()`, which the waiter of the process group completes."""
+        if self._future is None:
+            self._future = Future(self._waiter, self._fulfil)
+        self._waiter.release(self)
+        return self._future
+
+    def _settle(self, timeout: timedelta) -> None:
+        """Wait for the handles and land the results; keep the error for whoever asks."""
+        with self._settling:
+            if self._settled:
+                return
+            try:
+                for handle in self._handles:
+                    handle.wait(timeout.total_seconds())
+                for land in self._landings:
+                    land()
+            except TimeoutError as error:
+                seconds = timeout.total_seconds()
+                self._error = RuntimeError(f"shoal: {self._kind} reached its timeout of {seconds:g} s: {error}")
+            except Exception as error:
+                self._error = error
+            self._settled = True
+            self._handles, self._landings = [], []
+
+    def _fulfil(self, future: torch.futures.Future) -> None:
+        self._settle(self._timeout)
+        if self._error is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self._error)
+
+
+class Transfer(Work):
+    """A send or a receive. These finish in any order, so each one's future is completed by a thread of its own."""
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of `result()`."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            threading.Thread(target=self._fulfil, args=(self._future,), name="shoal-transfer", daemon=True).start()
+        self._waiter.release(self)
+        return self._future

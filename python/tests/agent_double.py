@@ -1,0 +1,210 @@
+"""An agent made of Python, in the process of the test: slow, simple, and open to inspection and to faults.
+
+It serves the protocol of docs/formats/arena.md and does all_reduce (sum), all_gather, broadcast and barrier. It always says
+that it is parked, so every publication rings its bell.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import threading
+
+import numpy
+
+from shoal import _layout
+from shoal._worker import Worker
+from shoal.job import Job
+
+DTYPES = {1: "f8", 2: "f4", 3: "f2", 5: "i8", 6: "i4", 7: "u1"}
+libc = ctypes.CDLL(None)
+
+
+class Session:
+    """One rank as the double sees it."""
+
+    def __init__(self, rank, slots):
+        size = _layout.HEADER_BYTES + slots * 1024
+        self.fd = os.memfd_create("control")
+        os.ftruncate(self.fd, size)
+        self.block = mmap.mmap(self.fd, size)
+        self.bell = libc.eventfd(0, 0)
+        self.segments = {}
+        self.freed = []
+        self.taken = 0
+        self.waiting = []
+        self.left = False
+        _layout.HEADER.pack_into(self.block, 0, _layout.MAGIC, _layout.PROTOCOL, slots, 1024, rank)
+        struct.pack_into("<I", self.block, 128, 1)
+
+    def view(self, segment, offset, count, dtype):
+        """The elements of a descriptor as a NumPy array."""
+        if not count:
+            return numpy.empty(0, dtype)
+        return numpy.frombuffer(self.segments[segment], dtype, count, offset)
+
+
+class AgentDouble:
+    """A context manager. Attributes: calls (descriptors as dicts, in order), rings (bell rings), sessions (by rank).
+
+    Clear `going` and calls stay incomplete until it is set. `answer`, when set, is called with each request and may return
+    bytes to send instead of the true answer, or b"" to hang up.
+    """
+
+    def __init__(self, size=1, slots=8, spin_us=0):
+        self.size, self.slots, self.spin_us = size, slots, spin_us
+        self.sessions, self.calls, self.requests, self.rings = {}, [], [], 0
+        self.answer = None
+        self.error = None  # the next call fails with this text
+        self.going = threading.Event()
+        self.going.set()
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self._folder.name, "agent")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._bell = libc.eventfd(0, 0)
+        self._connections, self._jobs = [], []
+        self._over = False
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        self._engine = threading.Thread(target=self._run, daemon=True)
+        self._engine.start()
+        return self
+
+    def __exit__(self, *_):
+        for job in self._jobs:
+            job.leave()
+        self.hang_up()
+        self.going.set()
+        self._over = True
+        os.write(self._bell, struct.pack("<Q", 1))
+        self._engine.join()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._folder.cleanup()
+
+    def join(self, rank=0):
+        """A Job connected here, without the watcher that would end the test's process."""
+        job = Job(Worker(self.path, "double", rank, "token"))
+        self._jobs.append(job)
+        return job
+
+    def requests_until(self, kind):
+        """Wait until a request of this kind was read."""
+        while not any(r["type"] == kind for r in list(self.requests)):
+            os.sched_yield()
+
+    def hang_up(self):
+        """Close every control socket, as a killed agent does."""
+        for connection in self._connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        rank = None
+        with connection:
+            while True:
+                try:
+                    packet = connection.recv(65536)
+                except OSError:
+                    return
+                if not packet:
+                    return
+                request = json.loads(packet)
+                self.requests.append(request)
+                rank = request.get("rank", rank)
+                if self.answer is not None and (instead := self.answer(request)) is not None:
+                    if not instead:
+                        return
+                    connection.send(instead)
+                    continue
+                if request["type"] == "leave":
+                    self.sessions[rank].left = True
+                    return
+                reply, fds = self._reply(rank, request)
+                if reply:
+                    packet = json.dumps(reply).encode()
+                    connection.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else [])
+
+    def _reply(self, rank, request):
+        kind = request["type"]
+        if kind == "join":
+            session = self.sessions[rank] = Session(rank, self.slots)
+            reply = {"type": "joined", "job": "double", "host": "here", "rank": rank, "size": self.size, "generation": 1}
+            reply.update(slots=self.slots, slot_bytes=1024, spin_us=self.spin_us)
+            return reply, [session.fd, self._bell, session.bell]
+        session = self.sessions[rank]
+        if kind == "segment":
+            number = len(session.segments) + len(session.freed) + 1
+            fd = os.memfd_create("segment")
+            os.ftruncate(fd, request["bytes"])
+            session.segments[number] = mmap.mmap(fd, request["bytes"])
+            return {"type": "segment", "id": number, "bytes": request["bytes"]}, [fd]
+        if kind == "free":
+            session.freed.append(request["id"])
+            del session.segments[request["id"]]
+            return {"type": "freed", "id": request["id"]}, []
+        return None, []
+
+    def _run(self):
+        while True:
+            self.rings += struct.unpack("<Q", os.read(self._bell, 8))[0]
+            self.going.wait()
+            if self._over:
+                return
+            for rank, session in sorted(self.sessions.items()):
+                (tail,) = struct.unpack_from("<Q", session.block, 64)
+                while session.taken < tail:
+                    call = self._take(session, session.taken)
+                    session.taken += 1
+                    session.waiting.append(call)
+                    self.calls.append({**call, "rank": rank})
+            while len(self.sessions) == self.size and all(s.waiting for s in self.sessions.values()):
+                self._execute([(s, s.waiting.pop(0)) for _, s in sorted(self.sessions.items())])
+
+    def _take(self, session, number):
+        at = _layout.HEADER_BYTES + number % self.slots * 1024
+        names = "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out n_out seg_counts n_counts off_counts"
+        values = _layout.DESCRIPTOR.unpack_from(session.block, at)
+        call = dict(zip(names.split(), values), at=at, shape=struct.unpack_from("<8Q", values[-1])[: values[4]])
+        assert call["ticket"] == number + 1, f"slot of call {number} carries ticket {call['ticket']}"
+        assert session.block[at + 152 : at + 192] == bytes(40)
+        return call
+
+    def _execute(self, calls):
+        error, self.error = self.error, None
+        if error is None:
+            dtype = DTYPES[calls[0][1]["dtype"]]
+            inputs = [s.view(c["seg_in"], c["off_in"], c["n_in"], dtype) for s, c in calls]
+            outputs = [s.view(c["seg_out"], c["off_out"], c["n_out"], dtype) for s, c in calls]
+            kind = calls[0][1]["kind"]
+            if kind == _layout.KINDS["all_reduce"]:
+                result = sum(inputs)
+            elif kind == _layout.KINDS["broadcast"]:
+                result = inputs[calls[0][1]["peer"]]
+            else:
+                result = numpy.concatenate(inputs)
+            for out in outputs:
+                out[:] = result[: len(out)]
+        for session, call in calls:
+            text = (error or "").encode()[: 1024 - 204]
+            struct.pack_into(f"<I{len(text)}s", session.block, call["at"] + 200, len(text), text)
+            struct.pack_into("<Q", session.block, call["at"] + 192, call["ticket"] << 8 | (2 if error else 1))
+            if struct.unpack_from("<I", session.block, 192)[0]:
+                os.write(session.bell, struct.pack("<Q", 1))

@@ -1,0 +1,55 @@
+"""What the Python tests share: the package on the path, and the binary, built when it is not there."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+# A test process is nobody's worker, even under `shoal run`.
+for name in [n for n in os.environ if n.startswith("SHOAL_")]:
+    del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def binary():
+    """The path of bin/shoal."""
+    path = ROOT / "bin" / "shoal"
+    if not path.exists():
+        subprocess.run(["make", "build"], cwd=ROOT, check=True)
+    return path
+
+
+@pytest.fixture
+def agent():
+    """An agent for one rank, made of Python (see agent_double)."""
+    from agent_double import AgentDouble
+
+    with AgentDouble() as double:
+        yield double
+
+
+@pytest.fixture(scope="session")
+def launch(binary, tmp_path_factory):
+    """Returns launch(n, script or source, *arguments): runs it on n ranks, expects exit code 0, returns what they printed."""
+
+    def run(n, program, *arguments, code=0, env=None):
+        process = start(n, program, *arguments, env=env)
+        output, _ = process.communicate(timeout=120)  # reached only by a hang
+        assert process.returncode == code, f"exit code {process.returncode}, want {code}\n{output[-6000:]}"
+        return output
+
+    def start(n, program, *arguments, env=None):
+        if not isinstance(program, pathlib.Path):
+            path = tmp_path_factory.mktemp("program") / "worker.py"
+            path.write_text(program)
+            program = path
+        command = [str(binary), "run", "-n", str(n), "--", sys.executable, str(program), *map(str, arguments)]
+        full = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", **(env or {})}
+        return subprocess.Popen(command, env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    run.start = start
+    return run

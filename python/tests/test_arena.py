@@ -1,0 +1,143 @@
+"""Arena arrays: where they lie, when they are freed, and what stands in for foreign memory."""
+
+import gc
+
+import numpy
+import pytest
+
+import shoal
+from shoal._arena import POOL_BYTES
+
+
+def test_arrays_are_aligned_and_apart(agent):
+    job = agent.join()
+    arrays = [job.zeros(n, dtype) for n in (0, 1, 15, 16, 17, 1000) for dtype in ("uint8", "float32", "float64", ">i2")]
+    for i, x in enumerate(arrays):
+        assert x.ctypes.data % 64 == 0 and x.flags.c_contiguous and x.flags.writeable
+        x.fill(i)
+    assert all((x == i).all() for i, x in enumerate(arrays))
+    assert len(agent.sessions[0].segments) == 1
+
+
+def test_memory_comes_back_when_the_last_view_dies(agent):
+    job = agent.join()
+    x = job.empty(1000)
+    address = x.ctypes.data
+    view = memoryview(x[10:20].reshape(2, 5)[1:])
+    del x
+    y = job.empty(1000)
+    assert y.ctypes.data != address, "a view still needs it"
+    del view, y
+    gc.collect()
+    assert job.empty(1000).ctypes.data == address
+
+
+def test_the_pool_grows_in_steps_and_is_reused(agent):
+    job = agent.join()
+    arrays = [job.empty(1 << 20, "uint8") for _ in range(40)]
+    sizes = [len(s) for s in agent.sessions[0].segments.values()]
+    assert sizes == [POOL_BYTES] * 3
+    for _ in range(3):
+        del arrays
+        arrays = [job.empty(1 << 20, "uint8") for _ in range(48)]
+    assert len(agent.sessions[0].segments) == 3 and not agent.sessions[0].freed
+
+
+def test_a_big_array_has_a_segment_of_its_own_and_gives_it_back(agent):
+    job = agent.join()
+    small, big = job.zeros(10), job.zeros(POOL_BYTES + 1, "uint8")
+    assert [len(s) for s in agent.sessions[0].segments.values()] == [POOL_BYTES, POOL_BYTES + 4096]
+    job.broadcast(big)
+    assert agent.calls[-1]["seg_in"] == 2 and agent.calls[-1]["n_in"] == POOL_BYTES + 1
+    del big
+    more = job.zeros(10)
+    assert agent.sessions[0].freed == [2]
+    for x in (small, more):
+        assert job.allreduce(x) is x and agent.calls[-1]["seg_in"] == 1
+
+
+def test_an_array_of_a_call_under_way_is_kept(agent):
+    job = agent.join()
+    agent.going.clear()
+    x = job.zeros(1000)
+    address = x.ctypes.data
+    handle = job.allreduce_async(x)
+    del x, handle
+    assert job.empty(1000).ctypes.data != address
+    agent.going.set()
+    job.barrier()
+    job._port.calls.settle()
+    assert job.empty(1000).ctypes.data == address
+
+
+def test_views_are_found_in_the_arena(agent):
+    job = agent.join()
+    x = job.zeros((4, 100), "float64")
+    job.allreduce(x)
+    job.allreduce(x[2])
+    job.allreduce(x.view("int64")[1:3])
+    whole, row, part = agent.calls
+    assert row["off_in"] == whole["off_in"] + 1600 and row["seg_in"] == 1 and row["n_in"] == 100
+    assert part["off_in"] == whole["off_in"] + 800 and part["dtype"] == 5 and part["shape"] == (2, 100)
+    x.shape = (400,)  # in place: a remembered description must not survive it
+    job.allreduce(x)
+    assert agent.calls[-1]["shape"] == (400,)
+    x.dtype = "int64"
+    job.allreduce(x)
+    assert agent.calls[-1]["dtype"] == 5
+
+
+def test_what_the_agent_cannot_address_goes_through_a_stand_in(agent):
+    job = agent.join()
+    raw = job.zeros(100, "uint8")
+    odd = raw[1:41].view("float32")
+    odd[:] = 5
+    assert job.allreduce(odd) is odd and (odd == 5).all()
+    assert agent.calls[-1]["off_in"] % 64 == 0
+    strided = job.zeros((4, 6))
+    strided[:, ::2] = 3
+    job.allgather(strided[:, ::2])
+    assert agent.calls[-1]["shape"] == (4, 3) and agent.calls[-1]["off_in"] % 64 == 0
+
+
+@pytest.mark.parametrize("kind", ["numpy", "strided", "bytearray", "torch"])
+def test_foreign_memory_costs_no_new_memory_in_steady_state(agent, kind):
+    job = agent.join()
+    if kind == "torch":
+        x = pytest.importorskip("torch").ones(1000)
+    else:
+        x = {"numpy": numpy.ones(1000), "strided": numpy.ones((1000, 2))[:, 1], "bytearray": bytearray(b"\1" * 1000)}[kind]
+    for _ in range(20):
+        assert job.allreduce(x) is x and sum(x) == 1000
+    places = {(c["seg_in"], c["off_in"]) for c in agent.calls}
+    assert len(places) == 1 and len(agent.sessions[0].segments) == 1
+    handles = [job.allreduce_async(numpy.ones(1000)) for _ in range(3)]
+    for handle in handles:
+        handle.wait()
+    assert len({c["off_in"] for c in agent.calls[-3:]}) == 3, "calls under way do not share a stand-in"
+
+
+def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
+    job = agent.join()
+    for _ in range(3 * agent.slots):
+        job.allreduce_async(numpy.ones(1000))
+        job.barrier()
+    assert len({c["off_in"] for c in agent.calls if c["kind"] == 1}) <= agent.slots + 1
+
+
+def test_no_memory(agent):
+    job = agent.join()
+    agent.answer = lambda request: b'{"type":"error","error":"arena: 1 TiB asked for, 8 GiB free: use fewer workers"}'
+    with pytest.raises(shoal.ArenaError, match="use fewer workers"):
+        job.empty(1 << 40, "uint8")
+
+
+def test_arrays_stay_readable_after_leaving(agent):
+    job = agent.join()
+    x = job.zeros(5) + 0
+    y = job.zeros(5)
+    y[:] = 3
+    job.leave()
+    assert (y == 3).all() and (x == 0).all()
+    del y
+    gc.collect()

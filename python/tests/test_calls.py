@@ -1,0 +1,201 @@
+"""Slots, tails, bells, waiting and sleeping: the protocol of a call, seen from an agent's side."""
+
+import os
+import threading
+
+import numpy
+import pytest
+
+import shoal
+from agent_double import AgentDouble
+
+DONE_SOON = 30  # seconds; reached only by a hang
+
+
+def test_a_descriptor(agent):
+    job = agent.join()
+    x = job.zeros((3, 4), "float64")
+    job.allreduce(x, "mean", weight=2.5)
+    (call,) = agent.calls
+    assert (call["kind"], call["dtype"], call["op"], call["ndim"], call["shape"]) == (1, 1, 2, 2, (3, 4))
+    assert (call["group"], call["peer"], call["tag"], call["weight"]) == (0, 0, 0, 2.5)
+    assert (call["n_in"], call["n_out"]) == (12, 12) and call["seg_in"] == call["seg_out"] == 1
+    assert call["off_in"] == call["off_out"] and call["off_in"] % 64 == 0
+    assert (call["seg_counts"], call["n_counts"], call["off_counts"]) == (0, 0, 0)
+
+
+def test_a_call_without_elements_names_no_memory(agent):
+    job = agent.join()
+    for x in (job.empty((0, 3)), numpy.empty((0, 3), "float32")):
+        assert job.allreduce(x) is x
+    for call in agent.calls:
+        assert (call["seg_in"], call["seg_out"], call["n_in"], call["shape"]) == (0, 0, 0, (0, 3))
+
+
+def test_the_ring_of_slots_turns(agent):
+    job = agent.join()
+    x = job.zeros(1)
+    for _ in range(5 * agent.slots + 3):
+        job.allreduce(x)
+    assert [c["ticket"] for c in agent.calls] == list(range(1, 5 * agent.slots + 4))
+
+
+def test_more_calls_under_way_than_slots(agent):
+    job = agent.join()
+    arrays = [job.zeros(1) + i for i in range(3 * agent.slots)]
+    handles = [job.allreduce_async(x) for x in arrays]
+    assert [h.wait() is x for h, x in zip(handles, arrays)] == [True] * len(arrays)
+    assert len(agent.calls) == len(arrays)
+
+
+def test_grouped_calls_ring_once(agent):
+    job = agent.join()
+    job.barrier()
+    before = agent.rings
+    x = job.zeros(4)
+    with job.grouped():
+        handles = [job.allreduce_async(x), job.broadcast_async(x), job.barrier_async()]
+        assert agent.rings == before and not any(h.done() for h in handles)
+        with job.grouped():
+            handles.append(job.barrier_async())
+        assert len(agent.calls) == 1, "an inner block ends, the outer one goes on"
+    for h in handles:
+        h.wait()
+    assert agent.rings == before + 1 and len(agent.calls) == 5
+
+
+def test_waiting_inside_a_group_submits_what_there_is(agent):
+    job = agent.join()
+    with job.grouped():
+        job.allreduce(job.zeros(4))
+        late = job.barrier_async()
+    late.wait()
+
+
+def test_more_grouped_calls_than_slots(agent):
+    job = agent.join()
+    x = job.zeros(1)
+    with job.grouped():
+        handles = [job.allreduce_async(x) for _ in range(2 * agent.slots + 1)]
+    for h in handles:
+        h.wait()
+
+
+def test_done_never_blocks(agent):
+    job = agent.join()
+    agent.going.clear()
+    handle = job.barrier_async()
+    assert not handle.done()
+    agent.going.set()
+    handle.wait()
+    assert handle.done()
+
+
+@pytest.mark.parametrize("spin_us", [0, 200])
+def test_a_failed_call_raises_the_agents_reason_every_time(spin_us):
+    with AgentDouble(spin_us=spin_us) as agent:
+        job = agent.join()
+        agent.error = "the ranks disagree: ümlaut " + "x" * 2000
+        handle = job.allreduce_async(numpy.ones(3))
+        for _ in range(2):
+            with pytest.raises(shoal.MismatchError, match="^the ranks disagree: ümlaut x{700}"):
+                handle.wait()
+        assert handle.done()
+        assert (job.allreduce(numpy.ones(3)) == 1).all(), "the next call is not touched"
+
+
+def test_a_failed_call_leaves_foreign_memory_alone(agent):
+    job = agent.join()
+    agent.error = "no"
+    x, out = numpy.ones(3), numpy.full(3, 7.0)
+    with pytest.raises(shoal.MismatchError):
+        job.allreduce(x, out=out)
+    assert (out == 7).all()
+
+
+def test_an_error_outlives_its_slot(agent):
+    job = agent.join()
+    agent.error = "this one"
+    handle = job.barrier_async()
+    for _ in range(2 * agent.slots):
+        job.barrier()
+    with pytest.raises(shoal.MismatchError, match="this one"):
+        handle.wait()
+
+
+def test_many_threads_submit_and_wait():
+    with AgentDouble(slots=8) as agent:
+        job = agent.join()
+        wrong = []
+
+        def work(number):
+            x = numpy.full(10, number, "float64") if number % 2 else job.zeros(10, "float64") + number
+            for _ in range(50):
+                handles = [job.allreduce_async(x), job.barrier_async()]
+                if handles[0].wait() is not x or handles[1].wait() is not None or (x != number).any():
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(DONE_SOON)
+        assert not any(t.is_alive() for t in threads) and not wrong
+        assert sorted(c["ticket"] for c in agent.calls) == list(range(1, 601))
+
+
+def test_several_threads_wait_for_one_handle(agent):
+    job = agent.join()
+    agent.going.clear()
+    x = numpy.ones(5)
+    handle = job.allreduce_async(x)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(handle.wait())) for _ in range(4)]
+    for t in threads:
+        t.start()
+    agent.going.set()
+    for t in threads:
+        t.join(DONE_SOON)
+    assert len(results) == 4 and all(r is x for r in results)
+
+
+def test_an_agent_that_vanishes_wakes_every_waiter(agent):
+    job = agent.join()
+    agent.going.clear()
+    handle = job.barrier_async()
+    errors = []
+
+    def work():
+        try:
+            handle.wait()
+        except shoal.LostError as err:
+            errors.append(err)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    agent.hang_up()
+    for t in threads:
+        t.join(DONE_SOON)
+    assert len(errors) == 3
+    for call in (job.barrier, lambda: job.empty(3), lambda: job.report(a=1), lambda: job.group([0]), handle.done):
+        with pytest.raises(shoal.LostError, match="the agent of job double is gone"):
+            call()
+
+
+def test_what_was_complete_before_the_agent_vanished_counts(agent):
+    job = agent.join()
+    handle = job.allreduce_async(numpy.ones(3))
+    while not handle.done():
+        os.sched_yield()
+    agent.hang_up()
+    assert (handle.wait() == 1).all()
+
+
+def test_two_ranks():
+    with AgentDouble(size=2) as agent:
+        jobs = [agent.join(0), agent.join(1)]
+        arrays = [numpy.full(4, 1.0), jobs[1].zeros(4, "float64") + 2]
+        handles = [job.allreduce_async(x) for job, x in zip(jobs, arrays)]
+        for h in handles:
+            assert (h.wait() == 3).all()

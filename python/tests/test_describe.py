@@ -1,0 +1,122 @@
+"""What counts as an array, what it is taken for, and what the errors advise."""
+
+from array import array
+
+import numpy
+import pytest
+
+from shoal._tensor import describe
+
+
+@pytest.mark.parametrize("name", ["float64", "float32", "float16", "int64", "int32", "uint8", "bool"])
+def test_numpy(name):
+    x = numpy.ones((3, 4), name)
+    t = describe(x)
+    assert (t.dtype.name, t.shape, t.count, t.nbytes, t.address) == (name, (3, 4), 12, x.nbytes, x.ctypes.data)
+    assert t.contiguous and t.writable
+
+
+@pytest.mark.parametrize("code, name", [("d", "float64"), ("f", "float32"), ("q", "int64"), ("l", "int64"), ("i", "int32"), ("B", "uint8")])
+def test_array_and_memoryview(code, name):
+    x = array(code, [1, 2, 3])
+    for y in (x, memoryview(x)):
+        t = describe(y)
+        assert (t.dtype.name, t.shape, t.address) == (name, (3,), x.buffer_info()[0])
+
+
+def test_bytes_are_an_input_only():
+    t = describe(b"abc")
+    assert t.dtype.name == "uint8" and not t.writable
+    target = bytearray(3)
+    t.copy_to(describe(target).address)
+    assert target == b"abc"
+
+
+def test_torch():
+    torch = pytest.importorskip("torch")
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"):
+        x = torch.ones((2, 3), dtype=getattr(torch, name))
+        t = describe(x)
+        assert (t.dtype.name, t.shape, t.address) == (name, (2, 3), x.data_ptr())
+    assert not describe(torch.ones((2, 3)).t()).contiguous
+    for wrong in (torch.ones(2, device="meta"), torch.ones(2, 2).to_sparse()):
+        with pytest.raises(TypeError, match="CPU tensor"):
+            describe(wrong)
+
+
+class OnlyDlpack:
+    """An array of another library."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+def test_dlpack():
+    x = numpy.arange(5.0)
+    assert describe(OnlyDlpack(x)).address == x.ctypes.data
+
+
+def test_another_name_for_the_elements():
+    x = numpy.zeros(6, "int16")
+    t = describe(x, "bf16")
+    assert (t.dtype.name, t.shape, t.address) == ("bfloat16", (6,), x.ctypes.data)
+    t = describe(x, "f32")
+    assert (t.dtype.name, t.shape) == ("float32", (3,))
+    with pytest.raises(TypeError, match="multiple of 8"):
+        describe(x, "f64")
+    with pytest.raises(TypeError, match="no dtype 'int7'"):
+        describe(x, "int7")
+
+
+@pytest.mark.parametrize(
+    "x, advice",
+    [
+        (numpy.zeros(2, "int16"), "astype"),
+        (numpy.zeros(2, "complex128"), "astype"),
+        (numpy.zeros(2, ">f4"), "other byte order"),
+        (array("h", [1]), "astype"),
+        (1.5, "numpy.array"),
+        ([1.0, 2.0], "not on list"),
+        (None, "not on NoneType"),
+        ("text", "not on str"),
+    ],
+)
+def test_what_is_no_array_of_ours(x, advice):
+    with pytest.raises(TypeError, match=advice):
+        describe(x)
+
+
+@pytest.mark.parametrize("view", [lambda x: x[::2], lambda x: x[:, 1:], lambda x: x.T, lambda x: x[::-1], lambda x: x[:, 0]])
+def test_strided_copies_are_in_c_order(view):
+    x = numpy.arange(24, dtype="int64").reshape(4, 6)
+    strided = view(x)
+    t = describe(strided)
+    assert not t.contiguous
+    flat = numpy.empty(strided.size, "int64")
+    t.copy_to(flat.ctypes.data)
+    assert (flat == strided.ravel()).all()
+    numpy.negative(flat, out=flat)
+    t.copy_from(flat.ctypes.data)
+    assert (strided.ravel() == flat).all() and (x < 0).sum() == (flat < 0).sum()
+
+
+def test_strided_memoryview():
+    x = array("d", range(6))
+    t = describe(memoryview(x)[::2])
+    flat = array("d", [0] * 3)
+    t.copy_to(flat.buffer_info()[0])
+    assert list(flat) == [0, 2, 4]
+    flat[1] = 9
+    t.copy_from(flat.buffer_info()[0])
+    assert list(x) == [0, 1, 9, 3, 4, 5]
+
+
+def test_a_dimension_of_one_may_have_any_stride():
+    x = numpy.zeros((4, 5))[1:2]
+    assert describe(x).contiguous and describe(numpy.zeros((3, 0)).T).contiguous

@@ -1,0 +1,146 @@
+"""Joining, and everything that an agent can answer wrongly."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import shoal
+from shoal.job import _connect
+
+
+def environment(agent, **changes):
+    env = {"SHOAL_SOCKET": agent.path, "SHOAL_JOB": "double", "SHOAL_RANK": "0", "SHOAL_SIZE": "1", "SHOAL_TOKEN": "token", **changes}
+    return {name: value for name, value in env.items() if value is not None}
+
+
+def test_join_and_leave(agent):
+    job = agent.join()
+    assert (job.name, job.host, job.rank, job.size, job.generation) == ("double", "here", 0, 1, 1)
+    request = agent.requests[0]
+    assert request == {"type": "join", "protocol": 1, "version": shoal.__version__, "client": "python", "rank": 0, "token": "token",
+                       "pid": os.getpid()}  # fmt: skip
+    job.report(step=3, loss=0.5, grown=float("inf"))
+    job.report({"a/b": 1})
+    job.leave()
+    job.leave()
+    with pytest.raises(shoal.ShoalError, match="was left"):
+        job.barrier()
+    with pytest.raises(shoal.ShoalError, match="was left"):
+        job.empty(3)
+    agent.requests_until("leave")
+    assert [r.get("metrics") for r in agent.requests] == [None, {"step": 3, "loss": 0.5}, {"a/b": 1}, None]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"SHOAL_RANK": None}, "SHOAL_RANK is not"),
+        ({"SHOAL_TOKEN": None}, "SHOAL_TOKEN is not"),
+        ({"SHOAL_RANK": "one"}, "SHOAL_RANK='one' is not a number"),
+        ({"SHOAL_RANK": "-1"}, "is not a number"),
+        ({"SHOAL_SOCKET": "/nowhere/agent"}, "No such file.*still running"),
+    ],
+)
+def test_a_broken_environment(agent, changes, message):
+    with pytest.raises(shoal.JoinError, match=message):
+        _connect(environment(agent, **changes))
+
+
+def joined(**changes):
+    reply = {"type": "joined", "job": "j", "host": "h", "rank": 0, "size": 1, "generation": 1, "slots": 8, "slot_bytes": 1024, "spin_us": 0}
+    return json.dumps({**reply, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (b"", "is gone"),
+        (b"garbage", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"[1]", "cannot be read"),
+        (b'{"type":"segment","id":1}', "'segment' to 'join'"),
+        (b'{"type":"error","error":"the agent speaks protocol 2: install the same version"}', "refused rank 0.*install the same version"),
+        (b'{"type":"error"}', "no reason"),
+        (b'{"type":"joined"}', "makes no sense.*KeyError"),
+        (joined(), "with 0 descriptors"),
+        (joined(rank="x"), "makes no sense"),
+        (joined(rank=5), "makes no sense"),
+        (joined(slot_bytes=7), "makes no sense"),
+    ],
+)
+def test_a_wrong_welcome(agent, answer, message):
+    agent.answer = lambda request: answer
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(shoal.JoinError, match=message):
+        _connect(environment(agent))
+    assert len(os.listdir("/proc/self/fd")) <= len(before) + 1  # the double's own end
+
+
+@pytest.mark.parametrize("field", ["magic", "protocol", "slots", "rank"])
+def test_a_control_block_that_does_not_match(agent, field):
+    from shoal import _layout
+
+    at = {"magic": 0, "protocol": 8, "slots": 12, "rank": 20}[field]
+    true = agent._reply
+
+    def spoiled(rank, request):
+        reply, fds = true(rank, request)
+        agent.sessions[0].block[at] ^= 1
+        return reply, fds
+
+    agent._reply = spoiled
+    with pytest.raises(shoal.JoinError, match="control block that starts with"):
+        _connect(environment(agent))
+    assert _layout.PROTOCOL == 1
+
+
+def test_wrong_answers_later(agent):
+    job = agent.join()
+    for answer, error, message in (
+        (b'{"type":"error","error":"arena: no memory left"}', shoal.ArenaError, "no memory left"),
+        (b'{"type":"segment","id":1,"bytes":4096}', shoal.ArenaError, "is not a segment"),
+        (b'{"type":"segment"}', shoal.ArenaError, "is not a segment"),
+        (b'{"type":"freed"}', shoal.ShoalError, "different versions"),
+        (b"{", shoal.ShoalError, "cannot be read"),
+    ):
+        agent.answer = lambda request: answer
+        with pytest.raises(error, match=message):
+            job.empty(10)
+    agent.answer = None
+    assert job.allreduce(job.zeros(3)).sum() == 0, "the next request gets its own answer"
+
+
+def test_the_real_agent_refuses_a_wrong_token_and_another_version(launch):
+    output = launch(1, """
+import json, os, socket, shoal
+from shoal.job import _connect
+for change in ({"SHOAL_TOKEN": "wrong"}, {"SHOAL_RANK": "1"}):
+    try:
+        _connect({**os.environ, **change})
+    except shoal.JoinError as err:
+        print(err)
+shoal._layout.PROTOCOL = shoal._worker.PROTOCOL = 99
+try:
+    _connect(os.environ)
+except shoal.JoinError as err:
+    print(err)
+shoal._worker.PROTOCOL = 1
+shoal.join()
+try:
+    _connect(os.environ)
+except shoal.JoinError as err:
+    print(err)
+""")  # fmt: skip
+    for text in ("token: ", "rank: 1 is outside", "speaks protocol 99", "joined already"):
+        assert text in output
+
+
+def test_a_stopped_launcher_is_named(tmp_path):
+    env = {"PYTHONPATH": str(pathlib.Path(shoal.__file__).parents[1]), "SHOAL_SOCKET": str(tmp_path / "agent"), "SHOAL_JOB": "j",
+           "SHOAL_RANK": "0", "SHOAL_TOKEN": "t"}  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", "import shoal; shoal.join()"], env=env, stderr=subprocess.PIPE, text=True)
+    assert ran.returncode == 1 and "JoinError: cannot reach the agent" in ran.stderr

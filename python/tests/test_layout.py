@@ -1,0 +1,51 @@
+"""The numbers of docs/formats/arena.md, read from the page itself."""
+
+import pathlib
+import re
+import struct
+
+from shoal import _layout
+
+PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/formats/arena.md").read_text()
+
+
+def test_kinds():
+    kinds = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([a-z_]+) \|", PAGE, re.M)}
+    assert len(kinds) == 11 and kinds == _layout.KINDS
+
+
+def test_dtypes_and_reductions():
+    (line,) = re.findall(r"dtype: (1 f64.*) \|", PAGE)
+    for code, name in re.findall(r"(\d) (\w+)", line):
+        assert _layout.DTYPES[name].code == int(code)
+    (line,) = re.findall(r"reduction: (0 none.*) \|", PAGE)
+    assert {name: int(code) for code, name in re.findall(r"(\d) (\w+)", line)} == _layout.OPS
+
+
+def test_header():
+    (magic,) = re.findall(r"magic `0x([0-9A-F]+)`", PAGE)
+    assert int(magic, 16) == _layout.MAGIC
+    for word, index, size in (("`tail`", _layout.TAIL_WORD, 8), ("`agent_parked`", _layout.AGENT_PARKED_WORD32, 4),
+                              ("`worker_parked`", _layout.WORKER_PARKED_WORD32, 4)):  # fmt: skip
+        (offset,) = re.findall(rf"^\| (\d+) \| u\d+ \| \w+ \| {word}", PAGE, re.M)
+        assert int(offset) == index * size
+
+
+def test_descriptor_fields_lie_where_the_page_says():
+    # Each row of the table but the shape, with a value that no other field has.
+    rows = [(0, "Q"), (8, "B"), (9, "B"), (10, "B"), (11, "B"), (12, "I"), (16, "I"), (20, "I"), (24, "d"), (32, "I"), (36, "I"),
+            (40, "Q"), (48, "Q"), (56, "Q"), (64, "Q"), (72, "I"), (76, "I"), (80, "Q")]  # fmt: skip
+    table = [int(offset) for offset in re.findall(r"^\| (\d+) \| (?:u8|u32|u64|f64) \| ", PAGE, re.M)]
+    assert [offset for offset, _ in rows] == table[table.index(192) + 1 :][: len(rows)]
+    values = list(range(101, 101 + len(rows)))
+    packed = _layout.DESCRIPTOR.pack(*values, _layout.pack_shape((7, 8), 56)[1])
+    for (offset, form), value in zip(rows, values):
+        assert struct.unpack_from("<" + form, packed, offset) == (value,), offset
+    assert struct.unpack_from("<8Q", packed, 88) == (7, 8, 0, 0, 0, 0, 0, 0)
+    assert packed[152:] == bytes(40)
+
+
+def test_more_than_eight_dimensions_travel_as_one():
+    ndim, packed = _layout.pack_shape((2,) * 9, 512)
+    assert ndim == 1 and struct.unpack_from("<Q", packed) == (512,)
+    assert _layout.pack_shape((), 1) == (0, bytes(104))

@@ -1,0 +1,106 @@
+"""A job of one: what `python train.py` gets without the launcher."""
+
+import subprocess
+import sys
+from array import array
+
+import numpy
+import pytest
+
+import shoal
+
+
+@pytest.fixture
+def job():
+    with shoal.join() as job:
+        yield job
+
+
+def test_join_is_the_same_job_until_it_is_left(job):
+    assert shoal.join() is job and (job.rank, job.size, job.generation) == (0, 1, 1)
+    job.leave()
+    with pytest.raises(shoal.ShoalError, match="was left"):
+        job.barrier()
+    with shoal.join() as another:
+        assert another is not job
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "prod"])
+def test_reductions_are_identities(job, op):
+    x = numpy.arange(6.0).reshape(2, 3)
+    assert job.allreduce(x, op) is x
+    out = numpy.zeros((2, 3))
+    assert job.allreduce(x, op, out=out) is out and (out == x).all()
+    assert job.reduce(x, op) is x
+    assert (job.reduce_scatter(x, op) == x).all()
+    assert (x == numpy.arange(6.0).reshape(2, 3)).all()
+
+
+def test_moves_are_copies(job):
+    x = numpy.arange(6).reshape(2, 3)
+    for y in (job.allgather(x), job.allgatherv(x), job.gather(x), job.scatter(x), job.alltoall(x), job.alltoall(x, splits=[2])):
+        assert y is not x and y.dtype == x.dtype and y.shape == x.shape and (y == x).all()
+    assert job.broadcast(x) is x
+    assert (job.allgather(x.T) == x.T).all()
+    assert list(job.allgather(array("d", [1, 2]))) == [1, 2]
+    job.barrier()
+
+
+def test_nobody_to_send_to(job):
+    with pytest.raises(ValueError, match="to=1 is not a rank"):
+        job.send(numpy.zeros(1), to=1)
+    with pytest.raises(ValueError, match="job of one"):
+        job.recv(numpy.zeros(1), source=0)
+
+
+def test_handles_groups_and_the_rest(job):
+    x = job.zeros((2, 2), "float64")
+    with job.grouped():
+        handle = job.allreduce_async(x)
+    assert handle.done() and handle.wait() is x and handle.wait() is x
+    group = job.group([0])
+    assert (group.rank, group.size, group.ranks) == (0, 1, (0,)) and group.allreduce(x) is x
+    job.report(step=1, loss=numpy.float32(0.5))
+    assert shoal.empty(3).dtype == "float32" and shoal.zeros(3, "int64").sum() == 0
+    assert job.submit("all_reduce", x, x, op="sum").wait() is x
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda j, x: j.allreduce(x, "avg"), ValueError, "op='avg' is no reduction"),
+        (lambda j, x: j.allreduce(x, "none"), ValueError, "no reduction"),
+        (lambda j, x: j.allreduce(x, weight=2), ValueError, "counts only for op='mean'"),
+        (lambda j, x: j.allreduce(x, "mean", weight=-1), ValueError, "finite number"),
+        (lambda j, x: j.allreduce(x, "mean", weight=float("nan")), ValueError, "finite number"),
+        (lambda j, x: j.allreduce(x.astype("int32"), "mean"), TypeError, "astype"),
+        (lambda j, x: j.allreduce(x > 0), TypeError, "sum of bool"),
+        (lambda j, x: j.allreduce(x, out=x.astype("float32")), TypeError, "an output of float32"),
+        (lambda j, x: j.allreduce(x, out=x[1:].copy()), ValueError, "an output of shape"),
+        (lambda j, x: j.allreduce(bytes(8)), ValueError, "read-only bytes"),
+        (lambda j, x: j.broadcast(x, root=1), ValueError, "root=1"),
+        (lambda j, x: j.broadcast(x, root=-1), ValueError, "root=-1"),
+        (lambda j, x: j.alltoall(x, splits=[3]), ValueError, "splits"),
+        (lambda j, x: j.scatter(), ValueError, "needs `x`"),
+        (lambda j, x: j.group([0, 0]), ValueError, "twice"),
+        (lambda j, x: j.group([]), ValueError, "not in group"),
+        (lambda j, x: j.group([1]), ValueError, "not a rank"),
+        (lambda j, x: j.empty((2, -1)), ValueError, "negative"),
+        (lambda j, x: j.report(loss="low"), TypeError, "a metric is a number"),
+        (lambda j, x: j.submit("all_sum", x, x), ValueError, "kinds are all_reduce"),
+    ],
+)
+def test_bad_arguments(job, call, error, message):
+    with pytest.raises(error, match=message):
+        call(job, numpy.zeros(4))
+
+
+def test_bool_has_and_and_or(job):
+    x = numpy.array([True, False])
+    assert job.allreduce(x, "min") is x and x.dtype == bool
+    assert job.allgather(x).dtype == bool
+
+
+def test_nothing_but_the_standard_library_is_imported():
+    code = "import sys, shoal; shoal.join().barrier(); sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={"PYTHONPATH": ":".join(p for p in sys.path if p)})

@@ -1,0 +1,316 @@
+"""The torch.distributed backend "shoal": collectives, types, reductions, sub-groups, works, futures, errors."""
+
+import itertools
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+from torch_world import Failed, main, world
+
+SEED = 20261121
+TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "int16", "bool", "complex64", "complex128"]
+
+
+def _setup():
+    import shoal.torch  # noqa: F401
+
+    dist.init_process_group("shoal")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _tensor(rank, dtype, shape=(3, 5)):
+    """The same small whole numbers wherever it is computed, so that every type holds sums exactly."""
+    numbers = torch.randint(0, 5, shape, generator=torch.Generator().manual_seed(SEED + rank))
+    return numbers.to(getattr(torch, dtype))
+
+
+def _same(got, want):
+    assert got.dtype == want.dtype and got.shape == want.shape and torch.equal(got, want), f"got {got}\nwant {want}"
+
+
+def _every_type():
+    rank, size = _setup()
+    for dtype in TYPES:
+        rows = [_tensor(r, dtype) for r in range(size)]
+        total = torch.stack(rows).sum(0).to(rows[0].dtype) if dtype != "bool" else torch.stack(rows).any(0)
+        mine = rows[rank].clone()
+        dist.all_reduce(mine)
+        _same(mine, total)
+        mine = rows[rank].clone()
+        dist.reduce(mine, dst=1)
+        _same(mine, total if rank == 1 else rows[rank])
+        mine = rows[rank].clone()
+        dist.broadcast(mine, src=2)
+        _same(mine, rows[2])
+        gathered = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(gathered, rows[rank])
+        for got, want in zip(gathered, rows):
+            _same(got, want)
+        gathered = [torch.empty_like(mine) for _ in range(size)] if rank == 1 else None
+        dist.gather(rows[rank], gathered, dst=1)
+        for got, want in zip(gathered or [], rows):
+            _same(got, want)
+        dist.scatter(mine, rows if rank == 0 else None, src=0)
+        _same(mine, rows[rank])
+        dist.reduce_scatter(mine, rows)
+        _same(mine, rows[rank] if dtype == "bool" else (rows[rank] * size).to(rows[rank].dtype))
+        blocks = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_to_all(blocks, [rows[rank]] * size)
+        for got, want in zip(blocks, rows):
+            _same(got, want)
+        request = dist.isend(rows[rank], (rank + 1) % size, tag=7)
+        dist.recv(mine, (rank - 1) % size, tag=7)
+        request.wait()
+        _same(mine, rows[(rank - 1) % size])
+
+
+def test_every_collective_on_every_type():
+    world(3, _every_type)
+
+
+def _every_reduction():
+    rank, size = _setup()
+    fold = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+    fold.update(BAND=torch.bitwise_and, BOR=torch.bitwise_or, BXOR=torch.bitwise_xor)
+    for (name, combine), dtype in itertools.product(fold.items(), ["int64", "int32", "uint8", "int16", "bool", "float32"]):
+        if name.startswith("B") and dtype == "float32":
+            continue
+        want = _tensor(0, dtype)
+        for r in range(1, size):
+            want = combine(want, _tensor(r, dtype))
+        got = _tensor(rank, dtype)
+        dist.all_reduce(got, getattr(dist.ReduceOp, name))
+        _same(got, want)
+        got = _tensor(rank, dtype)
+        dist.reduce(got, 0, getattr(dist.ReduceOp, name))
+        _same(got, want if rank == 0 else _tensor(rank, dtype))
+    got = _tensor(rank, "float64")
+    dist.all_reduce(got, dist.ReduceOp.AVG)
+    torch.testing.assert_close(got, sum(_tensor(r, "float64") for r in range(size)) / size)
+
+
+def test_every_reduction():
+    world(3, _every_reduction)
+
+
+def _layouts():
+    rank, size = _setup()
+    whole = torch.zeros(4, 6)
+    for view in (whole.t(), whole[:, ::2], whole[1], whole[2, 3], whole[:0]):
+        want = torch.full_like(view, sum(range(size)))
+        view.fill_(rank)
+        dist.all_reduce(view)
+        _same(view, want)
+        view.fill_(rank)
+        dist.broadcast(view, 1)
+        _same(view, torch.ones_like(view))
+    leaf = torch.nn.Parameter(torch.full((3,), float(rank)))
+    dist.broadcast(leaf, 1)
+    _same(leaf.detach(), torch.ones(3))
+    import shoal.torch
+
+    inside = shoal.torch.empty((2, 3), torch.bfloat16).fill_(rank)
+    dist.all_reduce(inside)
+    _same(inside, torch.full((2, 3), float(sum(range(size))), dtype=torch.bfloat16))
+    assert shoal.torch.empty(0).shape == (0,) and shoal.torch.empty(()).shape == ()
+
+
+def test_strides_scalars_nothing_parameters_and_the_arena():
+    world(2, _layouts)
+
+
+def _uneven():
+    rank, size = _setup()
+    mine = torch.full((rank + 1,), float(rank))
+    parts = [torch.empty(r + 1) for r in range(size)]
+    dist.all_gather(parts, mine)
+    for r, part in enumerate(parts):
+        _same(part, torch.full((r + 1,), float(r)))
+    # Rank s sends s + d rows to rank d.
+    send = torch.cat([torch.full((rank + d, 2), 10.0 * rank + d) for d in range(size)])
+    got = torch.empty(sum(s + rank for s in range(size)), 2)
+    dist.all_to_all_single(got, send, [s + rank for s in range(size)], [rank + d for d in range(size)])
+    _same(got, torch.cat([torch.full((s + rank, 2), 10.0 * s + rank) for s in range(size)]))
+    out = torch.empty(rank + 1)
+    dist.reduce_scatter(out, [torch.full((r + 1,), float(r)) for r in range(size)])
+    _same(out, torch.full((rank + 1,), float(rank * size)))
+
+
+def test_uneven_sizes():
+    world(3, _uneven)
+
+
+def _groups():
+    rank, size = _setup()
+    pairs = [dist.new_group([0, 2]), dist.new_group([1, 3]), dist.new_group([0, 2])]
+    own = pairs[rank % 2]
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x, group=own)
+    assert x.item() == (2.0 if rank % 2 == 0 else 4.0)
+    if rank % 2 == 0:
+        y, z = torch.tensor([1.0]), torch.tensor([2.0])
+        # Two groups of the same ranks do not mix, even when their calls come in another order.
+        order = [(pairs[0], y), (pairs[2], z)]
+        works = [dist.all_reduce(t, group=g, async_op=True) for g, t in (order if rank == 0 else order[::-1])]
+        for work in works:
+            work.wait()
+        assert (y.item(), z.item()) == (2.0, 4.0)
+        b = torch.tensor([rank])
+        dist.broadcast(b, src=2, group=pairs[2])
+        assert b.item() == 2
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)]
+    dist.destroy_process_group()
+    # Not through env:// again: torch's TCP store has a race when it is set up twice on one port.
+    dist.init_process_group("shoal", init_method=f"file://{os.environ['RESULTS']}/store", rank=rank, world_size=size)
+    dist.barrier()
+
+
+def test_sub_groups_and_a_second_init():
+    world(4, _groups)
+
+
+def _works():
+    rank, size = _setup()
+    x = torch.ones(1000) * rank
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert work.result()[0].data_ptr() == x.data_ptr() and x[0].item() == sum(range(size))
+    # Each callback calls the next collective, and waits for its future; meanwhile the script calls others.
+    seen = []
+
+    def then(future):
+        y = future.value()[0] + 1
+        seen.append(dist.all_reduce(y, async_op=True).get_future().wait()[0][0].item())
+        return y
+
+    futures = []
+    for i in range(20):
+        futures.append(dist.all_reduce(torch.full((4,), float(i)), async_op=True).get_future().then(then).then(lambda f: f.value()[0]))
+        if i % 3 == rank:
+            futures[-1].wait()  # the ranks run at their own pace
+    assert [f.wait().item() for f in futures] == [size * (size * i + 1) for i in range(20)] == seen
+
+    def fails(future):
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(fails).then(lambda f: f.value()).wait()
+    # A future of recv that is late does not hold up the others.
+    y = torch.zeros(1)
+    if rank == 0:
+        late = dist.irecv(y, 1).get_future()
+    assert dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()[0].item() == size
+    if rank == 1:
+        dist.send(torch.ones(1), 0)
+    if rank == 0:
+        assert late.wait()[0].item() == 1
+    for i in range(600):  # works that nobody waits for
+        dist.all_reduce(torch.ones(1), async_op=True)
+    dist.barrier()
+
+
+def test_works_and_futures():
+    world(2, _works)
+
+
+def _sparse():
+    rank, size = _setup()
+    indices = torch.tensor([[rank, rank + 1, rank]])
+    x = torch.sparse_coo_tensor(indices, torch.ones(3, 2), (size + 1, 2))
+    want = torch.zeros(size + 1, 2)
+    for r in range(size):
+        want += torch.sparse_coo_tensor(torch.tensor([[r, r + 1, r]]), torch.ones(3, 2), (size + 1, 2)).to_dense()
+    dist.all_reduce(x)
+    _same(x.to_dense(), want)
+
+
+def test_sparse_sum():
+    world(3, _sparse)
+
+
+def _mismatch(kind):
+    rank, size = _setup()
+    x = torch.zeros(4 + rank if kind == "shape" else 4, dtype=torch.float64 if kind == "dtype" and rank else torch.float32)
+    try:
+        if kind == "call" and rank:
+            dist.broadcast(x, 0)
+        else:
+            dist.all_reduce(x)
+    except RuntimeError as error:
+        y = torch.ones(1)
+        dist.all_reduce(y)  # the group goes on
+        return [str(error), y.item()]
+    return ["no error", 0]
+
+
+@pytest.mark.parametrize("kind, words", [("shape", ["[4]", "[5]"]), ("dtype", ["f32", "f64"]), ("call", ["all_reduce", "broadcast"])])
+def test_a_mismatch_names_both_calls_on_both_ranks(kind, words):
+    for text, after in world(2, _mismatch, kind):
+        assert "rank 0" in text and "rank 1" in text and all(word in text for word in words), text
+        assert after == 2
+
+
+def _future_error():
+    rank, _ = _setup()
+    future = dist.all_reduce(torch.zeros(2 + rank), async_op=True).get_future()
+    try:
+        future.wait()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_future_raises_too():
+    for text in world(2, _future_error):
+        assert "rank 0" in text and "rank 1" in text, text
+
+
+def _refused():
+    rank, _ = _setup()
+    texts = []
+    for call in (
+        lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex64), dist.ReduceOp.MAX),
+        lambda: dist.all_reduce(torch.zeros(2).to_sparse(), dist.ReduceOp.MAX),
+        lambda: dist.reduce_scatter(torch.zeros(1), [torch.zeros(1, dtype=torch.int64)] * 2),
+    ):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            call()
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_calls_without_meaning_are_refused():
+    for texts in world(2, _refused):
+        assert all(texts)
+
+
+def _wrong_rank():
+    import shoal.torch  # noqa: F401
+
+    with pytest.raises(RuntimeError, match="shoal run -n 1"):
+        dist.init_process_group("shoal", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def test_a_group_that_is_not_the_job_is_refused():
+    world(2, _wrong_rank)
+
+
+def _failing():
+    rank, _ = _setup()
+    if rank == 1:
+        raise SystemExit(3)
+    dist.barrier()
+
+
+def test_a_rank_that_fails_ends_the_job():
+    with pytest.raises(Failed):
+        world(2, _failing)
+
+
+if __name__ == "__main__":
+    main(globals())

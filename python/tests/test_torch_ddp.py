@@ -1,0 +1,290 @@
+"""Stock DistributedDataParallel on the backend "shoal"."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch_world import main, world
+
+SEED = 20261121
+
+
+def _model(dtype=torch.float32):
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)).to(dtype)
+
+
+def _batches(steps, batch, dtype):
+    generator = torch.Generator().manual_seed(SEED)
+    for _ in range(steps):
+        x = torch.randn(batch, 12, generator=generator, dtype=torch.float64)
+        yield x.to(dtype), (x[:, :5] + x[:, 5:10]).argmax(1)
+
+
+def _part(x, job):
+    size = len(x) // job.size
+    return x[job.rank * size : (job.rank + 1) * size]
+
+
+def _digest(model):
+    return [p.detach().double().sum().item() for p in model.parameters()] + [b.double().sum().item() for b in model.buffers()]
+
+
+def _curve(steps, dtype, options):
+    """The losses over the global batch and a digest of the parameters in the end."""
+    import shoal
+    import shoal.torch
+
+    dtype = getattr(torch, dtype)
+    torch.set_num_threads(1)
+    job = shoal.join()
+    torch.manual_seed(job.rank)  # DDP must not need equal seeds
+    model = shoal.torch.ddp(_model(dtype), **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for x, y in _batches(steps, 32, dtype):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(_part(x, job)), _part(y, job))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().reshape(1))
+    losses = torch.cat(losses)
+    dist.all_reduce(losses, dist.ReduceOp.AVG)
+    return [losses.tolist(), _digest(model)]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-9)])
+def test_four_workers_learn_what_one_learns(dtype, tolerance):
+    alone = world(1, _curve, 200, dtype, {})[0]
+    four = world(4, _curve, 200, dtype, {})
+    assert all(rank == four[0] for rank in four[1:]), "the ranks differ"
+    torch.testing.assert_close(torch.tensor(four[0][0]), torch.tensor(alone[0]), rtol=tolerance, atol=0)
+    assert alone[0][-1] < 0.5 * alone[0][0], "nothing was learned"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_as_bucket_view": True},
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"bucket_cap_mb": 0.001},
+        {"broadcast_buffers": False},
+    ],
+    ids=str,
+)
+def test_options_change_nothing(options):
+    plain, with_option = world(2, _curve, 20, "float64", {}), world(2, _curve, 20, "float64", options)
+    assert plain[0] == plain[1] and with_option[0] == with_option[1]
+    torch.testing.assert_close(torch.tensor(with_option[0][0]), torch.tensor(plain[0][0]), rtol=1e-12, atol=0)
+
+
+class _Branches(nn.Module):
+    """Uses a layer on some ranks only, and one nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.odd, self.never = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, odd):
+        x = self.always(x)
+        return self.odd(x) if odd else x
+
+
+def _unused():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    model = shoal.torch.ddp(_Branches(), find_unused_parameters=True)
+    for _ in range(3):
+        model(torch.ones(2, 4), job.rank % 2 == 1).sum().backward()
+    assert model.module.odd.weight.grad is not None and model.module.never.weight.grad is None
+    return [p.grad.sum().item() for p in model.parameters() if p.grad is not None]
+
+
+def test_unused_parameters():
+    ranks = world(2, _unused)
+    assert ranks[0] == ranks[1]
+
+
+def _hook(name):
+    import shoal
+    import shoal.torch
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    job = shoal.join()
+    torch.set_num_threads(1)
+    model = shoal.torch.ddp(_model(), bucket_cap_mb=0.002)
+    if name == "power":
+        state = powerSGD_hook.PowerSGDState(dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif name == "halves":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif name == "own":
+
+        def mean(_state, bucket):
+            work = dist.all_reduce(bucket.buffer(), async_op=True)
+            return work.get_future().then(lambda future: future.value()[0] / job.size)
+
+        model.register_comm_hook(None, mean)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for x, y in _batches(60, 32, torch.float32):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(_part(x, job)), _part(y, job))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [sum(losses[:10]), sum(losses[-10:]), _digest(model)]
+
+
+@pytest.mark.parametrize("name", ["own", "halves", "power"])
+def test_communication_hooks(name):
+    ranks = world(2, _hook, name)
+    assert ranks[0][2] == ranks[1][2], "the ranks differ"
+    assert all(last < 0.7 * first for first, last, _ in ranks), "nothing was learned"
+
+
+def _buffers():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    torch.manual_seed(SEED + job.rank)
+    model = shoal.torch.ddp(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)))
+    for _ in range(3):
+        model(torch.randn(8, 4)).square().mean().backward()
+    model(torch.randn(8, 4))  # broadcasts rank 0's buffers first
+    means = torch.zeros(job.size, 6)
+    dist.all_gather(list(means.unbind()), model.module[1].running_mean.detach())
+    before = model.module[1].running_var.clone()
+    model.eval()
+    model(torch.randn(8, 4))
+    assert torch.equal(before, model.module[1].running_var)
+    return [_digest(model.module[0]), int(model.module[1].num_batches_tracked)]
+
+
+def test_batch_norm_starts_each_step_from_rank_0():
+    ranks = world(2, _buffers)
+    assert ranks[0] == ranks[1] and ranks[0][1] == 4
+
+
+def _synchronised_batch_norm():
+    import shoal.torch
+
+    import shoal
+
+    job = shoal.join()
+    torch.manual_seed(SEED)
+    layer = nn.BatchNorm1d(3)
+    whole = torch.randn(8, 3, generator=torch.Generator().manual_seed(SEED))
+    layer(whole)
+    shoal.torch.ddp(nn.Linear(1, 1))
+    # torch computes SyncBatchNorm on GPUs only, so this takes the statistics as it would: by an all-gather.
+    part = _part(whole, job)
+    rows = torch.empty(job.size, 6)
+    dist.all_gather_into_tensor(rows, torch.cat([part.mean(0), part.square().mean(0)])) if hasattr(
+        dist, "all_gather_into_tensor"
+    ) else dist._all_gather_base(rows, torch.cat([part.mean(0), part.square().mean(0)]))
+    torch.testing.assert_close(rows[:, :3].mean(0) * 0.1, layer.running_mean)
+
+
+def test_statistics_over_all_ranks():
+    world(2, _synchronised_batch_norm)
+
+
+def _no_sync():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    model = shoal.torch.ddp(_model(torch.float64))
+    batches = list(_batches(4, 8, torch.float64))
+    with model.no_sync():
+        for x, y in batches[:3]:
+            F.cross_entropy(model(_part(x, job)), _part(y, job)).backward()
+    local = model.module[0].weight.grad.clone()
+    x, y = batches[3]
+    F.cross_entropy(model(_part(x, job)), _part(y, job)).backward()
+    reference = _model(torch.float64)
+    for x, y in batches:
+        F.cross_entropy(reference(x), y).backward()
+    for got, want in zip(model.module.parameters(), reference.parameters()):
+        torch.testing.assert_close(got.grad, want.grad)
+    return local.sum().item()
+
+
+def test_no_sync_accumulates_locally():
+    first, second = world(2, _no_sync)
+    assert first != second
+
+
+def _join():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    model = shoal.torch.ddp(_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = 0
+    with model.join():
+        for x, y in list(_batches(3 + 2 * job.rank, 8, torch.float32)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            steps += 1
+    return [steps, _digest(model)]
+
+
+def test_uneven_inputs():
+    ranks = world(3, _join)
+    assert [steps for steps, _ in ranks] == [3, 5, 7]
+    assert ranks[0][1] == ranks[1][1] == ranks[2][1]
+
+
+def _different_models():
+    import shoal
+    import shoal.torch
+
+    with pytest.raises(RuntimeError) as caught:
+        shoal.torch.ddp(nn.Linear(3, 4 + shoal.join().rank))
+    return str(caught.value)
+
+
+def test_models_that_differ_are_refused():
+    for text in world(2, _different_models):
+        assert "rank" in text or "shape" in text, text
+
+
+def _alone():
+    import shoal.torch
+
+    model = shoal.torch.ddp(_model())
+    twin = copy.deepcopy(model.module)
+    x, y = next(_batches(1, 8, torch.float32))
+    F.cross_entropy(model(x), y).backward()
+    F.cross_entropy(twin(x), y).backward()
+    for got, want in zip(model.module.parameters(), twin.parameters()):
+        assert torch.equal(got.grad, want.grad)
+
+
+def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    from torch_world import ROOT
+
+    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    env.update(PYTHONPATH=str(ROOT / "python"), RESULTS=str(tmp_path), SHOAL_RANK="0")
+    env.pop("SHOAL_SOCKET", None)
+    subprocess.run([sys.executable, __file__, "_alone", "[]"], env=env, check=True, timeout=120)
+
+
+if __name__ == "__main__":
+    main(globals())

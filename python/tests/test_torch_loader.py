@@ -1,0 +1,60 @@
+"""DataLoader workers are forked children of a rank: they may neither hang nor touch the arena of their parent."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch_world import main, world
+
+
+class _Rows(Dataset):
+    """Rows of a tensor in the arena, which the workers read."""
+
+    def __init__(self, rows, labels):
+        self.rows, self.labels = rows, labels
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        row = self.rows[i].clone()
+        self.rows[i] = -1  # a worker's write stays its own
+        return row, self.labels[i], i
+
+
+def _train():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    torch.set_num_threads(1)
+    rows = shoal.torch.empty((64, 3))
+    original = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
+    rows.copy_(original)
+    data = _Rows(rows, (original.sum(1) > 0).long())
+    model = shoal.torch.ddp(torch.nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    sampler = DistributedSampler(data, job.size, job.rank, shuffle=True, seed=3)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=2, multiprocessing_context="fork")
+    losses = []
+    for epoch in range(2):  # fresh workers each time: forked while futures, bells and a waiter thread are in use
+        sampler.set_epoch(epoch)
+        for x, y, index in loader:
+            assert torch.equal(x, original[index]), "a worker read something else"
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert torch.equal(rows, original), "a worker wrote into the arena of its parent"
+    return [len(losses), losses[-1] < losses[0], [p.sum().item() for p in model.parameters()]]
+
+
+def test_two_fork_workers_a_rank():
+    ranks = world(2, _train)
+    assert ranks[0] [0] == 16 and ranks[0][2] == ranks[1][2]
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,155 @@
+"""shoal.torch.optimizer: a torch optimizer that averages gradients itself."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from torch.nn import functional as F
+from torch_world import main, world
+
+SEED = 20261121
+STEPS = 30
+
+
+def _model(dtype=torch.float64):
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
+
+
+def _data(step, dtype=torch.float64):
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(SEED + step), dtype=torch.float64)
+    return x.to(dtype), x[:, :3].argmax(1)
+
+
+def _part(x, job):
+    size = len(x) // job.size
+    return x[job.rank * size : (job.rank + 1) * size]
+
+
+def _train(name):
+    """Train with the optimizer called `name`; return the parameters and what the last step(closure) gave."""
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    model = _model()
+    if job.rank:
+        for parameter in model.parameters():
+            parameter.data.zero_()  # rank 0's parameters must arrive
+    make = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
+        "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=4, line_search_fn="strong_wolfe"),
+        "scheduled": lambda p: torch.optim.SGD(p, lr=0.1),
+    }[name]
+    optimizer = shoal.torch.optimizer(make(model.parameters()))
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10) if name == "scheduled" else None
+    loss = None
+    for step in range(STEPS):
+        x, y = (_part(t, job) for t in _data(step))
+
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        if name == "lbfgs":
+            loss = optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+        if scheduler:
+            scheduler.step()
+    return [torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist(), None if loss is None else float(loss)]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "lbfgs", "scheduled"])
+def test_three_workers_step_as_one(name):
+    alone, ranks = world(1, _train, name)[0], world(3, _train, name)
+    assert ranks[0] == ranks[1] == ranks[2], "the ranks differ"
+    torch.testing.assert_close(torch.tensor(ranks[0][0]), torch.tensor(alone[0]), rtol=1e-6, atol=1e-9)
+
+
+def _details():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    model = _model()
+    inner = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.5}], lr=0.1)
+    optimizer = shoal.torch.optimizer(inner)
+    assert optimizer.param_groups is inner.param_groups and optimizer.state is inner.state
+    x, y = (_part(t, job) for t in _data(0))
+    # A parameter without a gradient anywhere keeps none; one that only rank 0 has a gradient for gets a share of it.
+    model(x)[:, :2].sum().backward()
+    model[0].weight.grad = None
+    model[0].bias.grad = torch.full_like(model[0].bias, 4.0) if job.rank == 0 else None
+    optimizer.average_gradients()
+    assert model[0].weight.grad is None and model[0].bias.grad[0].item() == 4.0 / job.size
+    before = model[0].bias.detach().clone()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    optimizer.step()  # not averaged a second time
+    torch.testing.assert_close(model[0].bias.detach(), before - 0.1 * 4.0 / job.size)
+    # Checkpoints are those of the wrapped optimizer.
+    saved = optimizer.state_dict()
+    torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters()}], lr=0.1).load_state_dict(saved)
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[1]["lr"] == 0.5
+    # A group that comes later, with rank 0's values.
+    extra = nn.Parameter(torch.full((2,), float(job.rank + 1), dtype=torch.float32))
+    optimizer.add_param_group({"params": [extra]})
+    assert extra.tolist() == [1.0, 1.0]
+    extra.grad = torch.full((2,), float(job.rank))
+    optimizer.zero_grad(set_to_none=False)
+    extra.grad += job.rank
+    optimizer.step()
+    torch.testing.assert_close(extra.detach(), torch.full((2,), 1 - 0.1 * sum(range(job.size)) / job.size))
+
+
+def test_groups_clipping_missing_gradients_and_checkpoints():
+    world(2, _details)
+
+
+def _scaled():
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = shoal.torch.optimizer(torch.optim.SGD([weight], lr=1.0))
+    # What GradScaler does around a step; the scales of the ranks differ here.
+    for infinite_on in (None, 1):
+        weight.grad = torch.full((2,), float(job.rank + 1)) * 2.0**job.rank
+        if infinite_on == job.rank:
+            weight.grad[0] = float("inf")
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0**job.rank), torch.zeros(1)
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf
+        torch.testing.assert_close(weight.detach(), torch.full((2,), 1 - 1.5))  # no rank takes the second step
+
+
+def test_scaled_gradients_step_on_all_ranks_or_none():
+    world(2, _scaled)
+
+
+def _managed():
+    import shoal.torch
+
+    model = shoal.torch.ddp(_model())
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert shoal.torch.optimizer(inner) is inner
+    sparse = nn.Embedding(4, 2, sparse=True)
+    optimizer = shoal.torch.optimizer(torch.optim.SGD(sparse.parameters(), lr=0.1))
+    sparse(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+
+
+def test_parameters_of_ddp_are_left_alone_and_sparse_gradients_refused():
+    world(2, _managed)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,45 @@
+"""Runs a function of a test file on every rank of a job.
+
+    def _ranks(x):                      # runs on each rank, with torch and shoal imported there
+        return shoal.join().rank + x
+
+    def test_it():
+        assert world(2, _ranks, 40) == [40, 41]
+
+    if __name__ == "__main__":
+        main(globals())
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHOAL = ROOT / "bin" / "shoal"
+TIMEOUT = 120  # seconds; reached only by a hang
+
+
+class Failed(AssertionError):
+    """The job did not end with 0; the text is what it printed."""
+
+
+def world(n, function, *args):
+    """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON values), in rank order."""
+    script = sys.modules[function.__module__].__file__
+    with tempfile.TemporaryDirectory() as results:
+        env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", RESULTS=results, OMP_NUM_THREADS="1")
+        command = [str(SHOAL), "run", "-n", str(n), "--", sys.executable, script, function.__name__, json.dumps(args)]
+        ran = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT)
+        if ran.returncode != 0:
+            raise Failed(f"exit code {ran.returncode}\n{ran.stdout[-6000:]}")
+        return [json.loads((pathlib.Path(results) / str(rank)).read_text()) for rank in range(n)]
+
+
+def main(functions):
+    """What a test file does when it is run as a script: one rank's part."""
+    name, args = sys.argv[1], json.loads(sys.argv[2])
+    result = functions[name](*args)
+    (pathlib.Path(os.environ["RESULTS"]) / os.environ["SHOAL_RANK"]).write_text(json.dumps(result))
