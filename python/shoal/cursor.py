@@ -1,0 +1,298 @@
+"""The place of a job in its data: which samples the next step trains on, who takes which, and which are committed.
+
+The same as the Go package state/cursor, bit by bit; docs/formats/cursor.md has the numbers. Pure: a `Cursor` is a value,
+a commit gives the next one, and equal cursors on different hosts give equal batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
+
+if TYPE_CHECKING:
+    import numpy
+
+    Samples = Union[List[int], "numpy.ndarray[Any, numpy.dtype[numpy.int64]]"]
+
+Span = Tuple[int, int]  # the positions from the first up to, not including, the second
+
+MAX_SAMPLES = 1 << 62
+MAX_LEFT = 180
+
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+_ROUNDS = 8
+
+_HEAD = struct.Struct("<6Q2I")
+_SPAN = struct.Struct("<2Q")
+_PLAIN = 1
+
+
+def _scramble(z: int) -> int:
+    """splitmix64 without its last step, which does not reach the upper bits that a round takes."""
+    z = (z ^ z >> 30) * _FIRST & _WORD
+    return (z ^ z >> 27) * _SECOND & _WORD
+
+
+def _mix(z: int) -> int:
+    z = _scramble(z & _WORD)
+    return z ^ z >> 31
+
+
+class Order:
+    """Which sample stands at which position of one epoch: a permutation of range(samples), computed and not stored.
+
+    A Feistel network over the smallest power of four that holds all samples, walked until it comes back into them.
+    Another seed or another epoch gives an unrelated order; without `shuffle` position i holds sample i.
+    """
+
+    __slots__ = ("samples", "_half", "_keys")
+
+    def __init__(self, samples: int, seed: int = 0, epoch: int = 0, shuffle: bool = True) -> None:
+        if not 0 <= samples <= MAX_SAMPLES:
+            raise ValueError(f"an order of {samples} samples; it takes 0 to 2^62")
+        self.samples = samples
+        self._half = max(1, (max(samples - 1, 0).bit_length() + 1) // 2)  # bits of one half of the domain
+        self._keys: List[int] = []  # empty: not shuffled
+        if shuffle:
+            state = _mix(seed + _GOLDEN)
+            state = _mix((state ^ epoch) + _GOLDEN)
+            self._keys = [_mix(state + i * _GOLDEN) for i in range(1, _ROUNDS + 1)]
+
+    def at(self, position: int) -> int:
+        """The sample at a position. Raises IndexError when the position is not in range(samples)."""
+        self._hold(position, position + 1)
+        if not self._keys:
+            return position
+        position = self._permute(position)
+        while position >= self.samples:
+            position = self._permute(position)
+        return position
+
+    def take(self, spans: Iterable[Span]) -> "Samples":
+        """The samples at the positions of all spans, one after the other: int64 with NumPy, a list without.
+
+        Raises IndexError when a position is not in range(samples).
+        """
+        spans = list(spans)
+        for start, stop in spans:
+            self._hold(start, stop)
+        try:
+            import numpy
+        except ImportError:
+            return [self.at(position) for start, stop in spans for position in range(start, stop)]
+        parts = [numpy.arange(start, stop, dtype=numpy.int64) for start, stop in spans]
+        samples = numpy.concatenate(parts) if parts else numpy.empty(0, numpy.int64)
+        if self._keys:
+            self._permute_all(samples.view(numpy.uint64))
+        return samples
+
+    def _hold(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.samples:
+            raise IndexError(f"positions {start} to {stop} of an order of {self.samples} samples")
+
+    def _permute(self, x: int) -> int:
+        half, mask = self._half, (1 << self._half) - 1
+        left, right = x >> half, x & mask
+        for key in self._keys:
+            left, right = right, left ^ _scramble(right ^ key) >> (64 - half)
+        return left << half | right
+
+    def _permute_all(self, walking: Any) -> None:
+        """`at` for every element of a uint64 array, in place."""
+        import numpy
+        from numpy import uint64
+
+        # Plain ints would turn uint64 arrays into float64 ones before NumPy 2.
+        half, mask, down = uint64(self._half), uint64((1 << self._half) - 1), uint64(64 - self._half)
+        keys = [uint64(key) for key in self._keys]
+        x, outside = walking, None
+        while x.size:
+            left, right = x >> half, x & mask
+            for key in keys:
+                z = right ^ key
+                z ^= z >> uint64(30)
+                z *= uint64(_FIRST)
+                z ^= z >> uint64(27)
+                z *= uint64(_SECOND)
+                z >>= down
+                left, right = right, left ^ z
+            x = left << half | right
+            if outside is None:
+                walking[:] = x
+                outside = numpy.flatnonzero(x >= uint64(self.samples))
+            else:
+                walking[outside] = x
+                outside = outside[x >= uint64(self.samples)]
+            x = walking[outside]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cursor:
+    """A place in the data, made by `Cursor.start`, `unpack` and `commit`.
+
+    The positions below `next` that are not in `left` are committed. `left` is never larger than one batch: it goes first
+    into the next batch. It has at most as many spans as runs of neighbouring ranks were lost since the last step without
+    a loss (the Go package has the proof).
+    """
+
+    samples: int  # in an epoch
+    batch: int  # samples of a step, over all workers; only at the end of an epoch are there fewer
+    seed: int = 0
+    shuffle: bool = True
+    epoch: int = 0
+    step: int = 0  # committed steps, over all epochs
+    next: int = 0  # the first position of the epoch that was never handed out
+    left: Tuple[Span, ...] = ()  # handed out, and not committed since their worker was lost; ascending, apart from each other
+
+    @classmethod
+    def start(cls, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> "Cursor":
+        """The start of the first epoch. Raises ValueError when samples or batch is below 1 or above 2^62."""
+        cursor = cls(samples, batch, seed, shuffle)
+        if not 0 <= seed <= _WORD:
+            raise ValueError(f"seed {seed}; it takes 0 to 2^64-1")
+        cursor._check()
+        return cursor
+
+    def order(self) -> Order:
+        """The order of the samples in this epoch."""
+        return Order(self.samples, self.seed, self.epoch, self.shuffle)
+
+    def count(self) -> int:
+        """How many samples the next batch has over all workers: `batch`, or what the epoch still has when that is less."""
+        return min(self.batch, self._left() + self.samples - self.next)
+
+    def part(self, rank: int, size: int) -> List[Span]:
+        """The positions that a rank takes of the next batch, ascending.
+
+        The batch is `left`, then the positions from `next` on, cut at the end of the epoch. It falls into contiguous parts;
+        the first (count mod size) ranks take one more than the others, which may have none.
+        """
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} of {size} workers")
+        each, more = divmod(self.count(), size)
+        start = each * rank + min(more, rank)
+        return _joined(self._cut(start, start + each + (rank < more)))
+
+    def parts(self, size: int) -> List[List[Span]]:
+        """The parts of all ranks of the next batch."""
+        _must_have(size)
+        return [self.part(rank, size) for rank in range(size)]
+
+    def commit(self, size: int, done: Sequence[bool]) -> "Cursor":
+        """The cursor after the step of the next batch: the parts of those whose done is true are part of the result.
+
+        The others' parts come first in the batch after. When all of an epoch is committed, the next one begins.
+
+        It is exact whatever was lost, but a result that does not fit() cannot be handed to others. Then leave it, and run
+        the step again with those who are there: a step without a loss always fits.
+        """
+        _must_have(size)
+        if len(done) != size:
+            raise ValueError(f"a commit of {size} workers says for {len(done)} of them whether they are done")
+        lost = (span for rank in range(size) if not done[rank] for span in self.part(rank, size))
+        left = tuple(_joined(lost))
+        epoch, next = self.epoch, self.next + self.count() - self._left()
+        if next == self.samples and not left:
+            epoch, next = epoch + 1, 0
+        return dataclasses.replace(self, epoch=epoch, step=self.step + 1, next=next, left=left)
+
+    def fits(self) -> bool:
+        """Whether `pack` can encode it: `left` has at most 180 spans."""
+        return len(self.left) <= MAX_LEFT
+
+    def pack(self) -> bytes:
+        """The encoding of docs/formats/cursor.md, at most 2936 bytes. Raises ValueError when the cursor does not fit."""
+        if not self.fits():
+            raise ValueError(
+                f"{len(self.left)} spans are left over from lost workers, the limit is {MAX_LEFT}: "
+                "run the step again from the cursor before it"
+            )
+        flags = 0 if self.shuffle else _PLAIN
+        head = _HEAD.pack(self.epoch, self.next, self.step, self.samples, self.batch, self.seed, flags, len(self.left))
+        return head + b"".join(_SPAN.pack(*span) for span in self.left)
+
+    @classmethod
+    def unpack(cls, data: Union[bytes, bytearray, memoryview]) -> "Cursor":
+        """Read an encoding, all of data. Raises ValueError when it is not what `pack` gives for a cursor that can be."""
+        if len(data) < _HEAD.size:
+            raise _broken(f"{len(data)} bytes, the head alone has {_HEAD.size}")
+        head = _Head(*_HEAD.unpack_from(data))
+        if head.flags > _PLAIN:
+            raise _broken(f"unknown flags {head.flags:#x}")
+        if head.spans > MAX_LEFT:
+            raise _broken(f"{head.spans} spans, the limit is {MAX_LEFT}")
+        want = _HEAD.size + head.spans * _SPAN.size
+        if len(data) != want:
+            raise _broken(f"{len(data)} bytes, with {head.spans} spans it has {want}")
+        left = tuple((first, second) for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size :]))
+        shuffle = not head.flags & _PLAIN
+        cursor = cls(head.samples, head.batch, head.seed, shuffle, head.epoch, head.step, head.next, left)
+        cursor._check()
+        return cursor
+
+    def _left(self) -> int:
+        return sum(stop - start for start, stop in self.left)
+
+    def _cut(self, lo: int, hi: int) -> Iterator[Span]:
+        """The positions from the lo-th to before the hi-th of the next batch."""
+        for start, stop in (*self.left, (self.next, self.samples)):
+            if lo >= hi:
+                return
+            first, second = min(lo, stop - start), min(hi, stop - start)
+            if first < second:
+                yield start + first, start + second
+            lo, hi = lo - first, hi - second
+
+    def _check(self) -> None:
+        """Refuses what no sequence of commits can give."""
+        if not 1 <= self.samples <= MAX_SAMPLES:
+            raise _broken(f"{self.samples} samples; it takes 1 to 2^62")
+        if not 1 <= self.batch <= MAX_SAMPLES:
+            raise _broken(f"a batch of {self.batch} samples; it takes 1 to 2^62")
+        if self.epoch > MAX_SAMPLES or self.step > MAX_SAMPLES:
+            raise _broken(f"epoch {self.epoch} and step {self.step}; neither goes beyond 2^62")
+        if self.next > self.samples:
+            raise _broken(f"position {self.next} of {self.samples}")
+        if self.next == self.samples and not self.left:
+            raise _broken("nothing is left of the epoch, and the next has not begun")
+        end = -1
+        for start, stop in self.left:
+            if not end < start < stop <= self.next:
+                raise _broken(f"span {start} to {stop} is empty, out of order, touches the one before or goes beyond {self.next}")
+            end = stop
+        if self._left() > self.batch:
+            raise _broken(f"{self._left()} samples are left over from a batch of {self.batch}")
+
+
+class _Head(NamedTuple):
+    epoch: int
+    next: int
+    step: int
+    samples: int
+    batch: int
+    seed: int
+    flags: int
+    spans: int
+
+
+def _broken(why: str) -> ValueError:
+    return ValueError(f"this is no place in a data set: {why}")
+
+
+def _must_have(size: int) -> None:
+    if size < 1:
+        raise ValueError(f"{size} workers; it takes one at least")
+
+
+def _joined(spans: Iterable[Span]) -> List[Span]:
+    """The spans, those that touch as one."""
+    joined: List[Span] = []
+    for start, stop in spans:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return joined

@@ -1,0 +1,149 @@
+"""The place in the data: every sample exactly once, and the same numbers as the Go package state/cursor."""
+import dataclasses
+import json
+import pathlib
+import random
+import sys
+
+import pytest
+
+from shoal.cursor import MAX_SAMPLES, Cursor, Order
+
+VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "state/cursor/testdata/vectors.json").read_text())
+
+
+@pytest.fixture(params=["numpy", "plain"])
+def arrays(request, monkeypatch):
+    """Runs a test with NumPy and without."""
+    if request.param == "numpy":
+        pytest.importorskip("numpy")
+    else:
+        monkeypatch.setitem(sys.modules, "numpy", None)
+    return request.param
+
+
+@pytest.mark.parametrize("vector", VECTORS["Orders"], ids=lambda v: str(v["Samples"]))
+def test_order_is_that_of_go(vector, arrays):
+    order = Order(vector["Samples"], vector["Seed"], vector["Epoch"])
+    start, want = vector["From"], vector["Sample"]
+    assert [order.at(start + i) for i in range(len(want))] == want
+    taken = order.take([(start, start + 1), (start + 1, start + len(want))])
+    assert list(taken) == want
+    assert isinstance(taken, list) == (arrays == "plain")
+    if arrays == "numpy":
+        assert taken.dtype == "int64"
+
+
+@pytest.mark.parametrize("run", VECTORS["Runs"], ids=lambda r: str(r["Samples"]))
+def test_steps_are_those_of_go(run, arrays):
+    cursor = Cursor.start(run["Samples"], run["Batch"], run["Seed"], run["Shuffle"])
+    for step in run["Steps"]:
+        size = len(step["Done"])
+        parts = cursor.parts(size)
+        assert [[list(span) for span in part] for part in parts] == step["Parts"]
+        assert list(cursor.order().take(parts[0])) == step["First"]
+        cursor = cursor.commit(size, step["Done"])
+        assert cursor.pack().hex() == step["After"]
+        assert Cursor.unpack(bytes.fromhex(step["After"])) == cursor
+
+
+@pytest.mark.parametrize("text", VECTORS["Broken"])
+def test_broken_encodings_are_refused(text):
+    with pytest.raises(ValueError, match="no place in a data set"):
+        Cursor.unpack(bytes.fromhex(text))
+
+
+def test_random_bytes_are_refused_or_read():
+    good = bytes.fromhex(VECTORS["Runs"][0]["Steps"][7]["After"])
+    chance = random.Random(5)
+    read = 0
+    for _ in range(5000):
+        data = bytearray(good)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.choice([0, 1, 2, 255, chance.randrange(256)])
+        try:
+            assert Cursor.unpack(data).pack() == bytes(data)
+            read += 1
+        except ValueError:
+            pass
+    assert 0 < read < 5000
+
+
+def test_order_is_a_permutation(arrays):
+    for samples in [*range(0, 70), 255, 256, 257, 1000, 2000]:
+        taken = Order(samples, 42, samples % 5).take([(0, samples)])
+        assert sorted(taken) == list(range(samples)), samples
+
+
+def test_plain_order_and_nothing_to_take(arrays):
+    assert list(Order(10, shuffle=False).take([(2, 5), (9, 10)])) == [2, 3, 4, 9]
+    assert len(Order(10).take([])) == 0
+
+
+@pytest.mark.parametrize("span", [(0, 6), (-1, 2), (5, 6), (3, 2)])
+def test_positions_outside_are_refused(span):
+    with pytest.raises(IndexError):
+        Order(5, 1).take([span])
+    with pytest.raises(IndexError):
+        Order(5, 1).at(5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_sample_exactly_once(seed):
+    chance = random.Random(seed)
+    cursor = Cursor.start(chance.randint(1, 200), chance.randint(1, 64), chance.getrandbits(64))
+    for epoch in range(3):
+        times = [0] * cursor.samples
+        while cursor.epoch == epoch:
+            size = chance.randint(1, 12)
+            done = [chance.random() < 0.8 for _ in range(size)]
+            parts = cursor.parts(size)
+            positions = [position for part in parts for span in part for position in range(*span)]
+            assert len(set(positions)) == len(positions) == cursor.count() == min(cursor.batch, times.count(0))
+            lengths = [sum(stop - start for start, stop in part) for part in parts]
+            assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
+            for part, kept in zip(parts, done):
+                for start, stop in part if kept else ():
+                    for position in range(start, stop):
+                        times[position] += 1
+            step = cursor.step
+            cursor = Cursor.unpack(cursor.commit(size, done).pack())
+            assert cursor.step == step + 1
+        assert times == [1] * cursor.samples
+
+
+def test_too_many_losses_do_not_fit():
+    cursor = Cursor.start(1 << 40, 100_000)
+    lossy = cursor.commit(1000, [rank % 2 == 0 for rank in range(1000)])
+    assert len(lossy.left) == 500 and not lossy.fits()
+    with pytest.raises(ValueError, match="run the step again"):
+        lossy.pack()
+    assert cursor.commit(500, [True] * 500).fits()
+    assert lossy.commit(500, [True] * 500).left == ()
+
+
+@pytest.mark.parametrize("samples, batch, seed", [(0, 1, 0), (1, 0, 0), (MAX_SAMPLES + 1, 1, 0), (1, 1, -1), (1, 1, 1 << 64)])
+def test_bad_starts_are_refused(samples, batch, seed):
+    with pytest.raises(ValueError):
+        Cursor.start(samples, batch, seed)
+
+
+def test_bad_sizes_are_refused():
+    cursor = Cursor.start(10, 2)
+    for refused in (
+        lambda: cursor.parts(0),
+        lambda: cursor.part(2, 2),
+        lambda: cursor.part(-1, 2),
+        lambda: cursor.commit(0, []),
+        lambda: cursor.commit(2, [True]),
+    ):
+        with pytest.raises(ValueError):
+            refused()
+
+
+def test_a_cursor_is_a_value():
+    cursor = Cursor.start(10, 4)
+    cursor.commit(2, [True, False])
+    assert cursor == Cursor.start(10, 4)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cursor.step = 1

@@ -1,0 +1,150 @@
+// Package cursor keeps the place of a job in its data: which positions of the epoch the next step trains on, who of the
+// workers takes which, and which have been committed. With it every sample is trained on exactly once per epoch, whatever
+// joins, leaves or is lost in between.
+//
+// It is pure: a Cursor is a value, a commit gives the next one, and equal cursors on different hosts give equal batches.
+// Python has the same in shoal/cursor.py; docs/formats/cursor.md has the encoding and the numbers behind both.
+package cursor
+
+import (
+	"fmt"
+)
+
+// MaxSamples bounds samples, batch, epochs and steps, so that no sum of positions overflows.
+const MaxSamples = 1 << 62
+
+// A Span is the positions from From up to, not including, To.
+type Span struct{ From, To uint64 }
+
+// Len returns the number of positions in the span.
+func (s Span) Len() uint64 { return s.To - s.From }
+
+// A Cursor is a place in the data. New, Parse and Commit make cursors; change no field, and not what Left refers to.
+//
+// The positions below Next that are not in Left are committed. Left is never larger than one batch: it goes first into the
+// next batch, so whatever is left then is a part of that batch.
+//
+// The number of spans in Left is at most the number of runs of neighbouring ranks that were lost since the last step
+// without a loss. A batch is the spans of Left and one fresh span, in the order of positions; a lost run is one piece of
+// that sequence and consists of one span more than it has boundaries inside. The runs do not overlap, so together they hold
+// each boundary at most once: k spans have k boundaries at most, and become k + runs at most. A step without a loss leaves
+// none.
+type Cursor struct {
+	Epoch   uint64
+	Next    uint64 // the first position of the epoch that was never handed out
+	Left    []Span // handed out in a step, and not committed since their worker was lost; ascending, apart from each other
+	Step    uint64 // committed steps, over all epochs
+	Samples uint64 // in an epoch
+	Batch   uint64 // samples of a step, over all workers; only at the end of an epoch are there fewer
+	Seed    uint64
+	Plain   bool // not shuffled
+}
+
+// New returns the cursor at the start of the first epoch. It fails when samples or batch is not in [1, MaxSamples].
+func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
+	c := Cursor{Samples: samples, Batch: batch, Seed: seed, Plain: !shuffle}
+	return c, c.check()
+}
+
+// Order returns the order of the samples in the cursor's epoch.
+func (c Cursor) Order() Order {
+	if c.Plain {
+		return Identity(c.Samples)
+	}
+	return NewOrder(c.Samples, c.Seed, c.Epoch)
+}
+
+// Count returns how many samples the next batch has over all workers: Batch, or what the epoch still has when that is less.
+func (c Cursor) Count() uint64 { return min(c.Batch, c.left()+c.Samples-c.Next) }
+
+// Part returns the positions that a rank takes of the next batch, ascending. The batch is Left, then the positions from
+// Next on, cut at the end of the epoch. It falls into contiguous parts; the first (Count mod size) ranks take one more than
+// the others, which may have none. It panics when rank is not in [0, size).
+func (c Cursor) Part(rank, size int) []Span {
+	if rank < 0 || rank >= size {
+		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
+	}
+	return c.cut(nil, c.start(rank, size), c.start(rank+1, size))
+}
+
+// Parts returns the parts of all ranks of the next batch. It panics when size is below 1.
+func (c Cursor) Parts(size int) [][]Span {
+	mustHave(size)
+	parts := make([][]Span, size)
+	for rank := range parts {
+		parts[rank] = c.Part(rank, size)
+	}
+	return parts
+}
+
+// Commit returns the cursor after the step of the next batch, in which size workers took their parts and those whose done
+// is true are part of the result. The others' parts come first in the batch after. When all of an epoch is committed, the
+// next one begins.
+//
+// It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then leave it, and run the step
+// again from c with those who are there: a step without a loss always fits. It panics unless len(done) is size, and at least 1.
+func (c Cursor) Commit(size int, done []bool) Cursor {
+	mustHave(size)
+	if len(done) != size {
+		panic(fmt.Sprintf("cursor: a commit of %d workers says for %d of them whether they are done", size, len(done)))
+	}
+	next := c
+	next.Left = nil
+	next.Next += c.Count() - c.left()
+	next.Step++
+	for rank := range done {
+		if !done[rank] {
+			next.Left = c.cut(next.Left, c.start(rank, size), c.start(rank+1, size))
+		}
+	}
+	if next.Next == next.Samples && len(next.Left) == 0 {
+		next.Epoch++
+		next.Next = 0
+	}
+	return next
+}
+
+func mustHave(size int) {
+	if size < 1 {
+		panic(fmt.Sprintf("cursor: %d workers; it takes one at least", size))
+	}
+}
+
+// left returns the number of positions in Left.
+func (c Cursor) left() (n uint64) {
+	for _, s := range c.Left {
+		n += s.Len()
+	}
+	return n
+}
+
+// start returns where in the next batch the part of a rank begins.
+func (c Cursor) start(rank, size int) uint64 {
+	each, more := c.Count()/uint64(size), c.Count()%uint64(size)
+	return each*uint64(rank) + min(more, uint64(rank))
+}
+
+// cut appends the positions from the lo-th to before the hi-th of the next batch, which lie behind those in dst.
+func (c Cursor) cut(dst []Span, lo, hi uint64) []Span {
+	for i := 0; i <= len(c.Left) && lo < hi; i++ {
+		span := Span{c.Next, c.Samples}
+		if i < len(c.Left) {
+			span = c.Left[i]
+		}
+		from, to := min(lo, span.Len()), min(hi, span.Len())
+		if from < to {
+			dst = join(dst, Span{span.From + from, span.From + to})
+		}
+		lo, hi = lo-from, hi-to
+	}
+	return dst
+}
+
+// join appends a span, or lets the last one grow when they touch.
+func join(dst []Span, s Span) []Span {
+	if n := len(dst); n > 0 && dst[n-1].To == s.From {
+		dst[n-1].To = s.To
+		return dst
+	}
+	return append(dst, s)
+}

@@ -1,0 +1,219 @@
+package cursor_test
+
+import (
+	"math/bits"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/state/cursor"
+)
+
+func start(t interface{ Fatal(...any) }, samples, batch, seed uint64, shuffle bool) cursor.Cursor {
+	c, err := cursor.New(samples, batch, seed, shuffle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func all(size int, done bool) []bool { return slices.Repeat([]bool{done}, size) }
+
+// A book counts how often each position of an epoch was committed, independently of the cursor.
+type book struct {
+	times []int
+	epoch uint64
+}
+
+// enter takes the parts of a step and checks what must hold for every batch.
+func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []bool) {
+	if c.Epoch != b.epoch {
+		for p, n := range b.times {
+			if n != 1 {
+				t.Fatalf("epoch %d: position %d was committed %d times", b.epoch, p, n)
+			}
+		}
+		clear(b.times)
+		b.epoch++
+	}
+	open := 0
+	for _, n := range b.times {
+		open += 1 - n
+	}
+	seen := map[uint64]bool{}
+	lengths := make([]int, len(parts))
+	for rank, part := range parts {
+		for _, s := range part {
+			for p := s.From; p < s.To; p++ {
+				if seen[p] {
+					t.Fatalf("position %d is in two parts: %v", p, parts)
+				}
+				seen[p] = true
+				lengths[rank]++
+				if done[rank] {
+					b.times[p]++
+				}
+			}
+		}
+	}
+	if want := min(int(c.Batch), open); len(seen) != want || c.Count() != uint64(want) {
+		t.Fatalf("a batch of %d samples, Count says %d, expected %d: %v", len(seen), c.Count(), want, parts)
+	}
+	if !slices.IsSortedFunc(lengths, func(a, b int) int { return b - a }) || lengths[0]-lengths[len(lengths)-1] > 1 {
+		t.Fatalf("uneven parts: %v", lengths)
+	}
+}
+
+func TestEverySampleExactlyOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
+		c := start(t, samples, rapid.Uint64Range(1, 64).Draw(t, "batch"), rapid.Uint64().Draw(t, "seed"), true)
+		b := &book{times: make([]int, samples)}
+		runs := 0 // of lost ranks since the last step without a loss
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			size := rapid.IntRange(1, 12).Draw(t, "size")
+			done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
+			if rapid.Bool().Draw(t, "calm") {
+				done = all(size, true)
+			}
+			before := slices.Clone(c.Left)
+			b.enter(t, c, c.Parts(size), done)
+			next := c.Commit(size, done)
+			if diff := cmp.Diff(before, c.Left); diff != "" {
+				t.Fatalf("the commit changed the cursor before it: %s", diff)
+			}
+			runs = bound(t, next, runs, done)
+			if next.Step != c.Step+1 {
+				t.Fatalf("step %d follows %d", next.Step, c.Step)
+			}
+			c = roundTrip(t, next)
+		}
+		for epoch := c.Epoch; c.Epoch == epoch; { // and the rest of the epoch, so that its last batches are checked too
+			b.enter(t, c, c.Parts(3), all(3, true))
+			c = c.Commit(3, all(3, true))
+		}
+		b.enter(t, c, c.Parts(1), all(1, true))
+	})
+}
+
+// bound checks the two promises about the size of Left, and returns the new number of lost runs.
+func bound(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
+	if !slices.Contains(done, false) {
+		runs = 0
+	}
+	for rank := range done {
+		if !done[rank] && (rank == 0 || done[rank-1]) {
+			runs++
+		}
+	}
+	total := uint64(0)
+	for _, s := range next.Left {
+		total += s.Len()
+	}
+	if len(next.Left) > runs || total > next.Batch {
+		t.Fatalf("%d samples in %d spans are left after %d lost runs, the batch is %d", total, len(next.Left), runs, next.Batch)
+	}
+	return runs
+}
+
+func roundTrip(t *rapid.T, c cursor.Cursor) cursor.Cursor {
+	b, err := c.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := cursor.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(c, back); diff != "" {
+		t.Fatalf("another cursor comes back: %s", diff)
+	}
+	return back
+}
+
+func TestEpochsHaveTheirOwnOrder(t *testing.T) {
+	c := start(t, 100, 100, 7, true)
+	first, second := samplesOf(c.Order()), samplesOf(c.Commit(2, all(2, true)).Order())
+	if slices.Equal(first, second) {
+		t.Error("the second epoch has the order of the first")
+	}
+	if other := samplesOf(start(t, 100, 100, 8, true).Order()); slices.Equal(first, other) {
+		t.Error("another seed has the same order")
+	}
+	if plain := samplesOf(start(t, 100, 100, 7, false).Order()); !slices.IsSorted(plain) {
+		t.Error("data that is not shuffled is not in order")
+	}
+}
+
+func TestTailIsShared(t *testing.T) {
+	c := start(t, 10, 8, 0, false).Commit(2, []bool{true, false}) // positions 4 to 8 were lost
+	want := [][]cursor.Span{{{From: 4, To: 6}}, {{From: 6, To: 8}}, {{From: 8, To: 9}}, {{From: 9, To: 10}}}
+	if diff := cmp.Diff(want, c.Parts(4)); diff != "" {
+		t.Errorf("parts of the last batch (-want +got): %s", diff)
+	}
+	c = c.Commit(4, []bool{false, true, true, false})
+	want = [][]cursor.Span{{{From: 4, To: 5}}, {{From: 5, To: 6}}, {{From: 9, To: 10}}, nil, nil}
+	if diff := cmp.Diff(want, c.Parts(5)); diff != "" {
+		t.Errorf("parts of what was lost of it (-want +got): %s", diff)
+	}
+	if c = c.Commit(1, all(1, true)); c.Epoch != 1 || c.Next != 0 || c.Step != 3 {
+		t.Errorf("the next epoch has not begun: %+v", c)
+	}
+}
+
+// Every second of a thousand workers is lost: more than an encoding holds. The step can be run again.
+func TestTooManyLosses(t *testing.T) {
+	const size = 1000
+	c := start(t, 1<<40, 100*size, 0, true)
+	done := all(size, true)
+	for rank := 0; rank < size; rank += 2 {
+		done[rank] = false
+	}
+	next := c.Commit(size, done)
+	if next.Fits() || len(next.Left) != size/2 {
+		t.Fatalf("%d spans fit", len(next.Left))
+	}
+	if _, err := next.AppendBinary(nil); err == nil {
+		t.Error("a cursor beyond the limit was encoded")
+	}
+	if next = next.Commit(size/2, all(size/2, true)); len(next.Left) > 0 || next.Next != 150*size {
+		t.Errorf("the losses were not made good: %d spans, next %d", len(next.Left), next.Next)
+	}
+	if !c.Commit(size/2, all(size/2, true)).Fits() {
+		t.Error("the step does not fit when it is run again")
+	}
+}
+
+func TestLargestNumbers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := start(t, cursor.MaxSamples, cursor.MaxSamples-rapid.Uint64Range(0, 10).Draw(t, "less"), 0, true)
+		size := 1 << rapid.IntRange(0, 10).Draw(t, "size")
+		end := uint64(0)
+		for _, part := range c.Parts(size) {
+			if len(part) != 1 || part[0].From != end {
+				t.Fatalf("the parts have a gap at %d: %v", end, part)
+			}
+			end = part[0].To
+		}
+		if end != c.Batch || bits.LeadingZeros64(end) == 0 {
+			t.Fatalf("the parts end at %d, the batch at %d", end, c.Batch)
+		}
+	})
+}
+
+func TestCalmStepAllocatesNothing(t *testing.T) {
+	c, done := start(t, 1<<40, 4096, 1, true), all(64, true)
+	if n := testing.AllocsPerRun(100, func() { c = c.Commit(64, done) }); n > 0 {
+		t.Errorf("%.0f allocations", n)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, c := range []struct{ samples, batch uint64 }{{0, 1}, {1, 0}, {cursor.MaxSamples + 1, 1}, {1, cursor.MaxSamples + 1}} {
+		if _, err := cursor.New(c.samples, c.batch, 0, true); err == nil {
+			t.Errorf("%d samples in batches of %d pass", c.samples, c.batch)
+		}
+	}
+}

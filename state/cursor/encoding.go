@@ -1,0 +1,105 @@
+package cursor
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// The encoding of docs/formats/cursor.md.
+const (
+	headBytes = 56
+	spanBytes = 16
+	plainFlag = 1
+
+	// MaxLeft is how many spans of Left an encoding holds.
+	MaxLeft = 180
+	// MaxBytes is how long an encoding is at most.
+	MaxBytes = headBytes + MaxLeft*spanBytes
+)
+
+// Fits tells whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more separate losses than that,
+// in a row of steps of which none went without, to get beyond.
+func (c Cursor) Fits() bool { return len(c.Left) <= MaxLeft }
+
+// AppendBinary appends the encoding, at most MaxBytes. It fails when the cursor does not fit.
+func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
+	if !c.Fits() {
+		return b, fmt.Errorf("cursor: %d spans are left over from lost workers, the limit is %d: run the step again from the cursor before it", len(c.Left), MaxLeft)
+	}
+	var flags uint32
+	if c.Plain {
+		flags |= plainFlag
+	}
+	for _, field := range []uint64{c.Epoch, c.Next, c.Step, c.Samples, c.Batch, c.Seed} {
+		b = binary.LittleEndian.AppendUint64(b, field)
+	}
+	b = binary.LittleEndian.AppendUint32(b, flags)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(c.Left)))
+	for _, s := range c.Left {
+		b = binary.LittleEndian.AppendUint64(b, s.From)
+		b = binary.LittleEndian.AppendUint64(b, s.To)
+	}
+	return b, nil
+}
+
+// Parse reads an encoding, all of b. It fails when b is not what AppendBinary writes for a cursor that can be.
+func Parse(b []byte) (Cursor, error) {
+	if len(b) < headBytes {
+		return Cursor{}, broken("%d bytes, the head alone has %d", len(b), headBytes)
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	c := Cursor{Epoch: word(0), Next: word(1), Step: word(2), Samples: word(3), Batch: word(4), Seed: word(5)}
+	flags, spans := binary.LittleEndian.Uint32(b[48:]), binary.LittleEndian.Uint32(b[52:])
+	if flags > plainFlag {
+		return Cursor{}, broken("unknown flags %#x", flags)
+	}
+	c.Plain = flags == plainFlag
+	if spans > MaxLeft {
+		return Cursor{}, broken("%d spans, the limit is %d", spans, MaxLeft)
+	}
+	if want := headBytes + int(spans)*spanBytes; len(b) != want {
+		return Cursor{}, broken("%d bytes, with %d spans it has %d", len(b), spans, want)
+	}
+	if spans > 0 {
+		c.Left = make([]Span, spans)
+	}
+	for i := range c.Left {
+		at := (headBytes + i*spanBytes) / 8
+		c.Left[i] = Span{word(at), word(at + 1)}
+	}
+	if err := c.check(); err != nil {
+		return Cursor{}, err
+	}
+	return c, nil
+}
+
+// check tells what is wrong with a cursor that no sequence of commits can give.
+func (c Cursor) check() error {
+	switch {
+	case c.Samples < 1 || c.Samples > MaxSamples:
+		return broken("%d samples; it takes 1 to 2^62", c.Samples)
+	case c.Batch < 1 || c.Batch > MaxSamples:
+		return broken("a batch of %d samples; it takes 1 to 2^62", c.Batch)
+	case c.Epoch > MaxSamples || c.Step > MaxSamples:
+		return broken("epoch %d and step %d; neither goes beyond 2^62", c.Epoch, c.Step)
+	case c.Next > c.Samples:
+		return broken("position %d of %d", c.Next, c.Samples)
+	case c.Next == c.Samples && len(c.Left) == 0:
+		return broken("nothing is left of the epoch, and the next has not begun")
+	}
+	end := uint64(0)
+	for i, s := range c.Left {
+		if s.From >= s.To || s.To > c.Next || (i > 0 && s.From <= end) {
+			return broken("span %d, from %d to %d, is empty, out of order, touches the one before or goes beyond %d", i, s.From, s.To, c.Next)
+		}
+		end = s.To
+	}
+	if n := c.left(); n > c.Batch {
+		return broken("%d samples are left over from a batch of %d", n, c.Batch)
+	}
+	return nil
+}
+
+func broken(format string, args ...any) error {
+	return fmt.Errorf("cursor: this is no place in a data set: "+format, args...)
+}

@@ -1,0 +1,94 @@
+package cursor
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// rounds of the Feistel network. Four give a pseudo-random permutation of a large domain (Luby and Rackoff, 1988); with fewer
+// than eight the orders of a few samples are visibly uneven.
+const rounds = 8
+
+// An Order says which sample stands at which position of one epoch: a permutation of [0, samples) that is computed, not
+// stored, so that every worker knows all of it from a seed. It is a Feistel network over the smallest power of four that
+// holds all samples, walked along its cycle until it comes back into [0, samples) (Black and Rogaway, 2002): fewer than
+// four evaluations on average.
+type Order struct {
+	samples uint64
+	plain   bool
+	half    uint // bits of one half of the domain
+	keys    [rounds]uint64
+}
+
+// NewOrder returns the shuffled order of an epoch. Another seed or another epoch gives an unrelated one.
+// It panics when there are more than MaxSamples.
+func NewOrder(samples, seed, epoch uint64) Order {
+	o := Identity(samples)
+	o.plain = false
+	o.half = max(1, uint(bits.Len64(max(samples, 1)-1)+1)/2)
+	state := mix(seed + golden)
+	state = mix((state ^ epoch) + golden)
+	for i := range o.keys {
+		state += golden
+		o.keys[i] = mix(state)
+	}
+	return o
+}
+
+// Identity returns the order of data that is not shuffled: position i holds sample i.
+func Identity(samples uint64) Order {
+	if samples > MaxSamples {
+		panic(fmt.Sprintf("cursor: an order of %d samples, the limit is %d", samples, uint64(MaxSamples)))
+	}
+	return Order{samples: samples, plain: true}
+}
+
+// Samples returns how many positions, and so samples, the order has.
+func (o Order) Samples() uint64 { return o.samples }
+
+// At returns the sample at a position. It panics when the position is not in [0, samples).
+func (o Order) At(position uint64) uint64 {
+	if position >= o.samples {
+		panic(fmt.Sprintf("cursor: position %d of an order of %d samples", position, o.samples))
+	}
+	if o.plain {
+		return position
+	}
+	for position = o.permute(position); position >= o.samples; {
+		position = o.permute(position)
+	}
+	return position
+}
+
+// Fill writes the samples at the positions of a span to the front of dst and returns how many these are.
+// It panics when dst is too short.
+func (o Order) Fill(dst []int64, from Span) int {
+	dst = dst[:from.Len()]
+	for i := range dst {
+		dst[i] = int64(o.At(from.From + uint64(i)))
+	}
+	return len(dst)
+}
+
+// permute is the network: a permutation of the domain, which may lie outside the samples.
+func (o *Order) permute(x uint64) uint64 {
+	left, right := x>>o.half, x&(1<<o.half-1)
+	for _, key := range o.keys {
+		left, right = right, left^scramble(right^key)>>(64-o.half)
+	}
+	return left<<o.half | right
+}
+
+// splitmix64 (Steele, Lea and Flood, 2014).
+const golden = 0x9E3779B97F4A7C15
+
+func mix(z uint64) uint64 {
+	z = scramble(z)
+	return z ^ z>>31
+}
+
+// scramble is mix without its last step, which does not reach the upper bits that a round takes.
+func scramble(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	return (z ^ z>>27) * 0x94D049BB133111EB
+}

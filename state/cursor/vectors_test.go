@@ -1,0 +1,224 @@
+package cursor_test
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/cursor"
+)
+
+// The vectors that Go and Python share. python/tests/test_cursor.py reads the same file.
+const vectorsPath = "testdata/vectors.json"
+
+var update = flag.Bool("update", false, "write "+vectorsPath+" anew")
+
+type vectors struct {
+	Orders []orderVector
+	Runs   []runVector
+	Broken []string // hex of encodings that must be refused
+}
+
+type orderVector struct {
+	Samples, Seed, Epoch uint64
+	From                 uint64
+	Sample               []int64 // at the positions from From on
+}
+
+type runVector struct {
+	Samples, Batch, Seed uint64
+	Shuffle              bool
+	Steps                []stepVector
+}
+
+type stepVector struct {
+	Done  []bool
+	Parts [][][2]uint64
+	First []int64 // the samples of rank 0
+	After string  // hex of the encoding after the commit
+}
+
+func TestVectors(t *testing.T) {
+	got := makeVectors(t)
+	if *update {
+		text, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(vectorsPath, append(text, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(vectorsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want vectors
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("orders and encodings are a promise; if the change is meant, go test -update (-want +got): %s", diff)
+	}
+	for _, text := range want.Broken {
+		b, _ := hex.DecodeString(text)
+		if c, err := cursor.Parse(b); err == nil {
+			t.Errorf("a broken encoding was read as %+v", c)
+		}
+	}
+}
+
+func makeVectors(t *testing.T) (v vectors) {
+	const most = ^uint64(0)
+	for _, o := range []orderVector{
+		{Samples: 1}, {Samples: 2, Seed: 1}, {Samples: 3, Seed: 2, Epoch: 1}, {Samples: 4, Seed: 3}, {Samples: 5, Seed: most, Epoch: 3},
+		{Samples: 16, Seed: 4}, {Samples: 17, Seed: 4}, {Samples: 100, Seed: 5, Epoch: 6}, {Samples: 1797, Seed: 7, Epoch: most, From: 1700},
+		{Samples: 50000, Epoch: 1, From: 40000}, {Samples: 1281167, Seed: 42, Epoch: 89, From: 1281100},
+		{Samples: 1 << 32, Seed: 8}, {Samples: 1<<32 + 1, Seed: 8}, {Samples: 1<<53 + 1, Seed: 9, From: 1 << 52},
+		{Samples: cursor.MaxSamples, Seed: 10, From: cursor.MaxSamples - 40},
+	} {
+		o.Sample = make([]int64, min(40, o.Samples-o.From))
+		cursor.NewOrder(o.Samples, o.Seed, o.Epoch).Fill(o.Sample, cursor.Span{From: o.From, To: o.From + uint64(len(o.Sample))})
+		v.Orders = append(v.Orders, o)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, r := range []runVector{
+		{Samples: 103, Batch: 20, Seed: 1, Shuffle: true}, {Samples: 7, Batch: 20, Seed: 2, Shuffle: true}, {Samples: 64, Batch: 16},
+		{Samples: 1, Batch: 1, Seed: most, Shuffle: true}, {Samples: cursor.MaxSamples, Batch: 50, Seed: 3, Shuffle: true},
+	} {
+		r.Steps = makeSteps(t, random, r)
+		v.Runs = append(v.Runs, r)
+	}
+	for _, b := range brokenEncodings() {
+		v.Broken = append(v.Broken, hex.EncodeToString(b))
+	}
+	return v
+}
+
+// makeSteps runs some 25 steps with a third of them lossy.
+func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector) {
+	c := start(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
+	for range 25 {
+		done := all(1+random.IntN(6), true)
+		if random.IntN(3) == 0 {
+			for rank := range done {
+				done[rank] = random.IntN(2) == 0
+			}
+		}
+		step := stepVector{Done: done, First: []int64{}}
+		for _, part := range c.Parts(len(done)) {
+			spans := [][2]uint64{}
+			for _, s := range part {
+				spans = append(spans, [2]uint64{s.From, s.To})
+			}
+			step.Parts = append(step.Parts, spans)
+		}
+		for _, s := range c.Part(0, len(done)) {
+			dst := make([]int64, s.Len())
+			c.Order().Fill(dst, s)
+			step.First = append(step.First, dst...)
+		}
+		c = c.Commit(len(done), done)
+		b, err := c.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step.After = hex.EncodeToString(b)
+		steps = append(steps, step)
+	}
+	return steps
+}
+
+// brokenEncodings changes one thing each about good encodings.
+func brokenEncodings() (list [][]byte) {
+	c := cursor.Cursor{Next: 40, Step: 2, Samples: 100, Batch: 20, Left: []cursor.Span{{From: 22, To: 25}, {From: 30, To: 40}}}
+	good, _ := c.AppendBinary(nil)
+	list = append(list, nil, good[:55], good[:87], append(slices.Clone(good), 0))
+	for _, change := range []func(*cursor.Cursor){
+		func(c *cursor.Cursor) { c.Samples = 0 },
+		func(c *cursor.Cursor) { c.Samples = cursor.MaxSamples + 1 },
+		func(c *cursor.Cursor) { c.Samples = 39 },
+		func(c *cursor.Cursor) { c.Batch = 0 },
+		func(c *cursor.Cursor) { c.Batch = 12 },
+		func(c *cursor.Cursor) { c.Batch = cursor.MaxSamples + 1 },
+		func(c *cursor.Cursor) { c.Epoch = cursor.MaxSamples + 1 },
+		func(c *cursor.Cursor) { c.Step = ^uint64(0) },
+		func(c *cursor.Cursor) { c.Next = 39 },
+		func(c *cursor.Cursor) { c.Next = 101 },
+		func(c *cursor.Cursor) { c.Next, c.Left = 100, nil },
+		func(c *cursor.Cursor) { c.Left[0].From = 25 },
+		func(c *cursor.Cursor) { c.Left[0].From = 26 },
+		func(c *cursor.Cursor) { c.Left[0].To = 30 },
+		func(c *cursor.Cursor) { c.Left[0].To = 31 },
+		func(c *cursor.Cursor) { c.Left[1].To = ^uint64(0) },
+		func(c *cursor.Cursor) { c.Left[0], c.Left[1] = c.Left[1], c.Left[0] },
+	} {
+		changed := c
+		changed.Left = slices.Clone(c.Left)
+		change(&changed)
+		b, _ := changed.AppendBinary(nil)
+		list = append(list, b)
+	}
+	for at, value := range map[int]byte{48: 2, 51: 0x80, 52: 1, 53: 1, 55: 0xFF} {
+		b := slices.Clone(good)
+		b[at] = value
+		list = append(list, b)
+	}
+	slices.SortFunc(list[len(list)-5:], slices.Compare)
+	return list
+}
+
+// Whatever is read can be written back to the same bytes, and goes on to train.
+func FuzzParse(f *testing.F) {
+	text, err := os.ReadFile(vectorsPath)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var v vectors
+	if err := json.Unmarshal(text, &v); err != nil {
+		f.Fatal(err)
+	}
+	for _, text := range v.Broken {
+		b, _ := hex.DecodeString(text)
+		f.Add(b, uint8(3))
+	}
+	for _, r := range v.Runs {
+		for _, s := range r.Steps[:5] {
+			b, _ := hex.DecodeString(s.After)
+			f.Add(b, uint8(len(s.Done)))
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte, losses uint8) {
+		c, err := cursor.Parse(b)
+		if err != nil {
+			return
+		}
+		back, err := c.AppendBinary(nil)
+		if err != nil || !slices.Equal(b, back) {
+			t.Fatalf("%x came back as %x, %v", b, back, err)
+		}
+		total, done := uint64(0), make([]bool, 8)
+		for rank, part := range c.Parts(len(done)) {
+			done[rank] = losses>>rank&1 == 0
+			for _, s := range part {
+				total += s.Len()
+				c.Order().At(s.To - 1)
+			}
+		}
+		if total != c.Count() || total == 0 {
+			t.Fatalf("parts of %d samples of a batch of %d", total, c.Count())
+		}
+		if next := c.Commit(len(done), done); next.Fits() {
+			b, _ := next.AppendBinary(nil)
+			if _, err := cursor.Parse(b); err != nil && next.Epoch <= cursor.MaxSamples && next.Step <= cursor.MaxSamples {
+				t.Fatalf("after a commit: %v", err)
+			}
+		}
+	})
+}
