@@ -20,12 +20,15 @@ type call struct {
 	splits  []int
 	shape   []int
 	flat    [1]int
+	more    bool
+	step    bool
 }
 
 // submit brings the buffers into the arena where they are not there yet, and posts the call.
 func (c *call) submit(g *Group, h *Handle) error {
 	m := &g.job.mem
-	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op), Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight}
+	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op), Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
+		More: c.more, Step: c.step}
 	c.describeShape(&d)
 	var staged [3][]byte
 	in, err := c.place(m, c.in, &staged[0])

@@ -32,6 +32,7 @@ type calls struct {
 	parked    bool                 // a goroutine waits at the bell for all
 	woken     *sync.Cond
 	gone      bool
+	changed   bool // a call told that the view has changed
 }
 
 func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn, spin time.Duration) *calls {
@@ -93,8 +94,11 @@ func (k *calls) resolve(h *Handle) bool {
 	if h.status == 0 {
 		return false
 	}
-	if h.status == arena.Failed {
+	switch h.status {
+	case arena.Failed:
 		h.err = &CallError{k.control.ErrorText(h.ticket)}
+	case arena.Changed:
+		k.changed = true
 	}
 	k.users[(h.ticket-1)%arena.Slots] = nil
 	return true
@@ -172,6 +176,15 @@ func (k *calls) park(ctx context.Context, h *Handle) {
 	k.woken.Broadcast()
 }
 
+// takeChanged reports once that the view has changed.
+func (k *calls) takeChanged() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed := k.changed
+	k.changed = false
+	return changed
+}
+
 func (k *calls) close() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
 // Wait returns when the call is complete and its result in place. A call that failed returns a *CallError.
@@ -195,7 +208,7 @@ func (h *Handle) Done() bool { return h.calls == nil || h.calls.settled(h) }
 // Grouped submits all calls that f makes as one: the agent sees them together, for the price of one wake-up. f must use
 // the Async forms and must not wait.
 func (j *Job) Grouped(f func() error) error {
-	if j.solo {
+	if j.aside {
 		return f()
 	}
 	k := j.calls

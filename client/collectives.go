@@ -23,6 +23,12 @@ func Splits(counts ...int) Option { return func(c *call) { c.splits = counts } }
 // Shape tells the others and the error messages that a flat slice is a tensor of this shape. Ranks must agree on it.
 func Shape(dims ...int) Option { return func(c *call) { c.shape = dims } }
 
+// More says that a step of training goes on with the next collective: all up to the one with EndStep count together.
+func More() Option { return func(c *call) { c.more = true } }
+
+// EndStep ends a step of training. Trainer.Commit does it for a gradient in one piece.
+func EndStep() Option { return func(c *call) { c.step = true } }
+
 // AllReduce replaces x on every rank by the reduction of all ranks' x. All ranks end with the same bytes.
 func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, opts ...Option) error {
 	return wait(ctx, AllReduceAsync(r, x, op, opts...))
@@ -115,7 +121,7 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 		c.shape = c.flat[:]
 	}
 	h := &Handle{}
-	if g.job.solo {
+	if g.job.aside {
 		h.err = c.alone()
 	} else if err := c.submit(g, h); err != nil {
 		h.err, h.calls = err, nil

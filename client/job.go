@@ -41,7 +41,8 @@ type Job struct {
 	block *arena.Segment
 	calls *calls
 	mem   memory
-	solo  bool
+	solo  bool // no agent at all
+	aside bool // a job of one: alone, or before it has entered, or after it was released
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment says. Without that
@@ -49,7 +50,7 @@ type Job struct {
 func Join(ctx context.Context) (*Job, error) {
 	socket := os.Getenv(api.EnvSocket)
 	if socket == "" {
-		j := &Job{name: "solo", generation: 1, solo: true}
+		j := &Job{name: "solo", generation: 1, solo: true, aside: true}
 		j.Group = &Group{job: j, size: 1, ranks: []topo.Rank{0}}
 		return j, nil
 	}
@@ -91,6 +92,7 @@ func (j *Job) join(rank int) error {
 		ranks[i] = topo.Rank(i)
 	}
 	j.Group = &Group{job: j, rank: reply.Rank, size: reply.Size, ranks: ranks}
+	j.aside = reply.Late
 	return nil
 }
 
@@ -154,7 +156,7 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 	for i, r := range ranks {
 		list[i] = topo.Rank(r)
 	}
-	if j.solo {
+	if j.aside {
 		if len(ranks) != 1 || ranks[0] != 0 {
 			return nil, fmt.Errorf("client: a job of one has no group of %v", ranks)
 		}
@@ -165,6 +167,18 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		return nil, err
 	}
 	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size, ranks: list}, nil
+}
+
+// follow takes over the view that the agent wrote.
+func (j *Job) follow() arena.View {
+	v := j.calls.control.View()
+	j.generation = topo.Generation(v.Generation)
+	j.aside = v.Released
+	j.rank, j.size, j.ranks = v.Rank, v.Size, j.ranks[:0]
+	for r := range v.Size {
+		j.ranks = append(j.ranks, topo.Rank(r))
+	}
+	return v
 }
 
 // Close leaves the job; a second call does nothing. Slices from Empty must not be used afterwards.

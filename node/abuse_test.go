@@ -226,7 +226,7 @@ func TestBadMessages(t *testing.T) {
 	refused(api.Request{Type: api.TypeSegment, Bytes: 1 << 62}, "out of range")
 	refused(api.Request{Type: api.TypeFree, ID: 4}, "no segment of rank 1")
 	refused(api.Request{Type: api.TypeGroup, Ranks: []int{0}}, "in which it is not")
-	refused(api.Request{Type: api.TypeGroup, Ranks: []int{1, 7}}, "listed once")
+	refused(api.Request{Type: api.TypeGroup, Ranks: []int{1, 7}}, "7 is no rank of the job")
 	other := dialRaw(t, a)
 	if r, _ := other.ask(join); !strings.Contains(r.Error, "joined already") {
 		t.Errorf("a second worker took rank 1: %+v", r)

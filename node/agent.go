@@ -162,14 +162,14 @@ func (a *Agent) seat(n int, token string) error {
 // admit makes a worker known, once a seat.
 func (a *Agent) admit(m *worker, c *arena.Conn) error {
 	a.mu.Lock()
-	p := &a.seats[m.worker]
+	p := &a.seats[m.id]
 	twice := p.joined
 	if !twice {
 		p.joined, p.conn = true, c
 	}
 	a.mu.Unlock()
 	if twice {
-		return fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.worker, a.cfg.Job)
+		return fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
 	}
 	return a.engine.do(func() { a.engine.admit(m) })
 }
@@ -284,6 +284,7 @@ type Status struct {
 	Size, Want int
 	Steps      uint64
 	Seats      []int // by rank
+	Entering   int   // workers that wait for the end of a step to become members
 	Elastic    bool  // losses do not end the job
 	Paused     bool
 }

@@ -34,6 +34,11 @@ func background(t *testing.T, f func()) {
 
 func startAgentUntil(t *testing.T, parent context.Context, n int) *node.Agent {
 	t.Helper()
+	return startAgentWith(t, parent, n, node.Orders{})
+}
+
+func startAgentWith(t *testing.T, parent context.Context, n int, orders node.Orders) *node.Agent {
+	t.Helper()
 	tokens := make([]string, n)
 	for i := range tokens {
 		tokens[i] = fmt.Sprintf("token-%d", i)
@@ -42,7 +47,7 @@ func startAgentUntil(t *testing.T, parent context.Context, n int) *node.Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Tokens: tokens, Log: slog.New(slog.DiscardHandler)})
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Tokens: tokens, Orders: orders, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,9 +67,14 @@ func startAgentUntil(t *testing.T, parent context.Context, n int) *node.Agent {
 // joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the environment is the process's.
 func joinAs(t *testing.T, a *node.Agent, rank int) *client.Job {
 	t.Helper()
+	return joinWith(t, a, rank, fmt.Sprintf("token-%d", rank))
+}
+
+func joinWith(t *testing.T, a *node.Agent, rank int, token string) *client.Job {
+	t.Helper()
 	t.Setenv(api.EnvSocket, a.Socket())
 	t.Setenv(api.EnvRank, fmt.Sprint(rank))
-	t.Setenv(api.EnvToken, fmt.Sprintf("token-%d", rank))
+	t.Setenv(api.EnvToken, token)
 	j, err := client.Join(t.Context())
 	if err != nil {
 		t.Fatal(err)

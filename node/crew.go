@@ -89,9 +89,9 @@ func newCrew(size int, cfg member.Config, host string, orders Orders) *crew {
 
 // arrived tells that a worker has joined. Those that the job begins with take part at once.
 func (c *crew) arrived(m *worker) {
-	if int(m.worker) < len(c.first) {
-		m.rank, m.entered = topo.Rank(m.worker), true
-		c.machine.Asks(m.worker)
+	if int(m.id) < len(c.first) {
+		m.rank, m.entered = topo.Rank(m.id), true
+		c.machine.Asks(m.id)
 		c.carryOut()
 	}
 }
@@ -105,8 +105,8 @@ func (c *crew) asks(m *worker, p *collective.Posted) {
 		c.engine.finish(p, arena.Done, "")
 		return
 	}
-	c.enters[m.worker] = p
-	c.machine.Asks(m.worker)
+	c.enters[m.id] = p
+	c.machine.Asks(m.id)
 	c.carryOut()
 }
 
@@ -192,7 +192,7 @@ func (c *crew) resize(n int, who string) error {
 }
 
 func (c *crew) status() Status {
-	s := Status{Generation: uint64(c.told.Generation), Size: c.told.Size(), Want: c.machine.Want(), Steps: c.steps, Elastic: c.elastic, Paused: c.machine.Paused()}
+	s := Status{Generation: uint64(c.told.Generation), Size: c.told.Size(), Want: c.machine.Want(), Steps: c.steps, Entering: len(c.enters), Elastic: c.elastic, Paused: c.machine.Paused()}
 	for _, m := range c.told.Members {
 		s.Seats = append(s.Seats, int(m.Worker))
 	}
@@ -220,9 +220,7 @@ func (c *crew) carryOut() {
 		case member.Start:
 			c.orders.Start(a.Count, string(a.Because))
 		case member.Stop:
-			if _, member := c.told.Rank(a.Worker); !member {
-				c.orders.Stop(int(a.Worker), string(a.Because))
-			}
+			c.stop(a)
 		case member.Activate:
 			c.event("generation", a)
 		case member.Pause:
@@ -238,6 +236,18 @@ func (c *crew) carryOut() {
 	}
 	if len(c.waiting) > 0 && !c.machine.Paused() {
 		c.endStep()
+	}
+}
+
+// stop ends a worker that is no member, or will be none. One that asks to enter is told that it is released, as members are when a step
+// ends; one that never asked can only be ended by its launcher.
+func (c *crew) stop(a member.Stop) {
+	if p := c.enters[a.Worker]; p != nil {
+		delete(c.enters, a.Worker)
+		c.tell(a.Worker, arena.View{Size: 1, Released: true}, false)
+		c.engine.finish(p, arena.Changed, "")
+	} else if _, known := c.told.Rank(a.Worker); !known {
+		c.orders.Stop(int(a.Worker), string(a.Because))
 	}
 }
 
@@ -287,7 +297,7 @@ func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
 	}
 	for _, old := range c.told.Members {
 		if _, still := next.Rank(old.Worker); !still {
-			c.tell(old.Worker, arena.View{Rank: 0, Size: 1, Released: true}, false)
+			c.tell(old.Worker, arena.View{Size: 1, Released: true}, false)
 		}
 	}
 	c.told = next

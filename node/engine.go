@@ -53,10 +53,10 @@ func (e *engine) worker(w topo.Worker) *worker {
 
 // admit makes a worker known.
 func (e *engine) admit(m *worker) {
-	for int(m.worker) >= len(e.members) {
+	for int(m.id) >= len(e.members) {
 		e.members = append(e.members, nil)
 	}
-	e.members[m.worker] = m
+	e.members[m.id] = m
 	e.crew.arrived(m)
 }
 
@@ -178,7 +178,7 @@ func (e *engine) drain(m *worker) bool {
 // post reads the next descriptor of a worker and hands the call to the Matcher, or fails it.
 func (e *engine) post(m *worker) {
 	p := e.fresh()
-	p.Worker, p.Ticket = m.worker, m.taken+1
+	p.Worker, p.Ticket = m.id, m.taken+1
 	m.taken++
 	m.open++
 	err := e.read(m, p)
@@ -200,8 +200,8 @@ func (e *engine) post(m *worker) {
 // expel takes nothing more from a worker that broke the protocol, and fails what waits for it.
 func (e *engine) expel(m *worker, err error) {
 	m.broken = true
-	e.lose(m.worker, "broke the protocol ("+err.Error()+")")
-	e.broke(m.worker, err)
+	e.lose(m.id, "broke the protocol ("+err.Error()+")")
+	e.broke(m.id, err)
 }
 
 func (e *engine) fresh() *collective.Posted {

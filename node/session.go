@@ -108,7 +108,7 @@ func (s *session) join(r *api.Request) error {
 		m.close()
 		return err
 	}
-	s.worker, s.joined = m.worker, true
+	s.worker, s.joined = m.id, true
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
@@ -139,7 +139,7 @@ func newMember(w topo.Worker) (*worker, error) {
 		block.Close()
 		return nil, err
 	}
-	return &worker{worker: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}}, nil
+	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}}, nil
 }
 
 func (s *session) segment(n int64) error {

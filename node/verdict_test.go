@@ -9,9 +9,10 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	well := func(rank int) ending { return ending{rank, proc.Exit{}} }
-	bad := func(rank int) ending { return ending{rank, proc.Exit{Code: 1}} }
-	killed := func(rank int) ending { return ending{rank, proc.Exit{Signal: syscall.SIGKILL}} }
+	well := func(rank int) ending { return ending{rank: rank} }
+	bad := func(rank int) ending { return ending{rank: rank, exit: proc.Exit{Code: 1}} }
+	killed := func(rank int) ending { return ending{rank: rank, exit: proc.Exit{Signal: syscall.SIGKILL}} }
+	lost := func(rank int) ending { e := killed(rank); e.survived = true; return e }
 	for name, c := range map[string]struct {
 		ended   []ending
 		joined  []int
@@ -28,6 +29,9 @@ func TestJudge(t *testing.T) {
 		"all alone":                        {[]ending{well(0), well(1), well(2)}, nil, true, 0, noFault},
 		"one never joined":                 {[]ending{well(0), well(1)}, []int{0}, true, 1, neverJoined},
 		"one never joined, all have ended": {[]ending{well(0), well(2), well(1)}, []int{0, 2}, true, 1, neverJoined},
+		"a loss is survived":               {[]ending{lost(1)}, []int{0, 1, 2}, false, 0, noFault},
+		"the others end well after it":     {[]ending{lost(1), well(0), well(2)}, []int{0, 1, 2}, true, 0, noFault},
+		"all are lost":                     {[]ending{lost(1), lost(0), lost(2)}, []int{0, 1, 2}, true, 2, allLost},
 		"a failure outranks an absence":    {[]ending{well(0), bad(1)}, []int{2}, true, 1, badExit},
 	} {
 		v := judge(3, c.ended, func(rank int) bool { return slices.Contains(c.joined, rank) })

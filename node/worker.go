@@ -13,7 +13,7 @@ import (
 
 // worker is a worker process as the engine sees it. Only the engine's thread touches it.
 type worker struct {
-	worker   topo.Worker
+	id       topo.Worker
 	rank     topo.Rank // as the worker knows it; 0 for one that has not entered
 	entered  bool
 	block    *arena.Segment // of the control block
@@ -73,7 +73,7 @@ func (e *engine) read(m *worker, p *collective.Posted) error {
 	if !m.entered {
 		return fieldOf(m, "group", "this worker has not entered the job yet: it is a job of one")
 	}
-	self, size, ok := e.matcher.Index(topo.GroupID(d.Group), m.worker)
+	self, size, ok := e.matcher.Index(topo.GroupID(d.Group), m.id)
 	if !ok {
 		return fieldOf(m, "group", "%d is no group of this rank", d.Group)
 	}

@@ -1,0 +1,159 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/state/cursor"
+)
+
+// Data says what a job trains on: the same on every worker.
+type Data struct {
+	Samples int    // in an epoch
+	Batch   int    // samples of a step over all workers, whatever their number
+	Epochs  int    // 0 = without end
+	Seed    uint64 // of the order
+	Plain   bool   // samples in their own order, not shuffled
+}
+
+// Trainer runs the steps of a training loop. Every sample is trained on exactly once per epoch, and every worker holds
+// the same state after every step, whatever workers are lost or join:
+//
+//	t, err := client.Train(job, client.Data{Samples: n, Batch: 128, Epochs: 3}, client.StateOf("parameters", p))
+//	for t.Next(ctx) {
+//		gradient(g, p, t.Samples())
+//		if err := client.Commit(ctx, t, g); err != nil { … }
+//		update(p, g)
+//	}
+//	err = t.Err()
+//
+// A worker that comes while the job runs enters at its first Next, and receives the state there. One that is released, because
+// the job was made smaller, sees the loop end.
+type Trainer struct {
+	job       *Job
+	data      Data
+	state     []State
+	cursor    cursor.Cursor
+	samples   []int64
+	weight    float64
+	joined    int // new members, which wait for the state
+	begun     bool
+	committed bool
+	released  bool
+	sends     []*Handle
+	err       error
+}
+
+// Train begins a loop. state is what a worker that joins later receives from the others, in the memory that it gives here.
+func Train(job *Job, d Data, state ...State) (*Trainer, error) {
+	c, err := cursor.New(uint64(max(d.Samples, 0)), uint64(max(d.Batch, 0)), d.Seed, !d.Plain)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	t := &Trainer{job: job, data: d, state: state, cursor: c}
+	if !job.solo {
+		_, _, err = job.request(&api.Request{Type: api.TypeData, Samples: c.Samples, Batch: c.Batch, Seed: c.Seed, Shuffle: !c.Plain}, 0)
+	}
+	return t, err
+}
+
+// Next begins the next step; false at the end of the last epoch, when this worker is released, or with an error.
+func (t *Trainer) Next(ctx context.Context) bool {
+	if t.err == nil {
+		t.err = t.next(ctx)
+	}
+	if t.err != nil || t.released || t.data.Epochs > 0 && t.cursor.Epoch >= uint64(t.data.Epochs) {
+		t.settle(ctx)
+		return false
+	}
+	t.deal()
+	return true
+}
+
+func (t *Trainer) next(ctx context.Context) error {
+	switch {
+	case !t.begun:
+		t.begun = true
+		if t.job.aside && !t.job.solo {
+			return t.enter(ctx)
+		}
+		return nil
+	case !t.committed:
+		return fmt.Errorf("client: the step was not committed: call Commit with the gradient in every turn of the loop")
+	}
+	t.committed = false
+	if t.joined > 0 && !t.released {
+		return t.give(ctx)
+	}
+	return nil
+}
+
+// deal lays out this rank's part of the batch. A rank without a part gets one sample of weight 0, so that the loop's body works.
+func (t *Trainer) deal() {
+	order := t.cursor.Order()
+	t.samples = t.samples[:0]
+	for _, s := range t.cursor.Part(t.job.rank, t.job.size) {
+		for p := s.From; p < s.To; p++ {
+			t.samples = append(t.samples, int64(order.At(p)))
+		}
+	}
+	t.weight = float64(len(t.samples))
+	if len(t.samples) == 0 {
+		t.samples = append(t.samples, int64(order.At(0)))
+	}
+}
+
+// Samples are the samples that this worker trains on in the step: at least one.
+func (t *Trainer) Samples() []int64 { return t.samples }
+
+// Weight is the number of samples that count: len(Samples), or 0 for a worker that the tail of the epoch leaves without.
+func (t *Trainer) Weight() float64 { return t.weight }
+
+// Count is the number of samples of the step over all workers.
+func (t *Trainer) Count() int { return int(t.cursor.Count()) }
+
+// Epoch counts from 0.
+func (t *Trainer) Epoch() int { return int(t.cursor.Epoch) }
+
+// Step is the number of steps that the job has committed.
+func (t *Trainer) Step() int { return int(t.cursor.Step) }
+
+// Err is what ended the loop before its time; nil otherwise.
+func (t *Trainer) Err() error { return t.err }
+
+// Commit averages the gradient over the samples of all workers and ends the step.
+func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
+	err := AllReduce(ctx, t.job, gradient, collective.Mean, Weight(t.weight), EndStep())
+	if err == nil {
+		err = t.advance()
+	}
+	if t.err == nil {
+		t.err = err
+	}
+	return err
+}
+
+// advance moves to the next batch: by itself, or as the view says when the members have changed.
+func (t *Trainer) advance() error {
+	t.committed, t.joined = true, 0
+	if t.job.solo || !t.job.calls.takeChanged() {
+		all := make([]bool, t.job.size)
+		for i := range all {
+			all[i] = true
+		}
+		t.cursor = t.cursor.Commit(len(all), all)
+		return nil
+	}
+	return t.follow(t.job.follow())
+}
+
+func (t *Trainer) follow(v arena.View) (err error) {
+	t.released, t.joined = v.Released, v.Joined
+	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {
+		return fmt.Errorf("client: the agent's view: %w", err)
+	}
+	return nil
+}
