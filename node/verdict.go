@@ -24,16 +24,15 @@ type verdict struct {
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order. The first worker that failed decides. One that ended without
-// joining is a fault only when another has joined; where nobody joins, each process is a job of its own.
+// judge decides from the endings so far, in their order: the first fault counts, those after it may be its effects. To
+// end well without joining is a fault only when another has joined; where nobody joins, each process is a job of its own.
 func judge(size int, ended []ending, joined func(rank int) bool) verdict {
+	awaited := anyJoined(size, joined)
 	for _, e := range ended {
-		if !e.exit.OK() {
+		switch {
+		case !e.exit.OK():
 			return verdict{done: true, culprit: e, fault: badExit}
-		}
-	}
-	for _, e := range ended {
-		if !joined(e.rank) && anyJoined(size, joined) {
+		case awaited && !joined(e.rank):
 			return verdict{done: true, culprit: e, fault: neverJoined}
 		}
 	}

@@ -28,7 +28,8 @@ func TestJudge(t *testing.T) {
 		"all alone":                        {[]ending{well(0), well(1), well(2)}, nil, true, 0, noFault},
 		"one never joined":                 {[]ending{well(0), well(1)}, []int{0}, true, 1, neverJoined},
 		"one never joined, all have ended": {[]ending{well(0), well(2), well(1)}, []int{0, 2}, true, 1, neverJoined},
-		"a failure outranks an absence":    {[]ending{well(0), bad(1)}, []int{2}, true, 1, badExit},
+		"a failure because of an absence":  {[]ending{well(0), bad(1)}, []int{1}, true, 0, neverJoined},
+		"an absence after a failure":       {[]ending{bad(1), well(0)}, []int{1}, true, 1, badExit},
 	} {
 		v := judge(3, c.ended, func(rank int) bool { return slices.Contains(c.joined, rank) })
 		if v.done != c.done || v.fault != c.fault || v.culprit.rank != c.culprit {
