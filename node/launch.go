@@ -18,8 +18,9 @@ const (
 	graceFailed  = 500 * time.Millisecond
 )
 
-// draining bounds the wait for the last output of dead workers; only a stranger that holds their pipe uses it up.
-const draining = 500 * time.Millisecond
+// draining bounds the wait for the last output of workers that have ended; only a process that they left running, and
+// that holds their output open, uses it up.
+const draining = 300 * time.Millisecond
 
 // launch is one run on this host.
 type launch struct {
@@ -82,6 +83,20 @@ func (l *launch) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
 		}
 	}
 	return true
+}
+
+// hearOut lets what workers left behind finish writing, such as the tee of a shell script.
+func (l *launch) hearOut() {
+	timeout := time.After(draining)
+	for _, w := range l.workers {
+		select {
+		case <-w.Silent():
+		case <-timeout:
+			return
+		case <-l.cfg.Kill:
+			return
+		}
+	}
 }
 
 // drain waits for the last output, after every process that could write has been swept away.

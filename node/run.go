@@ -139,6 +139,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 		v, err = l.await(ctx, house)
 	}
 	err = errors.Join(err, l.stop(ctx.Err() != nil))
+	l.hearOut()
 	house.Stop(nil)
 	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(workers), l.place.Close())
 	if v.fault != noFault {
