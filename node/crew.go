@@ -252,6 +252,9 @@ func (c *crew) stop(a member.Stop) {
 }
 
 func (c *crew) event(what string, a member.Activate) {
+	if !c.elastic && a.View.Generation > 1 {
+		return // the job is about to end; its launcher says why
+	}
 	seats := func(ws []topo.Worker) (list []int) {
 		for _, w := range ws {
 			list = append(list, int(w))

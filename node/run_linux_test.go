@@ -57,7 +57,7 @@ func work(what string) error {
 		if err := j.Close(); err != nil {
 			return err
 		}
-		for range 1000 {
+		for range 100 {
 			runtime.GC()
 		}
 		return errors.New("bad batch")

@@ -26,22 +26,20 @@ type verdict struct {
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order. The first worker that failed decides, unless the job has
-// survived it; that all were lost, nothing survives. A worker that ended without joining is a fault only when another has joined;
-// where nobody joins, each process is a job of its own.
+// judge decides from the endings so far, in their order: the first fault counts, those after it may be its effects. A failure that
+// the job has survived is none; that all were lost, nothing survives. To end well without joining is a fault only when another has
+// joined; where nobody joins, each process is a job of its own.
 func judge(started int, ended []ending, joined func(rank int) bool) verdict {
-	well := 0
+	awaited, well := anyJoined(started, joined), 0
 	for _, e := range ended {
 		switch {
-		case e.exit.OK():
-			well++
-		case !e.survived:
+		case e.survived:
+		case !e.exit.OK():
 			return verdict{done: true, culprit: e, fault: badExit}
-		}
-	}
-	for _, e := range ended {
-		if e.exit.OK() && !joined(e.rank) && anyJoined(started, joined) {
+		case awaited && !joined(e.rank):
 			return verdict{done: true, culprit: e, fault: neverJoined}
+		default:
+			well++
 		}
 	}
 	if len(ended) == started && well == 0 {

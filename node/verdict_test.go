@@ -32,7 +32,8 @@ func TestJudge(t *testing.T) {
 		"a loss is survived":               {[]ending{lost(1)}, []int{0, 1, 2}, false, 0, noFault},
 		"the others end well after it":     {[]ending{lost(1), well(0), well(2)}, []int{0, 1, 2}, true, 0, noFault},
 		"all are lost":                     {[]ending{lost(1), lost(0), lost(2)}, []int{0, 1, 2}, true, 2, allLost},
-		"a failure outranks an absence":    {[]ending{well(0), bad(1)}, []int{2}, true, 1, badExit},
+		"a failure because of an absence":  {[]ending{well(0), bad(1)}, []int{1}, true, 0, neverJoined},
+		"an absence after a failure":       {[]ending{bad(1), well(0)}, []int{1}, true, 1, badExit},
 	} {
 		v := judge(3, c.ended, func(rank int) bool { return slices.Contains(c.joined, rank) })
 		if v.done != c.done || v.fault != c.fault || v.culprit.rank != c.culprit {

@@ -18,7 +18,7 @@ import (
 )
 
 // demoSteps takes a few seconds on two cores, so that one sees it train.
-const demoSteps = 4000
+const demoSteps = 3000
 
 // demoFlags are the flags of shoal demo.
 type demoFlags struct {

@@ -99,7 +99,7 @@ func parseEnv(pairs []string) (map[string]string, error) {
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	result, err := node.Run(cmd.Context(), node.RunConfig{
-		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out), Kill: hurry(cmd.Context()),
+		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
 		OnStart: func(name, dir string) {
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
 		},

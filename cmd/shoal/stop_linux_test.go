@@ -53,6 +53,8 @@ func startRun(t *testing.T, n, up int, script string) *launcher {
 	l.alive = bufio.NewReader(file)
 	for range up {
 		if line, err := l.alive.ReadString('\n'); err != nil || line != "up\n" {
+			l.Process.Kill()
+			l.Wait()
 			t.Fatalf("%q, %v; output:\n%s", line, err, &l.output)
 		}
 	}
@@ -169,7 +171,11 @@ func TestNothingOutlivesAnInterrupt(t *testing.T) {
 }
 
 func TestNothingOutlivesAFailure(t *testing.T) {
-	l := startRun(t, 2, 8, strings.TrimSuffix(family, "wait")+`[ $RANK = 0 ] || exit 1; wait`)
+	l := startRun(t, 2, 8, strings.TrimSuffix(family, "wait")+`
+		until [ $RANK = 1 ] && [ -e "$XDG_RUNTIME_DIR/fail" ]; do sleep 0.01; done; exit 1`)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(l.runtime), "fail"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if code := l.end(t).ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1\n%s", code, &l.output)
 	}

@@ -25,7 +25,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // flagError explains a flag that does not parse; for an unknown one it names the nearest known one.
 func flagError(cmd *cobra.Command, err error) error {
-	msg := err.Error()
+	msg, _, _ := strings.Cut(err.Error(), ": strconv.") // how Go parses a number helps nobody
 	if name, ok := strings.CutPrefix(msg, "unknown flag: --"); ok {
 		name, _, _ = strings.Cut(name, "=")
 		if near := nearest(name, flagNames(cmd)); near != "" {

@@ -1,13 +1,13 @@
 """A character-level GPT that learns to write like Newton, trained with DistributedDataParallel on shoal.
 
     $ shoal run -n 2 -- python3 examples/gpt/char_gpt.py $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
-    [0] 356,064 parameters, 567,198 characters of 89 kinds
-    [0] step   50  loss 2.5312
-    [0] step  100  loss 2.2514
+    [0] 113,792 parameters, 567,038 characters of 91 kinds
+    [0] step   50  loss 3.1642
+    [0] step  100  loss 2.6687
     ...
-    [0] step  400  loss 1.8511
-    [0] 2 workers trained 400 steps; it writes:
-    [0] ...
+    [0] step  300  loss 2.4294
+    [0] 2 workers trained 300 steps; it writes:
+    [0] The Rays...
 
 The text is part of every Go installation. A second argument is the number of steps. Works alone, too.
 """
@@ -63,11 +63,12 @@ def train(job, path, steps):
     if job.rank == 0:
         print(f"{job.size} workers trained {steps} steps; it writes:")
         start = torch.tensor([[alphabet.index(c) for c in "The Rays"]])
-        print("".join(alphabet[i] for i in model.write(start, 240)[0].tolist()))
+        written = "".join(alphabet[i] for i in model.write(start, 150)[0].tolist())
+        print(" ".join(written.split()))
     return losses.tolist()
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit("usage: char_gpt.py TEXT [STEPS]; a text is $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt")
-    train(shoal.join(), sys.argv[1], steps=int(sys.argv[2]) if len(sys.argv) > 2 else 400)
+    train(shoal.join(), sys.argv[1], steps=int(sys.argv[2]) if len(sys.argv) > 2 else 300)

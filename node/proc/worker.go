@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,15 +27,17 @@ type Command struct {
 type Worker struct {
 	pid     int
 	streams []*os.File // our ends of its stdout and stderr
+	reading atomic.Int32
+	silent  chan struct{}
 
 	mu   sync.Mutex // orders signals against reaping, after which the kernel may give the number to somebody else
 	gone bool
 }
 
-// Start starts a worker in g. Its stdin is empty. ended is called once, when it and the rest of its process group have
-// ended; its output may still be on its way then (Drain).
+// Start starts a worker in g. Its stdin is empty. ended is called once, when it has ended; processes that it started may
+// still run and write then (Silent, Drain).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
-	w := &Worker{}
+	w := &Worker{silent: make(chan struct{})}
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr()}
 	theirs, err := w.pipes(cmd)
 	if err != nil {
@@ -61,9 +65,18 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 		closeAll(w.streams)
 		return nil, startError(c.Args[0], err)
 	}
-	g.Go("read stdout", func(context.Context) error { out.copyFrom(w.streams[0], out.console.out); return nil })
-	g.Go("read stderr", func(context.Context) error { out.copyFrom(w.streams[1], out.console.err); return nil })
+	w.reading.Store(2)
+	g.Go("read stdout", func(context.Context) error { w.read(0, out, out.console.out); return nil })
+	g.Go("read stderr", func(context.Context) error { w.read(1, out, out.console.err); return nil })
 	return w, nil
+}
+
+func (w *Worker) read(stream int, out *Output, to io.Writer) {
+	out.copyFrom(w.streams[stream], to)
+	w.streams[stream].Close()
+	if w.reading.Add(-1) == 0 {
+		close(w.silent)
+	}
 }
 
 func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
@@ -79,13 +92,11 @@ func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// wait blocks until the process has ended, then ends its process group before reaping it: while the leader is a zombie
-// the number of the group cannot belong to anyone else.
+// wait blocks until the process has ended. It reaps it in the turn of signals: until then nobody else gets its number.
 func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
 	awaitExit(w.pid)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	syscall.Kill(-w.pid, syscall.SIGKILL)
 	err := cmd.Wait()
 	w.gone = true
 	exit := Exit{PID: w.pid, Started: from, Ended: time.Now()}
@@ -111,6 +122,9 @@ func (w *Worker) Signal(sig syscall.Signal) {
 		syscall.Kill(-w.pid, sig)
 	}
 }
+
+// Silent is closed when nobody can write to its output any more, neither it nor what it started.
+func (w *Worker) Silent() <-chan struct{} { return w.silent }
 
 // Drain makes the readers of its output give up after d, should a stranger hold the other end.
 func (w *Worker) Drain(d time.Duration) {

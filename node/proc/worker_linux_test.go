@@ -110,11 +110,15 @@ func TestSignalReachesTheGroup(t *testing.T) {
 	}
 }
 
-func TestGroupEndsWithItsLeader(t *testing.T) {
-	s := startShell(t, `sleep 1000 & echo "pid $!."`)
-	<-s.ended
-	if err := s.group.Wait(); err != nil { // the child held the pipe: the end of the readers is its end
-		t.Fatal(err)
+func TestLastWordsAreHeard(t *testing.T) {
+	// As with "exec > >(tee log)" in a shell script: what was said before the end arrives after it.
+	s := startShell(t, `(while kill -0 $$ 2>/dev/null; do :; done; echo late) & exit 3`)
+	if e := <-s.ended; e.Code != 3 {
+		t.Errorf("ended as %v", e)
+	}
+	<-s.Silent()
+	if got := s.text.String(); got != "[0] late\n" {
+		t.Errorf("output %q", got)
 	}
 	s.Signal(syscall.SIGKILL) // harmless: the number may belong to somebody else now
 }

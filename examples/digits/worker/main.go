@@ -1,9 +1,9 @@
 // A worker that trains on handwritten digits with the Go client; the loop itself is in ../train.go.
 //
 //	$ go build -o bin/digits ./examples/digits/worker
-//	$ bin/shoal run -n 4 -- bin/digits
-//	[0] step  102  loss 0.9187  accuracy 94.4 %
-//	[0] step  204  loss 0.2511  accuracy 95.8 %
+//	$ shoal run -n 4 -- bin/digits
+//	[0] step  102  loss 1.0644  accuracy 94.4 %
+//	[0] step  204  loss 0.3618  accuracy 94.7 %
 //	...
 //	[0] 4 workers trained 2000 steps: accuracy 98.6 %
 //

@@ -1,0 +1,76 @@
+"""Each example starts with a command and what it prints; here the command is run and has to print that.
+
+Any number stands for any other, a line of three dots for any lines, three dots in a line for any text.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+EXAMPLES = [
+    "examples/digits/worker/main.go",
+    "examples/digits/numpy_digits.py",
+    "examples/digits/torch_digits.py",
+    "examples/gpt/char_gpt.py",
+]
+
+
+def header(path):
+    """The commands of an example and the lines that the last one prints: the indented lines of its first comment."""
+    text = (ROOT / path).read_text()
+    if path.endswith(".go"):
+        comment = text[: text.index("\npackage ")]
+        shown = re.findall(r"^//\t(.*)$", comment, re.MULTILINE)
+    else:
+        comment = text.split('"""')[1]
+        shown = re.findall(r"^ {4}(.*)$", comment, re.MULTILINE)
+    commands = [line[2:] for line in shown if line.startswith("$ ")]
+    return commands, shown[len(commands):]
+
+
+def pattern(lines):
+    """A regular expression for what a header shows."""
+    expression = ""
+    for line in lines:
+        if line == "...":
+            expression += r"(?:.*\n)*"
+            continue
+        words = re.escape(line).replace(r"\.\.\.", ".*")
+        words = re.sub(r"(?<![\w\[])\d[\d,]*(\\\.\d+)?", lambda m: r"[\d,]*\.\d+" if m[1] else r"[\d,]+", words)
+        expression += re.sub(r"(\\ )+", r" +", words) + "\n"
+    return expression
+
+
+def test_pattern():
+    lines = pattern(["[0] step   50  loss 2.5312", "...", "[0] 4 workers: ... %"])
+    assert re.fullmatch(lines, "[0] step    1  loss 10.2\n[0] what\nnot\n[0] 16 workers: 97.0 %\n")
+    assert not re.fullmatch(lines, "[1] step    1  loss 10.2\n[0] 16 workers: 97.0 %\n")
+    assert not re.fullmatch(lines, "[0] step    1  loss nan\n[0] 16 workers: 97.0 %\n")
+    assert not re.fullmatch(lines, "[0] step    1  loss 10.2\n[0] 16 workers: 97.0\n")
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_header(path, tmp_path):
+    commands, lines = header(path)
+    assert commands and lines, f"{path} does not start with a command and what it prints"
+    assert len((ROOT / path).read_text().splitlines()) <= 100
+    (tmp_path / "python3").symlink_to(sys.executable)
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{ROOT / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "python"),
+        "XDG_STATE_HOME": str(tmp_path),
+    }
+    script = " && ".join(commands)
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(pattern(lines), done.stdout), f"expected\n{pattern(lines)}\ngot\n{done.stdout}"
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+    assert losses[-1] < 0.9 * losses[0]
+    if "digits" in path:
+        assert float(re.search(r"workers trained .* accuracy (\S+) %", done.stdout)[1]) >= 96

@@ -1,0 +1,180 @@
+package node
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node/proc"
+)
+
+// How long workers may take to end by themselves between SIGTERM and SIGKILL: when a person stops the job, and when one
+// of them has failed, where the report is promised within a second.
+const (
+	graceStopped = 2 * time.Second
+	graceFailed  = 500 * time.Millisecond
+)
+
+// draining bounds the wait for the last output of workers that have ended; only a process that they left running, and
+// that holds their output open, uses it up.
+const draining = 300 * time.Millisecond
+
+// launch is one run on this host.
+type launch struct {
+	cfg     RunConfig
+	spec    job.Spec
+	host    string
+	started time.Time
+	place   *proc.Place
+	dir     *runDir
+	agent   *Agent
+	console *proc.Console
+	outputs []*proc.Output
+	workers []*proc.Worker
+
+	program string
+	around  surroundings
+	group   *group.Group // the workers
+
+	changed  chan struct{} // holds a token when a worker has joined or ended, or the membership wants something
+	mu       sync.Mutex
+	ended    []ending
+	wanted   int   // workers that the membership has ordered and that are not started
+	unwanted []int // seats of workers that the membership wants to end
+	stopping int   // how many had ended when the launcher began to stop the others
+}
+
+// stop ends the workers that still run: politely, then not.
+func (l *launch) stop(asked bool) error {
+	l.mu.Lock()
+	l.stopping = len(l.ended)
+	l.mu.Unlock()
+	grace, kill := graceFailed, (<-chan struct{})(nil)
+	if asked {
+		grace, kill = graceStopped, l.cfg.Kill
+	}
+	l.signal(syscall.SIGTERM)
+	// Only now do the others hear of it: most have ended by then, and the output shows one exception and not one a rank.
+	for _, e := range l.endings() {
+		l.agent.Lost(e.rank, e.exit.String())
+	}
+	if l.allEnd(time.After(grace), kill) {
+		return nil
+	}
+	l.signal(syscall.SIGKILL)
+	if l.allEnd(time.After(graceStopped), nil) {
+		return nil
+	}
+	return errors.New("node: workers were killed but do not end; look at their state in ps")
+}
+
+func (l *launch) signal(sig syscall.Signal) {
+	for _, w := range l.workers {
+		w.Signal(sig)
+	}
+}
+
+// allEnd waits until all started workers have ended, or one of the channels says that it has been long enough.
+func (l *launch) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
+	for len(l.endings()) < len(l.workers) {
+		select {
+		case <-l.changed:
+		case <-timeout:
+			return false
+		case <-hurry:
+			return false
+		}
+	}
+	return true
+}
+
+// hearOut lets what workers left behind finish writing, such as the tee of a shell script.
+func (l *launch) hearOut() {
+	timeout := time.After(draining)
+	for _, w := range l.workers {
+		select {
+		case <-w.Silent():
+		case <-timeout:
+			return
+		case <-l.cfg.Kill:
+			return
+		}
+	}
+}
+
+// drain waits for the last output, after every process that could write has been swept away.
+func (l *launch) drain(workers *group.Group) error {
+	for _, w := range l.workers {
+		w.Drain(draining)
+	}
+	err := workers.Wait()
+	for _, out := range l.outputs {
+		_ = out.Close() // the console has said what is missing from a log
+	}
+	return err
+}
+
+func (l *launch) onJoin(rank int, client string) {
+	l.wake()
+	if l.cfg.OnJoin != nil {
+		l.cfg.OnJoin(rank, client)
+	}
+}
+
+func (l *launch) onReport(rank int, metrics map[string]float64) {
+	// A full disk must not end a training run; what is missing shows in the file.
+	_ = l.dir.report(rank, metrics, time.Now())
+	if l.cfg.OnReport != nil {
+		l.cfg.OnReport(rank, metrics)
+	}
+}
+
+func (l *launch) onExit(seat int, e proc.Exit) {
+	survived := !e.OK() && l.survives(seat, e)
+	l.mu.Lock()
+	l.ended = append(l.ended, ending{seat, e, survived})
+	stopping := l.stopping >= 0
+	l.mu.Unlock()
+	l.wake()
+	switch {
+	case e.OK():
+		l.agent.Finished(seat, e.String())
+	case survived || stopping:
+		l.agent.Lost(seat, e.String())
+	} // else stop tells
+}
+
+func (l *launch) wake() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (l *launch) endings() []ending {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended[:len(l.ended):len(l.ended)]
+}
+
+func (l *launch) failure(v verdict) *Failure {
+	out, e := l.outputs[v.culprit.rank], v.culprit.exit
+	return &Failure{Job: l.spec.Name, Rank: v.culprit.rank, Size: len(l.workers), Host: l.host, Exit: e,
+		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: out.Tail(), Log: out.LogPath()}
+}
+
+func (l *launch) result(err error) *Result {
+	r := &Result{Job: l.spec.Name, Dir: l.dir.path, OK: err == nil, Started: l.started,
+		Seconds: time.Since(l.started).Seconds(), Alone: !anyJoined(len(l.workers), l.agent.Joined)}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	for i, e := range l.endings() {
+		r.Workers = append(r.Workers, WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(), Stopped: i >= l.stopping,
+			Seconds: e.exit.Ended.Sub(e.exit.Started).Seconds()})
+	}
+	return r
+}

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/node/proc"
+)
+
+// start runs the process of one seat.
+func (l *launch) start(seat int, env []string) error {
+	out, err := proc.NewOutput(l.console, seat, l.dir.log(seat))
+	if err != nil {
+		return err
+	}
+	l.outputs = append(l.outputs, out)
+	w, err := proc.Start(l.group, proc.Command{Path: l.program, Args: l.spec.Command, Env: env}, out, func(e proc.Exit) { l.onExit(seat, e) })
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.workers = append(l.workers, w)
+	l.mu.Unlock()
+	return nil
+}
+
+// obey starts and stops the workers that the membership wants started and stopped.
+func (l *launch) obey() error {
+	l.mu.Lock()
+	wanted, unwanted := l.wanted, l.unwanted
+	l.wanted, l.unwanted = 0, nil
+	l.mu.Unlock()
+	for range wanted {
+		seat, token := l.agent.Seat()
+		l.agent.Started(seat)
+		if err := l.start(seat, l.around.lateEnvironment(seat, token, freePort())); err != nil {
+			return err
+		}
+	}
+	for _, seat := range unwanted {
+		l.workers[seat].Signal(syscall.SIGTERM)
+	}
+	return nil
+}
+
+func (l *launch) onStart(count int, _ string) {
+	l.mu.Lock()
+	l.wanted += count
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *launch) onStop(seat int, _ string) {
+	l.mu.Lock()
+	l.unwanted = append(l.unwanted, seat)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
+func (l *launch) onEvent(e Event) {
+	if e.What != "generation" || e.Generation > 1 {
+		l.console.Note(e.String())
+	}
+	_ = l.dir.event(e, time.Now()) // as with reports
+	if l.cfg.OnEvent != nil {
+		l.cfg.OnEvent(e)
+	}
+}
+
+// survives reports whether the job goes on without a worker that ended like this: a worker that was killed is weather; one
+// that failed by itself is a fault that somebody should see, unless the user said how many workers are enough, or it came
+// late and the job was well without it.
+func (l *launch) survives(seat int, e proc.Exit) bool {
+	return (e.Signal != 0 || l.spec.Min > 0 || seat >= l.spec.Workers) && l.agent.Status().Elastic
+}
+
+// launched is the number of workers that were started or are about to be.
+func (l *launch) launched() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.workers) + l.wanted
+}
