@@ -18,7 +18,7 @@ func (m *Matcher) SetElastic() { m.elastic = true }
 // Quiet reports whether no collective of the world is under way, so that its members may change.
 func (m *Matcher) Quiet() bool {
 	g := m.groups[topo.World]
-	return len(g.open) == 0 && len(g.held) == 0 && len(g.pairs) == 0
+	return len(g.open) == 0 && len(g.held) == 0 && len(g.boxes) == 0
 }
 
 // Advance gives the world its next members, in the order of their ranks. The world must be quiet.

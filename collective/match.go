@@ -22,7 +22,8 @@ type Ready struct {
 }
 
 // Matcher brings together the calls of a group by position: the k-th collective of every member is one collective.
-// Sends and receives meet by (group, from, to, tag) in the order in which they were posted.
+// Sends and receives meet by (group, from, to, tag) in the order in which they were posted;
+// a receive may leave `from` open.
 //
 // The world is elastic once SetElastic was called: a collective that lost a member goes on with the others, without what
 // the lost one had posted for a step that it did not complete (Call.More). elastic.go has the rules.
@@ -42,7 +43,7 @@ type group struct {
 	open    []*position // not passed by every member yet
 	held    []*position // complete, but of a step that is not
 	spare   []*position
-	pairs   map[pair]*meeting
+	boxes   map[address]*mailbox
 }
 
 // party is a member of a group.
@@ -61,14 +62,6 @@ type position struct {
 	err    error     // the ranks disagree: later calls at this position get the same answer
 }
 
-type pair struct {
-	from, to int
-	tag      uint32
-}
-
-// meeting holds the halves of transfers that wait: one of the two lists is empty.
-type meeting struct{ sends, recvs []*Posted }
-
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
 func NewMatcher(world []topo.Worker) *Matcher {
 	m := &Matcher{groups: map[topo.GroupID]*group{}, ids: map[string]topo.GroupID{}, gone: map[topo.Worker]string{}}
@@ -77,7 +70,7 @@ func NewMatcher(world []topo.Worker) *Matcher {
 }
 
 func (m *Matcher) add(workers []topo.Worker) *group {
-	g := &group{id: m.next, pairs: map[pair]*meeting{}}
+	g := &group{id: m.next, boxes: map[address]*mailbox{}}
 	for _, w := range workers {
 		g.members = append(g.members, &party{worker: w, since: -1})
 	}
@@ -288,7 +281,7 @@ func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
 		for _, pos := range g.open {
 			out = m.failWaiting(g, pos, self, out)
 		}
-		out = m.losePairs(g, self, out)
+		out = m.losePairs(g, out)
 		out = g.collect(out)
 	}
 	return out

@@ -2,35 +2,49 @@ package collective
 
 import "slices"
 
+// AnyRank as the Peer of a Recv takes the first send that comes, whoever sends it. The match sets Peer to the sender.
+const AnyRank = -1
+
+// mailbox is where sends to one rank under one tag and its receives meet. What waits, waits in the order of posting.
+type mailbox struct{ sends, recvs []*Posted }
+
+type address struct {
+	to  int
+	tag uint32
+}
+
 // pairUp brings a send and a receive together.
 func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
-	key := pair{self, p.Call.Peer, p.Call.Tag}
+	key := address{p.Call.Peer, p.Call.Tag}
 	if p.Call.Kind == Recv {
-		key.from, key.to = key.to, key.from
+		key.to = self
 	}
-	at := g.pairs[key]
-	if at == nil {
-		at = &meeting{}
+	box := g.boxes[key]
+	if box == nil {
+		box = &mailbox{}
 	}
-	mine, theirs := &at.sends, &at.recvs
+	mine, theirs := &box.sends, &box.recvs
+	fits := func(recv *Posted) bool { return recv.Call.Peer == self || recv.Call.Peer == AnyRank }
 	if p.Call.Kind == Recv {
 		mine, theirs = theirs, mine
+		fits = func(send *Posted) bool { return p.Call.Peer == AnyRank || g.members[p.Call.Peer].worker == send.Worker }
 	}
-	if len(*theirs) == 0 {
-		if other := g.members[p.Call.Peer].worker; m.Gone(other) {
-			return append(out, Ready{[]*Posted{p}, m.lostError(other, p)})
+	i := slices.IndexFunc(*theirs, fits)
+	if i < 0 {
+		if err := m.hopeless(g, self, p); err != nil {
+			return append(out, Ready{[]*Posted{p}, err})
 		}
 		*mine = append(*mine, p)
-		g.pairs[key] = at
+		g.boxes[key] = box
 		return out
 	}
-	other := (*theirs)[0]
-	*theirs = slices.Delete(*theirs, 0, 1)
-	g.tidy(key)
-	send, recv := p, other
+	send, recv := p, (*theirs)[i]
 	if p.Call.Kind == Recv {
-		send, recv = other, p
+		send, recv = recv, send
 	}
+	*theirs = slices.Delete(*theirs, i, i+1)
+	g.tidy(key)
+	recv.Call.Peer = g.index(send.Worker)
 	var err error
 	if send.Call.DType != recv.Call.DType || send.Call.InLen() != recv.Call.OutLen() {
 		err = &MismatchError{Position: -1, RankA: m.rank(send.Worker), RankB: m.rank(recv.Worker), CallA: send.Call.String(), CallB: recv.Call.String()}
@@ -38,26 +52,40 @@ func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 	return append(out, Ready{[]*Posted{send, recv}, err})
 }
 
-// tidy forgets a meeting at which nobody waits.
-func (g *group) tidy(key pair) {
-	if at := g.pairs[key]; len(at.sends)+len(at.recvs) == 0 {
-		delete(g.pairs, key)
+// tidy forgets a mailbox in which nothing waits.
+func (g *group) tidy(key address) {
+	if box := g.boxes[key]; len(box.sends)+len(box.recvs) == 0 {
+		delete(g.boxes, key)
 	}
 }
 
-// losePairs fails the transfers of a group that wait for a lost member. What it had posted itself can still be met.
-func (m *Matcher) losePairs(g *group, lost int, out []Ready) []Ready {
-	for key, at := range g.pairs {
-		waiting := &at.recvs
-		if key.to == lost {
-			waiting = &at.sends
-		} else if key.from != lost {
+// hopeless says why a send or a receive will never meet its other half; nil where it still may.
+func (m *Matcher) hopeless(g *group, self int, p *Posted) error {
+	var lost error
+	for i, member := range g.members {
+		if i == self || p.Call.Peer != AnyRank && p.Call.Peer != i {
 			continue
 		}
-		for _, p := range *waiting {
-			out = append(out, Ready{[]*Posted{p}, m.lostError(g.members[lost].worker, p)})
+		if !m.Gone(member.worker) {
+			return nil
 		}
-		*waiting = nil
+		lost = m.lostError(member.worker, p)
+	}
+	return lost
+}
+
+// losePairs fails the transfers of a group that wait for a lost member. What it had posted itself can still be met.
+func (m *Matcher) losePairs(g *group, out []Ready) []Ready {
+	for key, box := range g.boxes {
+		for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
+			*list = slices.DeleteFunc(*list, func(p *Posted) bool {
+				err := m.hopeless(g, g.index(p.Worker), p)
+				if err != nil {
+					out = append(out, Ready{[]*Posted{p}, err})
+				}
+				return err != nil
+			})
+		}
 		g.tidy(key)
 	}
 	return out

@@ -261,6 +261,9 @@ func (e *engine) fail(p *collective.Posted, err error) { e.finish(p, arena.Faile
 // finish completes the slot of a call and wakes its worker if it is parked.
 func (e *engine) finish(p *collective.Posted, status arena.Status, text string) {
 	if m := e.worker(p.Worker); m != nil {
+		if p.Call.Kind == collective.Recv && status != arena.Failed {
+			m.control.SetSource(p.Ticket, p.Call.Peer)
+		}
 		m.control.Complete(p.Ticket, status, text)
 		if m.control.WorkerParked() {
 			m.bell.Ring()
