@@ -14,8 +14,9 @@ from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, 
 from .group import Group
 from .handle import Handle
 from .job import Job, empty, join, zeros
+from .steps import Step
 
 __all__ = [
-    "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "MismatchError", "ShoalError",
+    "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "MismatchError", "ShoalError", "Step",
     "__version__", "empty", "join", "zeros",
 ]  # fmt: skip

@@ -8,12 +8,13 @@ import select
 import struct
 import threading
 from time import perf_counter_ns
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from ._fence import fences
 from ._fork import Mapping
 from ._layout import (
     AGENT_PARKED_WORD32,
+    CHANGED,
     COMPLETION,
     DESCRIPTOR,
     DONE,
@@ -26,6 +27,7 @@ from ._layout import (
     WORKER_PARKED_WORD32,
 )
 from ._link import POLLRDHUP, Link
+from ._view import View
 from .errors import ForkError, ShoalError
 from .handle import Handle
 
@@ -64,6 +66,7 @@ class Calls:
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
         self._poll.register(link.socket, POLLRDHUP)
+        self.on_change: Callable[[], None] = lambda: None  # the agent has written another view
 
     def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
         """Describe a call in the next slot, and tell the agent unless a group is open. Takes all fields but the ticket."""
@@ -123,7 +126,10 @@ class Calls:
         else:
             with self._lock:
                 # Unless the slot's next user has settled this call and written over it.
-                if not handle.status:
+                if not handle.status and word == handle.floor + CHANGED:
+                    self.on_change()
+                    handle.settle(DONE)
+                elif not handle.status:
                     handle.settle(FAILED, self._error(handle))
         self._open.pop(handle.ticket, None)
         return True
@@ -133,6 +139,10 @@ class Calls:
         (length,) = ERROR_LENGTH.unpack_from(self._bytes, slot + ERROR_LENGTH_AT)
         end = min(slot + ERROR_TEXT_AT + length, slot + self._slot_bytes)
         return str(self._bytes[slot + ERROR_TEXT_AT : end], "utf-8", "replace")
+
+    def view(self) -> View:
+        """The view that the agent wrote last."""
+        return View.read(self._bytes)
 
     def settle(self) -> None:
         """Let go of everything that is complete."""

@@ -29,14 +29,16 @@ class AsyncCollectives:
     _port: Port
     _id: int
 
-    def allreduce_async(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None) -> Handle[T]:
-        """See allreduce."""
+    def allreduce_async(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None, flags: int = 0) -> Handle[T]:
+        """See allreduce. `flags` are those of docs/formats/arena.md; steps set them."""
         inp = self._port.describe(x)
         target = inp if out is None else self._output(out, inp, inp.count)
         result = x if out is None else out
         if not target.writable:
             raise _read_only(result)
-        return self._port.call(_ALL_REDUCE, inp, target, (x, out), result, _reduction(op, weight, inp), self._id, weight=weight)
+        code = _reduction(op, weight, inp)
+        # By position: names cost time, and every step makes this call.
+        return self._port.call(_ALL_REDUCE, inp, target, (x, out), result, code, self._id, 0, 0, weight, None, None, flags)
 
     def reduce_scatter_async(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Handle[Any]:
         """See reduce_scatter."""

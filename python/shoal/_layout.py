@@ -16,6 +16,11 @@ HEADER = struct.Struct("<QIIII")  # magic, protocol, slots, bytes of a slot, ran
 TAIL_WORD = 64 // 8
 AGENT_PARKED_WORD32 = 128 // 4
 WORKER_PARKED_WORD32 = 192 // 4
+# generation, rank, size, committed steps, new members, flags, bytes of the cursor; the cursor lies behind.
+VIEW = struct.Struct("<QIIQIII")
+VIEW_AT = 320
+CURSOR_AT = 384
+RELEASED, NEW = 1, 2
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192
@@ -23,14 +28,15 @@ COMPLETION = 192
 ERROR_LENGTH = struct.Struct("<I")
 ERROR_LENGTH_AT = 200
 ERROR_TEXT_AT = 204
-DONE, FAILED = 1, 2
+DONE, FAILED, CHANGED = 1, 2, 3
 
 # ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output segment,
 # input offset, input elements, output offset, output elements, counts segment, counts, counts offset;
-# then the shape with the zeros behind it, packed once for each array by `pack_shape`.
-DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ104s")
+# the shape, packed once for each array by `pack_shape`; flags.
+DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sI36x")
 MAX_NDIM = 8
-_SHAPE = struct.Struct("<8Q40x")
+_SHAPE = struct.Struct("<8Q")
+MORE, STEP = 1, 2
 
 KINDS: Dict[str, int] = {
     "all_reduce": 1,
@@ -44,6 +50,7 @@ KINDS: Dict[str, int] = {
     "send": 9,
     "recv": 10,
     "barrier": 11,
+    "enter": 12,
 }
 
 OPS: Dict[str, int] = {"none": 0, "sum": 1, "mean": 2, "min": 3, "max": 4, "prod": 5}

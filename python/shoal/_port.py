@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
 
 from ._layout import DType
 from ._tensor import Shape, Tensor
+from ._view import View
 from .handle import Handle
 
 T = TypeVar("T")
@@ -19,6 +20,8 @@ class Port(Protocol):
     rank: int
     size: int
     generation: int
+    late: bool  # started when the job already ran, and not a member yet: a job of one
+    view: View
 
     def check(self) -> None: ...
 
@@ -42,7 +45,14 @@ class Port(Protocol):
         weight: float = 1.0,
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Shape] = None,
+        flags: int = 0,
     ) -> Handle[T]: ...
+
+    def follow(self, changed: Callable[[], None]) -> None: ...
+
+    def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None: ...
+
+    def enter(self) -> None: ...
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]: ...
 

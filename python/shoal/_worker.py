@@ -7,22 +7,28 @@ import mmap
 import os
 import struct
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from . import _fork
 from ._arena import Arena, Place
 from ._calls import Calls, left
-from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, MAGIC, PROTOCOL, U8, DType, pack_shape
+from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, U8, DType, pack_shape
 from ._link import Link, Refused
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
+from ._view import View
 from .errors import ForkError, JoinError, ShoalError
 from .handle import Handle, StagedHandle
+from .solo import alone
 
 T = TypeVar("T")
 _NOWHERE = (0, 0)
 # dtype, ndim and shape of a call without arrays.
 _NOTHING = (U8.code, *pack_shape((0,), 0))
+# The descriptor of a call that is no collective.
+_ENTER = (KINDS["enter"], 0, 0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, bytes(64), 0)
+# Groups that a job of one makes are numbered from here, beyond those of the agent: they never have another member.
+_OWN_GROUPS = 1 << 31
 
 
 class Worker:
@@ -35,6 +41,9 @@ class Worker:
         except BaseException:
             link.close(left(job))
             raise
+        self._own_groups = 0
+        self._changed: Callable[[], None] = lambda: None
+        self.calls.on_change = self._look
         # Descriptions of arena arrays by id(array): a steady program describes the same few again and again.
         self._described: Dict[int, Tuple["weakref.ref[Any]", Any, Tensor]] = {}
         _fork.guard(self)
@@ -52,11 +61,12 @@ class Worker:
             self.name, self.host = str(reply["job"]), str(reply["host"])
             self.rank, self.size, self.generation = (int(reply[k]) for k in ("rank", "size", "generation"))
             slots, slot_bytes, spin_us = (int(reply[k]) for k in ("slots", "slot_bytes", "spin_us"))
+            self.late = bool(reply.get("late"))
             if len(fds) != 3 or not 0 <= self.rank < self.size or slots < 1 or slot_bytes < ERROR_TEXT_AT or slot_bytes % 64:
                 raise ValueError(f"{reply} with {len(fds)} descriptors")
             block = mmap.mmap(fds[0], HEADER_BYTES + slots * slot_bytes)
             seen = HEADER.unpack_from(block, 0)
-            if seen != (MAGIC, PROTOCOL, slots, slot_bytes, self.rank):
+            if seen != (MAGIC, PROTOCOL, slots, slot_bytes, rank):
                 raise ValueError(f"a control block that starts with {seen}")
         except (KeyError, TypeError, ValueError, OSError) as err:
             for fd in fds:
@@ -65,6 +75,8 @@ class Worker:
                 f"the agent's welcome makes no sense ({type(err).__name__}: {err}): install the package and the `shoal` "
                 "binary from the same release"
             ) from None
+        self.view = View(self.generation, self.rank, self.size)
+        self._local = 0 if self.late else _OWN_GROUPS  # calls on groups from here on have no other member
         self.link = link
         self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us)
         self.arena = Arena(link, self.calls.settle)
@@ -117,9 +129,12 @@ class Worker:
         weight: float = 1.0,
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Shape] = None,
+        flags: int = 0,
     ) -> Handle[T]:
         """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait` returns."""
         self.link.check()
+        if group >= self._local:
+            return alone(kind, inp, out, result, peer)
         lead = inp if inp is not None else out
         dtype, ndim, shape_bytes = (lead.dtype.code, lead.ndim, lead.shape_bytes) if lead is not None else _NOTHING
         if shape is not None:
@@ -143,7 +158,7 @@ class Worker:
             in_offset, inp.count if inp is not None else 0,
             out_offset, out.count if out is not None else 0,
             counts_segment, len(counts) if counts is not None else 0, counts_offset,
-            shape_bytes,
+            shape_bytes, flags,
         )  # fmt: skip
         return handle
 
@@ -177,11 +192,39 @@ class Worker:
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
         """The id of a group, and this worker's rank inside."""
+        if self._local == 0:
+            self._own_groups += 1
+            return _OWN_GROUPS + self._own_groups, 0
         try:
             reply, _ = self.link.request({"type": "group", "ranks": list(ranks)}, "group")
         except Refused as err:
             raise ShoalError(str(err)) from None
         return int(reply["id"]), int(reply["rank"])
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change of the view, before the call that told of it returns."""
+        self._changed = changed
+
+    def _look(self) -> None:
+        self.view = view = self.calls.view()
+        self.rank, self.size, self.generation = view.rank, view.size, view.generation
+        self._local = 0 if view.released else _OWN_GROUPS
+        self.late = False
+        self._changed()
+
+    def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None:
+        """Tell what the job trains on; every worker tells the same. The job is elastic from then on."""
+        message = {"type": "data", "samples": samples, "batch": batch, "seed": seed, "shuffle": shuffle}
+        try:
+            self.link.request(message, "data")
+        except Refused as err:
+            raise ShoalError(str(err)) from None
+
+    def enter(self) -> None:
+        """Ask to be a member of the next view, and wait for it; a member returns at once."""
+        handle: Handle[None] = Handle(self.calls, None, None)
+        self.calls.submit(handle, *_ENTER)
+        handle.wait()
 
     def hold(self) -> None:
         """Collect calls until `release`."""

@@ -8,8 +8,9 @@ import math
 import os
 import threading
 from types import TracebackType
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
+from ._handover import State
 from ._layout import KINDS, OPS
 from ._port import Port
 from ._tensor import Shape, elements, ndarray, numpy_dtype
@@ -18,13 +19,14 @@ from .errors import JoinError
 from .group import Group
 from .handle import Handle
 from .solo import Solo
+from .steps import Progress, Step, steps
 
 
 class Job(Group):
     """A job that this process has joined: the group of all its ranks.
 
     `rank` and `size` number the workers, `generation` numbers the memberships, `name` names the job and `host` the machine.
-    A context manager: leaving the block leaves the job.
+    In a job that trains in steps, these change with the members: at the end of a step, and never before. A context manager: leaving the block leaves the job.
     """
 
     def __init__(self, port: Port) -> None:
@@ -32,8 +34,58 @@ class Job(Group):
         self.name = port.name
         self.host = port.host
         self.generation = port.generation
+        self._state = State()
+        self._progress: Optional[Progress] = None
+        port.follow(self._follow)
         self._pid = os.getpid()
         atexit.register(self._at_exit)
+
+    def _follow(self) -> None:
+        view = self._port.view
+        self.rank, self.size, self.ranks, self.generation = view.rank, view.size, tuple(range(view.size)), view.generation
+        if self._progress is not None:
+            self._progress.changed()
+
+    def steps(self, samples: int, batch: int, seed: int = 0, epochs: int = 1, shuffle: bool = True) -> Iterator[Step]:
+        """The steps of a training loop over a data set of `samples` samples, `batch` of them in each step over all workers.
+
+            for step in job.steps(len(images), batch=128, epochs=10):
+                gradient[:] = f(weights, images[step.indices])
+                step.allreduce(gradient)
+                weights -= rate * gradient
+
+        Every sample is taken exactly once an epoch, in an order of its own (the samples' own with shuffle=False), whatever workers
+        join, leave or are lost. Then rank and size change between two steps; register the arrays of the loop, so that
+        a worker that joins gets them. Every worker gives the same arguments. A worker that is no longer needed ends here.
+        """
+        return steps(self._place(samples, batch, seed, shuffle), epochs)
+
+    def _place(self, samples: int, batch: int, seed: int, shuffle: bool) -> Progress:
+        wanted = (samples, batch, seed, shuffle)
+        if self._progress is None:
+            self._progress = Progress(self, self._state, *wanted)
+        have = self._progress.cursor
+        if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
+            raise ValueError(f"this job trains on {have.samples} samples, {have.batch} a step: a job has one data set")
+        return self._progress
+
+    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True) -> None:
+        """Give workers that join a part of the state: get() on those that have it, set(value) on those that need it.
+
+        A value is made of arrays (NumPy, torch), numbers, strings, bytes, None, and lists, tuples and dicts of these. Both are
+        called between two steps. With alike=False the value may differ between workers, as random states do; then it has
+        no arrays, and the new worker gets that of rank 0. Every worker registers the same names.
+        """
+        self._state.register(name, get, set, alike)
+
+    def digest(self) -> int:
+        """A checksum of the registered state, of 48 bits: equal on all workers as long as their states are the same to the last bit."""
+        return self._state.digest()
+
+    @property
+    def committed(self) -> int:
+        """How many steps the job has committed."""
+        return 0 if self._progress is None else self._progress.cursor.step
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The sub-group of these ranks of the job, numbered in this order. Called by its members, and by no other rank.

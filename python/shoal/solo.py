@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import socket
-from typing import Any, Dict, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
 from ._layout import KINDS, DType
 from ._tensor import Shape, Tensor, describe, elements, like
+from ._view import View
 from .errors import ShoalError
 from .handle import Finished, Handle
 
@@ -15,11 +16,30 @@ T = TypeVar("T")
 _PAIRWISE = (KINDS["send"], KINDS["recv"])
 
 
+def alone(kind: int, inp: Optional[Tensor], out: Optional[Tensor], result: T, peer: int) -> Handle[T]:
+    """The call of a job of one, done at once: copy the input to the output."""
+    if kind in _PAIRWISE or peer != 0:
+        raise ValueError(f"rank {peer} is not in this job of one: start the program with `shoal run -n 2` to have a partner")
+    if inp is not None and out is not None and inp is not out and (inp.array is not out.array or inp.address != out.address):
+        if inp.count != out.count:
+            raise ValueError(f"an output of {out.count} elements for {inp.count}: in a job of one they are the same number")
+        if not inp.contiguous:
+            memory = (ctypes.c_ubyte * inp.nbytes)()
+            address = ctypes.addressof(memory)
+            inp.copy_to(address)
+            out.copy_from(address)
+        else:
+            out.copy_from(inp.address)
+    return Finished(result)
+
+
 class Solo:
     """The only rank of a job without an agent. It has the methods of a Worker."""
 
     name = "solo"
     rank, size, generation = 0, 1, 1
+    late = False
+    view = View(generation=1)
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
@@ -52,22 +72,21 @@ class Solo:
         weight: float = 1.0,
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Shape] = None,
+        flags: int = 0,
     ) -> Handle[T]:
-        """Do the call at once: copy the input to the output."""
+        """Do the call at once."""
         self.check()
-        if kind in _PAIRWISE or peer != 0:
-            raise ValueError(f"rank {peer} is not in this job of one: start the program with `shoal run -n 2` to have a partner")
-        if inp is not None and out is not None and inp is not out and inp.array is not out.array:
-            if inp.count != out.count:
-                raise ValueError(f"an output of {out.count} elements for {inp.count}: in a job of one they are the same number")
-            if not inp.contiguous:
-                memory = (ctypes.c_ubyte * inp.nbytes)()
-                address = ctypes.addressof(memory)
-                inp.copy_to(address)
-                out.copy_from(address)
-            else:
-                out.copy_from(inp.address)
-        return Finished(result)
+        return alone(kind, inp, out, result, peer)
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
+    def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None:
+        """Nobody needs to know."""
+        self.check()
+
+    def enter(self) -> None:
+        """It is the only member."""
 
     def check(self) -> None:
         """Raise what broke the job, if anything did."""

@@ -180,11 +180,11 @@ class AgentDouble:
 
     def _take(self, session, number):
         at = _layout.HEADER_BYTES + number % self.slots * 1024
-        names = "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out n_out seg_counts n_counts off_counts"
+        names = "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out n_out seg_counts n_counts off_counts _ flags"
         values = _layout.DESCRIPTOR.unpack_from(session.block, at)
-        call = dict(zip(names.split(), values), at=at, shape=struct.unpack_from("<8Q", values[-1])[: values[4]])
+        call = dict(zip(names.split(), values), at=at, shape=struct.unpack_from("<8Q", values[-2])[: values[4]])
         assert call["ticket"] == number + 1, f"slot of call {number} carries ticket {call['ticket']}"
-        assert session.block[at + 152 : at + 192] == bytes(40)
+        assert session.block[at + 156 : at + 192] == bytes(36)
         return call
 
     def _execute(self, calls):

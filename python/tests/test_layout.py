@@ -11,7 +11,7 @@ PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/formats/arena.md").r
 
 def test_kinds():
     kinds = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([a-z_]+) \|", PAGE, re.M)}
-    assert len(kinds) == 11 and kinds == _layout.KINDS
+    assert len(kinds) == 12 and kinds == _layout.KINDS
 
 
 def test_dtypes_and_reductions():
@@ -38,14 +38,14 @@ def test_descriptor_fields_lie_where_the_page_says():
     table = [int(offset) for offset in re.findall(r"^\| (\d+) \| (?:u8|u32|u64|f64) \| ", PAGE, re.M)]
     assert [offset for offset, _ in rows] == table[table.index(192) + 1 :][: len(rows)]
     values = list(range(101, 101 + len(rows)))
-    packed = _layout.DESCRIPTOR.pack(*values, _layout.pack_shape((7, 8), 56)[1])
+    packed = _layout.DESCRIPTOR.pack(*values, _layout.pack_shape((7, 8), 56)[1], 9)
     for (offset, form), value in zip(rows, values):
         assert struct.unpack_from("<" + form, packed, offset) == (value,), offset
     assert struct.unpack_from("<8Q", packed, 88) == (7, 8, 0, 0, 0, 0, 0, 0)
-    assert packed[152:] == bytes(40)
+    assert packed[152:] == bytes([9]) + bytes(39)
 
 
 def test_more_than_eight_dimensions_travel_as_one():
     ndim, packed = _layout.pack_shape((2,) * 9, 512)
     assert ndim == 1 and struct.unpack_from("<Q", packed) == (512,)
-    assert _layout.pack_shape((), 1) == (0, bytes(104))
+    assert _layout.pack_shape((), 1) == (0, bytes(64))

@@ -1,0 +1,128 @@
+"""How the state of the members reaches those who join: docs/formats/arena.md, section 5."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from array import array
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from ._state import Item, build, flatten, pieces, total
+from .errors import ShoalError
+
+if TYPE_CHECKING:
+    from .group import Group
+
+TAG = 0xE17E
+PIECE = 64 << 20
+# Headers are filled up to a multiple of this. When rank 0 is lost before its broadcast, another rank's header, of the same
+# length then, takes its place.
+_HEADER_STEP = 4096
+
+
+class Part(NamedTuple):
+    """A registered part of the state."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+    alike: bool  # the same on every worker
+
+
+class State:
+    """What a worker that joins needs, by name."""
+
+    def __init__(self) -> None:
+        self._parts: Dict[str, Part] = {}
+
+    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool) -> None:
+        """See Job.register."""
+        self._parts[name] = Part(get, set, alike)
+
+    def digest(self) -> int:
+        """See Job.digest."""
+        hashed = hashlib.blake2b(digest_size=6)
+        for name, part in sorted(self._parts.items()):
+            if part.alike:
+                items: List[Item] = []
+                hashed.update(json.dumps([name, flatten(name, part.get(), items)]).encode())
+                for item in items:
+                    hashed.update(item.bytes())
+        return int.from_bytes(hashed.digest(), "little")
+
+    def send(self, world: "Group", joined: int, step: int) -> None:
+        """Give this member's part of the state to the last `joined` ranks. Costs a copy of the part, and returns then."""
+        items: List[Item] = []
+        notes = {name: self._plan(name, part, items) for name, part in self._parts.items()}
+        listed = [{"name": item.name, "bytes": item.nbytes} for item in items]
+        _exchange_header(world, {"step": step, "items": listed, "notes": notes})
+        old = world.size - joined
+        start, stop = _share(total(items), world.rank, old)
+        if start == stop:
+            return
+        block = world._port.buffer(stop - start)
+        at = ctypes.addressof(block)
+        for item, first, last in pieces(items, start, stop):
+            item.copy_to(at, first, last)
+            at += last - first
+        # Nobody waits for these: the agent has the bytes, and a worker that is lost needs none.
+        for rank in range(old, world.size):
+            for piece in _cut(block):
+                world.send_async(piece, rank, TAG)
+
+    def receive(self, world: "Group", joined: int) -> None:
+        """Take over the state of the other members. Raises ShoalError when it cannot be had or does not fit this program."""
+        header = _exchange_header(world, None)
+        sizes = [int(item["bytes"]) for item in header["items"]]
+        whole, old = sum(sizes), world.size - joined
+        block = world._port.buffer(whole)
+        view, calls = memoryview(block).cast("B"), []
+        for rank in range(old):
+            start, stop = _share(whole, rank, old)
+            calls += [world.recv_async(piece, rank, TAG) for piece in _cut(view[start:stop])]
+        for call in calls:
+            call.wait()
+        parts, at = [], 0
+        for size in sizes:
+            parts.append(view[at : at + size])
+            at += size
+        notes = header["notes"]
+        if notes.keys() != self._parts.keys():
+            theirs, ours = sorted(notes), sorted(self._parts)
+            raise ShoalError(f"the members of the job registered the state {theirs}, this worker {ours}: run the same program everywhere")
+        for name, part in self._parts.items():
+            part.set(build(notes[name], parts))
+
+    def _plan(self, name: str, part: Part, items: List[Item]) -> Any:
+        if part.alike:
+            return flatten(name, part.get(), items)
+        # Every member sends a piece of the items, so what differs between them can only be in the header.
+        inside: List[Item] = []
+        plan = flatten(name, part.get(), inside)
+        if inside:
+            raise TypeError(f"{name} differs between workers and has an array: let its `get` return bytes, x.tobytes() for example")
+        return plan
+
+
+def _exchange_header(world: "Group", header: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    packed = b"" if header is None else json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    packed += b" " * (-len(packed) % _HEADER_STEP)
+    length = world.broadcast(array("q", [len(packed)]))[0]
+    text = bytearray(packed if length == len(packed) else length)
+    world.broadcast(text)
+    try:
+        found = json.loads(bytes(text).decode())
+        if isinstance(found["items"], list) and isinstance(found["notes"], dict):
+            return dict(found)
+        raise ValueError("it is no header")
+    except (ValueError, KeyError, TypeError) as err:
+        raise ShoalError(f"the state of the other members cannot be read ({err}): a member was lost while it was sent") from None
+
+
+def _share(whole: int, rank: int, of: int) -> Tuple[int, int]:
+    return rank * whole // of, (rank + 1) * whole // of
+
+
+def _cut(block: Any) -> List[memoryview]:
+    view = memoryview(block).cast("B")
+    return [view[at : at + PIECE] for at in range(0, view.nbytes, PIECE)]

@@ -1,0 +1,146 @@
+"""Nested values as a plan in JSON and flat items of bytes: how the state of a worker travels to one that joins.
+
+Arrays (NumPy, torch) become items, in the order in which they are met; everything else is in the plan. There is no pickle:
+what comes out is built from these few kinds only, whatever the sender says.
+
+    None, bool, int, float, str    as in JSON; a float that JSON cannot say is {"float": "nan"}
+    list                           a list
+    tuple                          {"tuple": [...]}
+    dict                           {"dict": [[key, value], ...]}, keys of any of these kinds
+    bytes                          {"bytes": base64}
+    an array                       {"item": index, "kind": "numpy" or "torch", "dtype": name, "shape": [...]}
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import math
+import sys
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from ._tensor import is_torch
+
+
+class Item(NamedTuple):
+    """The bytes of an array, in C order."""
+
+    name: str
+    nbytes: int
+    address: int
+    array: Any  # dense; keeps the memory alive
+
+    def copy_to(self, address: int, start: int, stop: int) -> None:
+        """Copy the bytes from start to stop."""
+        ctypes.memmove(address, self.address + start, stop - start)
+
+    def bytes(self) -> Any:
+        """All bytes, not copied."""
+        return (ctypes.c_ubyte * self.nbytes).from_address(self.address) if self.nbytes else b""
+
+
+def flatten(name: str, value: Any, items: List[Item]) -> Any:
+    """The plan of a value. Appends its arrays to `items`. Raises TypeError for what cannot travel."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and type(value).__module__ != "numpy":
+        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]}
+    if isinstance(value, dict):
+        return {"dict": [[_key(name, k), flatten(f"{name}/{k}", v, items)] for k, v in value.items()]}
+    if is_torch(value):
+        dense = value.detach().cpu().contiguous()
+        items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
+        return _plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
+    if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+        import numpy
+
+        dense = numpy.ascontiguousarray(value).reshape(value.shape)
+        if dense.dtype.hasobject or dense.dtype.kind == "V":
+            raise _immovable(name, f"an array of {dense.dtype}")
+        items.append(Item(name, dense.nbytes, dense.__array_interface__["data"][0], dense))
+        return _plan("numpy", dense.dtype.str, dense.shape, items)
+    raise _immovable(name, f"a {type(value).__name__}")
+
+
+def _plan(kind: str, dtype: str, shape: Sequence[int], items: List[Item]) -> Dict[str, Any]:
+    return {"item": len(items) - 1, "kind": kind, "dtype": dtype, "shape": [int(n) for n in shape]}
+
+
+def _key(name: str, key: Any) -> Any:
+    inside: List[Item] = []
+    plan = flatten(f"{name} (a key)", key, inside)
+    if inside:
+        raise _immovable(name, "a dict with arrays as keys")
+    return plan
+
+
+def _immovable(name: str, what: str) -> TypeError:
+    return TypeError(
+        f"{name} is {what}, which cannot move to a worker that joins: let the `get` of job.register return arrays, numbers, strings, "
+        "bytes, None, and lists, tuples and dicts of these"
+    )
+
+
+def build(plan: Any, parts: List[memoryview]) -> Any:
+    """The value of a plan, over the bytes of its items. Raises ValueError for what `flatten` does not write."""
+    if plan is None or isinstance(plan, (bool, int, float, str)):
+        return plan
+    if isinstance(plan, list):
+        return [build(p, parts) for p in plan]
+    if isinstance(plan, dict):
+        if "item" in plan:
+            return _array(plan, parts)
+        if len(plan) == 1:
+            ((kind, inner),) = plan.items()
+            if kind == "float" and inner in ("nan", "inf", "-inf"):
+                return float(inner)
+            if kind == "bytes" and isinstance(inner, str):
+                return base64.b64decode(inner, validate=True)
+            if kind == "tuple" and isinstance(inner, list):
+                return tuple(build(p, parts) for p in inner)
+            if kind == "dict" and isinstance(inner, list):
+                return {build(k, parts): build(v, parts) for k, v in inner}
+    raise ValueError(f"no plan of a value: {str(plan)[:80]}")
+
+
+def _array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
+    index, shape = plan["item"], tuple(plan["shape"])
+    if not isinstance(index, int) or not 0 <= index < len(parts) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError(f"no plan of an array: {plan}")
+    data = parts[index]
+    if plan["kind"] == "torch":
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise ValueError("the others have torch tensors: import torch before the first step")
+        dtype = getattr(torch, str(plan["dtype"]))
+        return torch.frombuffer(bytearray(data), dtype=dtype).view(shape) if data.nbytes else torch.empty(shape, dtype=dtype)
+    import numpy
+
+    dtype = numpy.dtype(plan["dtype"])
+    if dtype.hasobject:
+        raise ValueError(f"no plan of an array: {plan}")
+    return numpy.frombuffer(bytearray(data), dtype).reshape(shape)
+
+
+def total(items: List[Item]) -> int:
+    """The bytes of all items."""
+    return sum(item.nbytes for item in items)
+
+
+def pieces(items: List[Item], start: int, stop: int) -> List[Tuple[Item, int, int]]:
+    """Which bytes of which items lie between two places of the state."""
+    found, at = [], 0
+    for item in items:
+        first, last = max(start - at, 0), min(stop - at, item.nbytes)
+        if first < last:
+            found.append((item, first, last))
+        at += item.nbytes
+    return found

@@ -1,0 +1,35 @@
+"""What the agent tells a worker when the members of the job change."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ._layout import CURSOR_AT, NEW, RELEASED, VIEW, VIEW_AT
+
+
+class View(NamedTuple):
+    """Who this worker is among the members of one generation; docs/formats/arena.md, section 5."""
+
+    generation: int = 0
+    rank: int = 0
+    size: int = 1
+    steps: int = 0  # committed by the job
+    joined: int = 0  # members that are new in this generation: the highest ranks
+    flags: int = 0
+    cursor: bytes = b""
+
+    @classmethod
+    def read(cls, block: memoryview) -> "View":
+        """The view in a control block."""
+        *words, nbytes = VIEW.unpack_from(block, VIEW_AT)
+        return cls(*words, bytes(block[CURSOR_AT : CURSOR_AT + nbytes]))
+
+    @property
+    def released(self) -> bool:
+        """Whether this worker is no member any more."""
+        return bool(self.flags & RELEASED)
+
+    @property
+    def new(self) -> bool:
+        """Whether this worker has just become a member."""
+        return bool(self.flags & NEW)
