@@ -278,6 +278,13 @@ func (a *Agent) Resize(n int, who string) (err error) {
 	return err
 }
 
+// Release lets every worker go when the step ends that is under way: its training loop ends as at the end of the data. It returns
+// false in a job that does not train in steps, whose workers have no such moment. why is what people read.
+func (a *Agent) Release(why string) (ok bool) {
+	_ = a.engine.do(func() { ok = a.engine.crew.release(why) })
+	return ok
+}
+
 // Status is the state of a job.
 type Status struct {
 	Generation uint64

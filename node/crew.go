@@ -28,6 +28,8 @@ type crew struct {
 	steps   uint64
 	data    *cursor.Cursor                     // nil = none was stated
 	waiting []*collective.Posted               // calls that end a step, held by a pause
+	parting string                             // why all members are let go when the step ends; "" = they are not
+	parted  bool                               // they were
 	enters  map[topo.Worker]*collective.Posted // late workers that ask to take part
 }
 
@@ -59,7 +61,7 @@ func (o Orders) withDefaults() Orders {
 
 // Event is a change of the membership.
 type Event struct {
-	What       string `json:"what"` // "generation", "pause", "resume"
+	What       string `json:"what"` // "generation", "pause", "resume", "stop"
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats
@@ -103,6 +105,10 @@ func (c *crew) begun() bool { return c.machine.View().Generation > 0 }
 func (c *crew) asks(m *worker, p *collective.Posted) {
 	if m.entered {
 		c.engine.finish(p, arena.Done, "")
+		return
+	}
+	if c.parting != "" {
+		c.turnAway(m.id, p)
 		return
 	}
 	c.enters[m.id] = p
@@ -192,8 +198,9 @@ func (c *crew) resize(n int, who string) error {
 }
 
 func (c *crew) status() Status {
-	s := Status{Generation: uint64(c.told.Generation), Size: c.told.Size(), Want: c.machine.Want(), Steps: c.steps, Entering: len(c.enters), Elastic: c.elastic, Paused: c.machine.Paused()}
-	for _, m := range c.told.Members {
+	view := c.machine.View()
+	s := Status{Generation: uint64(view.Generation), Size: view.Size(), Want: c.machine.Want(), Steps: c.steps, Entering: len(c.enters), Elastic: c.elastic, Paused: c.machine.Paused()}
+	for _, m := range view.Members {
 		s.Seats = append(s.Seats, int(m.Worker))
 	}
 	return s
@@ -234,7 +241,7 @@ func (c *crew) carryOut() {
 	if c.told.Generation == 0 && c.begun() {
 		c.told = c.machine.View()
 	}
-	if len(c.waiting) > 0 && !c.machine.Paused() {
+	if len(c.waiting) > 0 && (!c.machine.Paused() || c.parting != "") {
 		c.endStep()
 	}
 }
@@ -244,15 +251,14 @@ func (c *crew) carryOut() {
 func (c *crew) stop(a member.Stop) {
 	if p := c.enters[a.Worker]; p != nil {
 		delete(c.enters, a.Worker)
-		c.tell(a.Worker, arena.View{Size: 1, Released: true}, false)
-		c.engine.finish(p, arena.Changed, "")
+		c.turnAway(a.Worker, p)
 	} else if _, known := c.told.Rank(a.Worker); !known {
 		c.orders.Stop(int(a.Worker), string(a.Because))
 	}
 }
 
 func (c *crew) event(what string, a member.Activate) {
-	if !c.elastic && a.View.Generation > 1 {
+	if c.parted || !c.elastic && a.View.Generation > 1 {
 		return // the job is about to end; its launcher says why
 	}
 	seats := func(ws []topo.Worker) (list []int) {
@@ -269,7 +275,12 @@ func (c *crew) event(what string, a member.Activate) {
 func (c *crew) endStep() {
 	status, calls := arena.Done, c.waiting
 	c.waiting = nil
-	if next := c.machine.View(); next.Generation != c.told.Generation && c.engine.matcher.Quiet() {
+	switch next := c.machine.View(); {
+	case !c.engine.matcher.Quiet():
+	case c.parting != "":
+		c.part()
+		status = arena.Changed
+	case next.Generation != c.told.Generation:
 		calls = append(calls, c.advance(next)...)
 		status = arena.Changed
 	}

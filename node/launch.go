@@ -44,14 +44,14 @@ type launch struct {
 	ended    []ending
 	wanted   int   // workers that the membership has ordered and that are not started
 	unwanted []int // seats of workers that the membership wants to end
-	stopping int   // how many had ended when the launcher began to stop the others
+	stopping int   // how many had ended when the launcher began to stop the others; -1 = it has not
+	reports  map[int]map[string]float64
+	farewell farewell
 }
 
 // stop ends the workers that still run: politely, then not.
 func (l *launch) stop(asked bool) error {
-	l.mu.Lock()
-	l.stopping = len(l.ended)
-	l.mu.Unlock()
+	l.beginStop()
 	grace, kill := graceFailed, (<-chan struct{})(nil)
 	if asked {
 		grace, kill = graceStopped, l.cfg.Kill
@@ -69,6 +69,15 @@ func (l *launch) stop(asked bool) error {
 		return nil
 	}
 	return errors.New("node: workers were killed but do not end; look at their state in ps")
+}
+
+// beginStop tells apart the workers that end by themselves from those that end because the launcher wants it.
+func (l *launch) beginStop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopping < 0 {
+		l.stopping = len(l.ended)
+	}
 }
 
 func (l *launch) signal(sig syscall.Signal) {
@@ -127,6 +136,9 @@ func (l *launch) onJoin(rank int, client string) {
 func (l *launch) onReport(rank int, metrics map[string]float64) {
 	// A full disk must not end a training run; what is missing shows in the file.
 	_ = l.dir.report(rank, metrics, time.Now())
+	l.mu.Lock()
+	l.reports[rank] = metrics
+	l.mu.Unlock()
 	if l.cfg.OnReport != nil {
 		l.cfg.OnReport(rank, metrics)
 	}
@@ -167,7 +179,7 @@ func (l *launch) failure(v verdict) *Failure {
 }
 
 func (l *launch) result(err error) *Result {
-	r := &Result{Job: l.spec.Name, Dir: l.dir.path, OK: err == nil, Started: l.started,
+	r := &Result{Job: l.spec.Name, Dir: l.dir.path, OK: err == nil, StoppedBy: l.stoppedBy(), Started: l.started,
 		Seconds: time.Since(l.started).Seconds(), Alone: !anyJoined(len(l.workers), l.agent.Joined)}
 	if err != nil {
 		r.Error = err.Error()

@@ -37,14 +37,15 @@ type RunConfig struct {
 
 // Result says how a run went. It is what result.json holds.
 type Result struct {
-	Job     string         `json:"job"`
-	Dir     string         `json:"dir"`
-	OK      bool           `json:"ok"`
-	Error   string         `json:"error,omitempty"`
-	Alone   bool           `json:"alone"` // nobody joined: each process was a job of its own
-	Started time.Time      `json:"started"`
-	Seconds float64        `json:"seconds"`
-	Workers []WorkerResult `json:"workers"` // in the order in which they ended
+	Job       string         `json:"job"`
+	Dir       string         `json:"dir"`
+	OK        bool           `json:"ok"`
+	Error     string         `json:"error,omitempty"`
+	Alone     bool           `json:"alone"`                // nobody joined: each process was a job of its own
+	StoppedBy string         `json:"stopped_by,omitempty"` // who asked for its end
+	Started   time.Time      `json:"started"`
+	Seconds   float64        `json:"seconds"`
+	Workers   []WorkerResult `json:"workers"` // in the order in which they ended
 }
 
 // WorkerResult says how one worker ended.
@@ -57,7 +58,7 @@ type WorkerResult struct {
 }
 
 // Run starts the agent and the workers, waits until the job is over, and leaves no process, socket or memory behind. It
-// returns nil when all workers have ended well, a *Failure when one has not, an error that wraps context.Cause(ctx) when
+// returns nil when all workers have ended well, a *Stopped when they have not because somebody stopped the job, a *Failure when one has not, an error that wraps context.Cause(ctx) when
 // ctx ended, and a *job.Error or *proc.CommandError when there was nothing to start. The Result is nil when no worker
 // was started.
 func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
@@ -76,7 +77,8 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &launch{cfg: cfg, spec: spec, changed: make(chan struct{}, 1), stopping: -1}
+	l := &launch{cfg: cfg, spec: spec, changed: make(chan struct{}, 1), stopping: -1,
+		reports: map[int]map[string]float64{}, farewell: newFarewell()}
 	if err := l.settle(); err != nil {
 		return nil, err
 	}
@@ -120,15 +122,20 @@ func (l *launch) settle() (err error) {
 // run starts everything, waits for a verdict, and ends everything.
 func (l *launch) run(ctx context.Context, program string) error {
 	tokens := newTokens(l.spec.Workers)
+	control, err := listenControl(l.place.Control())
+	if err != nil {
+		return errors.Join(err, l.place.Close())
+	}
 	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: tokens, Min: l.spec.Min, Max: l.spec.Max,
 		OnJoin: l.onJoin, OnReport: l.onReport, Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent},
 		Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil))})
 	if err != nil {
-		return errors.Join(err, l.place.Close())
+		return errors.Join(err, control.Close(), l.place.Close())
 	}
 	l.agent = agent
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
+	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, control) })
 	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, nil) })
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.spec.Name, l.dir.path)
@@ -142,7 +149,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 	if err == nil {
 		v, err = l.await(ctx, house)
 	}
-	err = errors.Join(err, l.stop(ctx.Err() != nil))
+	err = errors.Join(err, l.stop(ctx.Err() != nil || l.stoppedBy() != ""), l.outcome())
 	l.hearOut()
 	house.Stop(nil)
 	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(l.group), l.place.Close())
@@ -163,12 +170,18 @@ func (l *launch) await(ctx context.Context, house *group.Group) (verdict, error)
 			if err := l.obey(); err != nil {
 				return verdict{}, err
 			}
+		case <-l.farewell.asked:
+			return verdict{}, l.part(ctx, house)
 		case <-ctx.Done():
-			return verdict{}, fmt.Errorf("job %s was stopped: %w", l.spec.Name, context.Cause(ctx))
+			return verdict{}, l.interrupted(ctx)
 		case <-house.Context().Done():
 			return verdict{}, nil // the error comes from house.Wait
 		}
 	}
+}
+
+func (l *launch) interrupted(ctx context.Context) error {
+	return fmt.Errorf("job %s was stopped: %w", l.spec.Name, context.Cause(ctx))
 }
 
 // newTokens makes the secrets by which the agent knows its workers.

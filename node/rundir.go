@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 )
@@ -75,22 +75,23 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 func (d *runDir) log(rank int) string { return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank)) }
 
 func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
-	return d.write("job.json", struct {
-		Spec    job.Spec  `json:"spec"`
-		Run     string    `json:"run"`
-		Started time.Time `json:"started"`
-		Version string    `json:"version"`
-	}{spec, run, started, version.Version})
+	return d.write("job.json", Record{spec, run, started, version.Version})
 }
 
 func (d *runDir) writeResult(r *Result) error { return d.write("result.json", r) }
 
+// write writes a file whole: who waits for it to appear can read it at once.
 func (d *runDir) write(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("node: %s: %w", name, err)
 	}
-	if err := os.WriteFile(filepath.Join(d.path, name), append(text, '\n'), 0o600); err != nil {
+	path := filepath.Join(d.path, name)
+	unnamed := path + ".new"
+	if err := os.WriteFile(unnamed, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	if err := os.Rename(unnamed, path); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	return nil
@@ -110,10 +111,7 @@ func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) err
 
 // event appends to events.jsonl.
 func (d *runDir) event(e Event, now time.Time) error {
-	line, err := json.Marshal(struct {
-		Time time.Time `json:"time"`
-		Event
-	}{now, e})
+	line, err := json.Marshal(Entry{now, e})
 	if err != nil {
 		return err
 	}
@@ -123,21 +121,13 @@ func (d *runDir) event(e Event, now time.Time) error {
 	return err
 }
 
-// metricsLine is one object and a newline. JSON has no NaN and no infinities, and a loss that has become one is the
-// report that matters most, so these are written as strings: "NaN", "+Inf", "-Inf".
+// metricsLine is one object and a newline.
 func metricsLine(rank int, metrics map[string]float64, now time.Time) ([]byte, error) {
-	values := make(map[string]any, len(metrics))
-	for key, v := range metrics {
-		values[key] = v
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			values[key] = strconv.FormatFloat(v, 'g', -1, 64)
-		}
-	}
 	line, err := json.Marshal(struct {
-		Time    time.Time      `json:"time"`
-		Rank    int            `json:"rank"`
-		Metrics map[string]any `json:"metrics"`
-	}{now, rank, values})
+		Time    time.Time   `json:"time"`
+		Rank    int         `json:"rank"`
+		Metrics api.Metrics `json:"metrics"`
+	}{now, rank, metrics})
 	return append(line, '\n'), err
 }
 

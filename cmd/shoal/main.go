@@ -47,7 +47,8 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemoCommand(), newRunCommand(), newBenchCommand(), newVersionCommand())
+	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(), newResizeCommand(), newStopCommand(), newExplainCommand(),
+		newBenchCommand(), newVersionCommand())
 	return root
 }
 

@@ -17,8 +17,9 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"shoal":  main,
-		"joiner": joiner,
+		"shoal":   main,
+		"joiner":  joiner,
+		"trainer": trainer,
 	})
 }
 
@@ -44,7 +45,8 @@ func joiner() {
 }
 
 // TestScripts runs testdata/*.txtar. Beside testscript's own commands they have "exits CODE command…", which is exec
-// with an exact exit code, and "empty DIR", which holds when nothing is in it or it is missing.
+// with an exact exit code, "empty DIR", which holds when nothing is in it or it is missing, and "until REGEXP command…",
+// which runs a command again and again until its output matches.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -55,7 +57,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("RUNS", filepath.Join(env.WorkDir, "state", "shoal", "runs"))
 			return os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "empty": empty},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "empty": empty, "until": until},
 	})
 }
 

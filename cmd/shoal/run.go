@@ -16,6 +16,8 @@ import (
 // runFlags are the flags of shoal run.
 type runFlags struct {
 	workers int
+	min     int
+	max     int
 	file    string
 	name    string
 	env     []string
@@ -34,11 +36,16 @@ The workers' output comes line by line behind their ranks; all of it, and what t
 the run. The first worker that fails ends the job. Ctrl-C stops the workers, a second Ctrl-C kills them. Nothing of a job
 stays behind, however it ends.
 
+A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go) goes on without workers that are killed
+by a signal, and shoal resize changes their number. With --min N it also goes on without workers that fail by themselves,
+and waits at the end of a step while it has fewer than N, until shoal resize gives it more.
+
 A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
 Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C.`,
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
-  shoal run -f job.yaml                      the file gives name, workers, command and env
+  shoal run -n 4 --min 2 --max 8 -- python3 train.py
+  shoal run -f job.yaml                      the file gives name, workers, min, max, command and env
   shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := f.spec(cmd, args)
@@ -56,6 +63,8 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 	flags.SortFlags = false
 	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
 	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
+	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also workers that fail (default: only those that are killed)")
+	flags.IntVar(&f.max, "max", 0, "refuse to be resized above `N` workers (default: no limit)")
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
@@ -77,7 +86,7 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	if err != nil {
 		return spec, err
 	}
-	spec = spec.Override(job.Spec{Name: f.name, Command: args, Env: env}).WithDefaults()
+	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Command: args, Env: env}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}
@@ -108,7 +117,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 		return err
 	}
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
-	fmt.Fprintf(notes, "shoal: job %s ended well after %s\n", result.Job, took)
+	by := ""
+	if result.StoppedBy != "" {
+		by = "was stopped by " + result.StoppedBy + " and "
+	}
+	fmt.Fprintf(notes, "shoal: job %s %sended well after %s\n", result.Job, by, took)
 	if result.Alone && spec.Workers > 1 {
 		fmt.Fprintf(notes, "shoal: note: no worker joined, so each of the %d processes ran alone; "+
 			"call shoal.join() in the script to make them one job\n", spec.Workers)

@@ -15,8 +15,11 @@ import (
 // maxSocketPath is the room for a path in a Unix socket address, without its NUL.
 const maxSocketPath = 103
 
-// Place is what a run keeps outside of its run directory while it lives: the path of the agent's socket, and a lock that
-// the kernel takes from the launcher when it dies. Both lie in a directory that only the user can enter.
+// ControlSuffix ends the names of the sockets that Place.Control names, in RuntimeDir.
+const ControlSuffix = ".ctl"
+
+// Place is what a run keeps outside of its run directory while it lives: the paths of its sockets, and a lock that
+// the kernel takes from the launcher when it dies. All lie in a directory that only the user can enter.
 type Place struct {
 	Run  string // id of the run, random
 	dir  string
@@ -89,6 +92,9 @@ func NewPlace(dir string) (*Place, error) {
 // Socket is the path for the socket of the agent.
 func (p *Place) Socket() string { return filepath.Join(p.dir, p.Run+".sock") }
 
+// Control is the path for the socket on which the launcher answers tools.
+func (p *Place) Control() string { return filepath.Join(p.dir, p.Run+ControlSuffix) }
+
 func (p *Place) lockPath() string { return filepath.Join(p.dir, p.Run+".lock") }
 
 // Mark is the value of RunVariable for the processes of this run, inside the run that we are part of ourselves.
@@ -102,7 +108,7 @@ func (p *Place) Mark() string {
 // Clear sweeps the run and removes its files, but keeps its lock.
 func (p *Place) Clear() error {
 	err := Sweep(p.Run)
-	return errors.Join(err, remove(p.Socket()))
+	return errors.Join(err, remove(p.Socket()), remove(p.Control()))
 }
 
 // Close removes the lock.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import json
 from array import array
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -37,7 +38,14 @@ class State:
 
     def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool) -> None:
         """See Job.register."""
-        self._parts[name] = Part(get, set, alike)
+        part = Part(get, set, alike)
+        self._plan(name, part, [])  # what cannot travel is better refused now than when a worker joins
+        self._parts[name] = part
+
+    def unused(self, name: str) -> str:
+        """See Job.unused."""
+        tries = (f"{name} {i}" for i in itertools.count(2))
+        return name if name not in self._parts else next(t for t in tries if t not in self._parts)
 
     def digest(self) -> int:
         """See Job.digest."""
@@ -70,9 +78,14 @@ class State:
             for piece in _cut(block):
                 world.send_async(piece, rank, TAG)
 
-    def receive(self, world: "Group", joined: int) -> None:
-        """Take over the state of the other members. Raises ShoalError when it cannot be had or does not fit this program."""
+    def receive(self, world: "Group", joined: int) -> bool:
+        """Take over the state of the other members; False when they have finished the job and gone.
+
+        Raises ShoalError when the state cannot be had, or is not that of this program.
+        """
         header = _exchange_header(world, None)
+        if header is None:
+            return False
         sizes = [int(item["bytes"]) for item in header["items"]]
         whole, old = sum(sizes), world.size - joined
         block = world._port.buffer(whole)
@@ -92,6 +105,7 @@ class State:
             raise ShoalError(f"the members of the job registered the state {theirs}, this worker {ours}: run the same program everywhere")
         for name, part in self._parts.items():
             part.set(build(notes[name], parts))
+        return True
 
     def _plan(self, name: str, part: Part, items: List[Item]) -> Any:
         if part.alike:
@@ -104,10 +118,12 @@ class State:
         return plan
 
 
-def _exchange_header(world: "Group", header: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def _exchange_header(world: "Group", header: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
     packed = b"" if header is None else json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     packed += b" " * (-len(packed) % _HEADER_STEP)
     length = world.broadcast(array("q", [len(packed)]))[0]
+    if not length:
+        return None
     text = bytearray(packed if length == len(packed) else length)
     world.broadcast(text)
     try:

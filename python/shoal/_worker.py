@@ -76,7 +76,10 @@ class Worker:
                 "binary from the same release"
             ) from None
         self.view = View(self.generation, self.rank, self.size)
-        self._local = 0 if self.late else _OWN_GROUPS  # calls on groups from here on have no other member
+        # Calls on groups from here on take a detour: 0 while this worker is a job of one, or newcomers wait for the state.
+        self._detour = 0 if self.late else _OWN_GROUPS
+        self._alone = self.late
+        self._elders: Optional[int] = None
         self.link = link
         self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us)
         self.arena = Arena(link, self.calls.settle)
@@ -133,8 +136,10 @@ class Worker:
     ) -> Handle[T]:
         """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait` returns."""
         self.link.check()
-        if group >= self._local:
-            return alone(kind, inp, out, result, peer)
+        if group >= self._detour:
+            if self._alone or group >= _OWN_GROUPS:
+                return alone(kind, inp, out, result, peer)
+            group = group or self._among_elders()
         lead = inp if inp is not None else out
         dtype, ndim, shape_bytes = (lead.dtype.code, lead.ndim, lead.shape_bytes) if lead is not None else _NOTHING
         if shape is not None:
@@ -192,7 +197,7 @@ class Worker:
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
         """The id of a group, and this worker's rank inside."""
-        if self._local == 0:
+        if self._alone or list(ranks) == [self.rank]:
             self._own_groups += 1
             return _OWN_GROUPS + self._own_groups, 0
         try:
@@ -207,9 +212,25 @@ class Worker:
 
     def _look(self) -> None:
         self.view = view = self.calls.view()
-        self.rank, self.size, self.generation = view.rank, view.size, view.generation
-        self._local = 0 if view.released else _OWN_GROUPS
-        self.late = False
+        self.generation, self.late, self._alone, self._elders = view.generation, False, view.released, None
+        if view.released:
+            self.size = 1  # and the rank stays: the rank 0 that writes the results is a member
+        else:
+            # Those who were members before are among themselves until the newcomers have the state.
+            self.rank, self.size = view.rank, view.size if view.new else view.size - view.joined
+        self._detour = 0 if self._alone or self.size < view.size else _OWN_GROUPS
+        self._changed()
+
+    def _among_elders(self) -> int:
+        """The group for calls on the world that the newcomers do not make."""
+        if self._elders is None:
+            self._elders, _ = self.open_group(range(self.size))
+        return self._elders
+
+    def welcome(self) -> None:
+        """The newcomers are members from now on, for this worker too."""
+        self.size = self.view.size
+        self._detour, self._elders = _OWN_GROUPS, None
         self._changed()
 
     def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None:

@@ -41,8 +41,8 @@ class Job(Group):
         atexit.register(self._at_exit)
 
     def _follow(self) -> None:
-        view = self._port.view
-        self.rank, self.size, self.ranks, self.generation = view.rank, view.size, tuple(range(view.size)), view.generation
+        port = self._port
+        self.rank, self.size, self.ranks, self.generation = port.rank, port.size, tuple(range(port.size)), port.generation
         if self._progress is not None:
             self._progress.changed()
 
@@ -56,11 +56,13 @@ class Job(Group):
 
         Every sample is taken exactly once an epoch, in an order of its own (the samples' own with shuffle=False), whatever workers
         join, leave or are lost. Then rank and size change between two steps; register the arrays of the loop, so that
-        a worker that joins gets them. Every worker gives the same arguments. A worker that is no longer needed ends here.
+        a worker that joins gets them. Every worker gives the same arguments. Where the job was made smaller, the steps of a worker that is no
+        longer needed end early; job.released tells.
         """
-        return steps(self._place(samples, batch, seed, shuffle), epochs)
+        return steps(self.place(samples, batch, seed, shuffle), epochs)
 
-    def _place(self, samples: int, batch: int, seed: int, shuffle: bool) -> Progress:
+    def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
+        """The place of the job in a data set, for loops of other kinds than `steps`."""
         wanted = (samples, batch, seed, shuffle)
         if self._progress is None:
             self._progress = Progress(self, self._state, *wanted)
@@ -78,9 +80,33 @@ class Job(Group):
         """
         self._state.register(name, get, set, alike)
 
+    def unused(self, name: str) -> str:
+        """The name, or one with a number where it is registered already."""
+        return self._state.unused(name)
+
     def digest(self) -> int:
         """A checksum of the registered state, of 48 bits: equal on all workers as long as their states are the same to the last bit."""
         return self._state.digest()
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the job trains in steps, so that its workers can change."""
+        return self._progress is not None or self._port.late
+
+    @property
+    def outside(self) -> bool:
+        """Whether this worker came when the job already ran, and is no member yet."""
+        return self._port.late
+
+    @property
+    def step(self) -> Optional[Step]:
+        """The step under way, in the body of a loop over `steps` or shoal.torch.loader."""
+        return None if self._progress is None else self._progress.step
+
+    @property
+    def released(self) -> bool:
+        """Whether the job goes on without this worker, or was stopped: it keeps its rank, and every collective is one of a job of one."""
+        return self._port.view.released
 
     @property
     def committed(self) -> int:

@@ -88,6 +88,9 @@ class Solo:
     def enter(self) -> None:
         """It is the only member."""
 
+    def welcome(self) -> None:
+        """Nobody comes."""
+
     def check(self) -> None:
         """Raise what broke the job, if anything did."""
         if self._gone is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._handover import State
 from ._layout import MORE, STEP
-from .cursor import Cursor, Order
+from .cursor import Cursor, Order, Span
 from .errors import ShoalError
 from .handle import Handle
 
@@ -61,7 +62,17 @@ class Step:
         if self.committed:
             raise ShoalError("this step is committed already: give all arrays to one step.allreduce, or take the next step")
         self.committed = last
+        if not self.weight:
+            self._clear(x)
         return self._progress.job.allreduce_async(x, "mean", float(self.weight), flags=STEP if last else MORE)
+
+    def _clear(self, x: Any) -> None:
+        # 0 times a gradient that is not finite would not be 0.
+        tensor = self._progress.job._port.describe(x)
+        if tensor.writable and tensor.contiguous:
+            ctypes.memset(tensor.address, 0, tensor.nbytes)
+        else:
+            x[...] = 0
 
     @property
     def last(self) -> bool:
@@ -69,6 +80,14 @@ class Step:
         if not self.committed:
             raise ShoalError("whether a step is the last of its epoch is known after step.allreduce")
         return self._progress.next().epoch != self.epoch
+
+
+class Part(NamedTuple):
+    """What a worker takes of a step."""
+
+    indices: "Samples"
+    weight: int
+    epoch: int
 
 
 class Progress:
@@ -81,8 +100,12 @@ class Progress:
         self._state = state
         self._changed = False
         self._next: Optional[Cursor] = None  # the cursor after the step under way, once that is known
-        self._ahead: Deque[Tuple["Samples", int]] = deque()
+        self.plan = 0  # counts the times that what was drawn ahead became void
+        self.opened = 0  # steps since then
+        self._ahead: Deque[Part] = deque()
+        self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn
         self._order: Optional[Order] = None
+        self._epoch = 0  # of the order
         job._port.state_data(samples, batch, seed, shuffle)
 
     def changed(self) -> None:
@@ -101,10 +124,7 @@ class Progress:
                     "step.allreduce(gradient), or use shoal.torch.ddp or shoal.torch.optimizer, once in every step"
                 )
             self.cursor, self._next, self.step = self.next(), None, None
-        if not self.job._port.late and self.cursor.epoch >= epochs:
-            return True
-        self._pass()
-        return self.cursor.epoch >= epochs
+        return not self._pass() or self.cursor.epoch >= epochs
 
     def next(self) -> Cursor:
         """The cursor after the committed step."""
@@ -118,37 +138,56 @@ class Progress:
 
     def open(self) -> Step:
         """The next step."""
-        if not self._ahead:
-            self._look_ahead()
-        indices, weight = self._ahead.popleft()
-        self.step = Step(self, indices, weight)
+        part = self.ahead(0)
+        self._ahead.popleft()
+        self.opened += 1
+        self.step = Step(self, part.indices, part.weight)
         return self.step
 
-    def _pass(self) -> None:
-        """Between two steps: the place where members join and leave."""
-        job, port = self.job, self.job._port
-        if not self._changed and not port.late:
-            return
-        port.enter()
-        view = port.view
-        self._changed = False
+    def ahead(self, k: int) -> "Part":
+        """This worker's part of the step that is k steps away, if the members stay the same."""
+        while len(self._ahead) <= k:
+            self._draw()
+        return self._ahead[k]
+
+    def drop(self) -> None:
+        """Forget a step that was opened and not committed."""
+        if self.step is not None and not self.step.committed:
+            self.step = None
+            self._replan()
+
+    def _replan(self) -> None:
+        self.plan += 1
+        self.opened = 0
         self._ahead.clear()
+        self._drawn = None
+
+    def _pass(self) -> bool:
+        """Pass from one step to the next, which is where members join and leave; False when this worker has left."""
+        job, port = self.job, self.job._port
+        if port.late:
+            port.enter()
+        if not self._changed:
+            return True
+        view = port.view
         if view.released:
-            raise SystemExit(0)  # not a member any more: what comes behind the loop is for those who finish the job
+            return False
         if view.cursor:
             self.cursor = Cursor.unpack(view.cursor)
-        if view.new:
-            self._state.receive(job, view.joined)
-        elif view.joined:
+        self._replan()
+        if view.joined and not view.new:
+            port.welcome()
             self._state.send(job, view.joined, self.cursor.step)
+        self._changed = False
+        return not view.new or self._state.receive(job, view.joined)
 
-    def _look_ahead(self) -> None:
-        """Draw the samples of this worker for the next steps of the epoch."""
+    def _draw(self) -> None:
+        """Draw the samples of this worker for steps that come, up to the end of an epoch."""
         rank, size = self.job.rank, self.job.size
-        cursor = self.cursor
+        cursor = self._drawn or self.cursor
         if self._order is None or self._epoch != cursor.epoch:
             self._order, self._epoch = cursor.order(), cursor.epoch
-        spans: List[Tuple[int, int]] = []
+        spans: List[Span] = []
         counts: List[Tuple[int, int]] = []
         drawn, everyone = 0, [True] * size
         while cursor.epoch == self._epoch and len(counts) < _AHEAD_STEPS and drawn < _AHEAD_SAMPLES:
@@ -161,13 +200,15 @@ class Progress:
             counts.append((max(weight, 1), weight))
             drawn += counts[-1][0]
             cursor = cursor.commit(size, everyone)
+        self._drawn = cursor
         samples, at = self._order.take(spans), 0
         for count, weight in counts:
-            self._ahead.append((samples[at : at + count], weight))
+            self._ahead.append(Part(samples[at : at + count], weight, self._epoch))
             at += count
 
 
 def steps(progress: Progress, epochs: int) -> Iterator[Step]:
     """The steps of a job until `epochs` epochs are committed."""
+    progress.drop()
     while not progress.over(epochs):
         yield progress.open()

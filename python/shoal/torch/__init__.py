@@ -1,4 +1,4 @@
-"""Training with PyTorch under shoal: the torch.distributed backend "shoal", `ddp`, `optimizer`, `empty`.
+"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `empty`, and the torch.distributed backend "shoal".
 
 Importing this module registers the backend, so a script that does its own set-up needs two lines::
 
@@ -11,6 +11,7 @@ Tensors live on the CPU.
 from . import backend  # noqa: F401  registers the backend
 from .arena import empty
 from .ddp import ddp
+from .loader import loader
 from .optimizer import optimizer
 
-__all__ = ["ddp", "empty", "optimizer"]
+__all__ = ["ddp", "empty", "loader", "optimizer"]

@@ -6,9 +6,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+import shoal
 from torch.nn.parallel import DistributedDataParallel
 
 from . import backend  # noqa: F401  registers the backend
+from . import elastic
+from .state import keep
+from .wire import moved
 
 
 def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
@@ -21,11 +26,26 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     The default process group is set up with the backend "shoal" if the script has not set one up; one with another
     backend is used as it is.
 
+    In a job with `shoal.torch.loader` (make it first), gradients are weighted by the samples that each worker had, running
+    means of batch norms and the like are averaged with them, and the end of the backward pass commits the step. To torch the model is
+    then alone, whatever workers join or are lost; workers that join get it from the others.
+
     Raises RuntimeError where the ranks' models differ, or where the model has no parameter that takes a gradient.
     """
     if not dist.is_initialized():
         dist.init_process_group("shoal")
-    wrapped = DistributedDataParallel(model, **options)
+    job = shoal.join()
+    if job.elastic:
+        for tensor in (*model.parameters(), *model.buffers()):
+            wire = moved(tensor)
+            job.broadcast(wire.data)
+            if wire.back is not None:
+                wire.back()
+        wrapped = elastic.wrap(job, model, options)
+        keep(job, "model", model)
+    else:
+        wrapped = DistributedDataParallel(model, **options)
+        elastic.rigid.add(wrapped)
     for parameter in model.parameters():
         parameter.averaged_by_ddp = parameter.requires_grad
     return wrapped

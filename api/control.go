@@ -1,0 +1,126 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// The requests that the launcher of a job answers on its Unix socket, as docs/formats/control.md lists them.
+const (
+	PathJob    = "/v1/job"    // GET: a Job
+	PathResize = "/v1/resize" // POST a Resize: a Job
+	PathStop   = "/v1/stop"   // POST a Stop: a Job
+)
+
+// State says in one word what a job does.
+type State string
+
+// The states of a job.
+const (
+	Starting State = "starting" // not all of its first workers have joined
+	Running  State = "running"
+	Resizing State = "resizing" // workers are about to enter or to be released
+	Paused   State = "paused"   // fewer workers than its minimum: it waits for more
+	Stopping State = "stopping" // somebody asked for its end
+)
+
+// Job is a running job as its launcher sees it.
+type Job struct {
+	Name       string      `json:"job"`
+	State      State       `json:"state"`
+	Dir        string      `json:"dir"` // the directory of the run
+	Command    []string    `json:"command"`
+	Started    time.Time   `json:"started"`
+	PID        int         `json:"pid"` // of the launcher
+	Generation uint64      `json:"generation"`
+	Size       int         `json:"size"` // members
+	Want       int         `json:"want"` // members that it is asked to have
+	Min        int         `json:"min"`  // below, it pauses; 0 = 1
+	Max        int         `json:"max"`  // 0 = no limit
+	Steps      uint64      `json:"steps"`
+	Elastic    bool        `json:"elastic"` // it trains in steps, so its size can change
+	Paused     bool        `json:"paused"`
+	Entering   int         `json:"entering"` // workers that become members when the step ends
+	StoppedBy  string      `json:"stopped_by,omitempty"`
+	Workers    []JobWorker `json:"workers"` // also those that have ended, oldest first
+}
+
+// Alive counts the worker processes that run.
+func (j Job) Alive() (n int) {
+	for _, w := range j.Workers {
+		if w.Running {
+			n++
+		}
+	}
+	return n
+}
+
+// JobWorker is one worker process of a job.
+type JobWorker struct {
+	Worker  int     `json:"worker"` // its number for life, which stands before its lines and in the name of its log
+	Rank    int     `json:"rank"`   // -1 = no member: it has not entered yet, or was released, or has ended
+	PID     int     `json:"pid"`
+	Running bool    `json:"running"`
+	How     string  `json:"how,omitempty"` // how it ended: "was killed by SIGKILL"
+	Metrics Metrics `json:"metrics,omitempty"`
+}
+
+// Resize asks for another number of workers.
+type Resize struct {
+	Workers int    `json:"workers"`
+	Who     string `json:"who"` // is named in the reason that people read
+}
+
+// Stop asks for the end of a job: when its step ends, or now.
+type Stop struct {
+	Now bool   `json:"now"`
+	Who string `json:"who"`
+}
+
+// ControlError is the body of every answer that is not 200.
+type ControlError struct {
+	Error string `json:"error"`
+}
+
+// Metrics are numbers that a worker reported. JSON has no NaN and no infinities, and a loss that has become one is the
+// report that matters most, so these are written as strings: "NaN", "+Inf", "-Inf".
+type Metrics map[string]float64
+
+// MarshalJSON writes an object.
+func (m Metrics) MarshalJSON() ([]byte, error) {
+	values := make(map[string]any, len(m))
+	for key, v := range m {
+		values[key] = v
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			values[key] = strconv.FormatFloat(v, 'g', -1, 64)
+		}
+	}
+	return json.Marshal(values)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (m *Metrics) UnmarshalJSON(text []byte) error {
+	var values map[string]any
+	if err := json.Unmarshal(text, &values); err != nil {
+		return err
+	}
+	*m = make(Metrics, len(values))
+	for key, v := range values {
+		switch v := v.(type) {
+		case float64:
+			(*m)[key] = v
+		case string:
+			x, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				return fmt.Errorf("api: metric %s: %q is no number", key, v)
+			}
+			(*m)[key] = x
+		default:
+			return fmt.Errorf("api: metric %s: %v is no number", key, v)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+// Package control finds the jobs that this user runs on this host, and speaks with their launchers: what shoal ps, resize and
+// stop do. docs/formats/control.md has the requests.
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/node/proc"
+)
+
+// patience is how long a launcher may take to answer. It is busy with nothing else; one that takes longer is stopped.
+const patience = 5 * time.Second
+
+// maxAnswer bounds what a launcher may say of its job, in bytes.
+const maxAnswer = 64 << 20
+
+// ErrEnded means that the job has ended: its launcher answers no more.
+var ErrEnded = errors.New("control: the job has ended")
+
+// Job is a job that ran when it was found.
+type Job struct {
+	api.Job // as it was then
+	socket  string
+}
+
+// List finds the running jobs, oldest first. An error beside them is about launchers that do not answer.
+func List(ctx context.Context) ([]*Job, error) {
+	dir, err := proc.RuntimeDir()
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := filepath.Glob(filepath.Join(dir, "*"+proc.ControlSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	var (
+		jobs   []*Job
+		silent []error
+	)
+	for _, socket := range sockets {
+		j := &Job{socket: socket}
+		err := j.Refresh(ctx)
+		var refusal *Refusal
+		switch {
+		case err == nil:
+			jobs = append(jobs, j)
+		case errors.Is(err, ErrEnded), errors.As(err, &refusal): // a launcher that is gone, or at its end
+		default:
+			silent = append(silent, err)
+		}
+	}
+	slices.SortFunc(jobs, func(a, b *Job) int { return a.Started.Compare(b.Started) })
+	return jobs, errors.Join(silent...)
+}
+
+// Unknown is the error of Find for a name that no running job has, or several have.
+type Unknown struct {
+	Name    string
+	Matches []string // directories of the jobs that have it
+	Running []string // names of all jobs
+}
+
+func (e *Unknown) Error() string {
+	switch {
+	case len(e.Matches) > 0:
+		return fmt.Sprintf("%d running jobs are called %s; name the directory of the one that you mean: %s", len(e.Matches), e.Name, strings.Join(e.Matches, ", "))
+	case len(e.Running) == 0:
+		return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps", e.Name)
+	}
+	return fmt.Sprintf("no running job is called %s; running: %s", e.Name, strings.Join(e.Running, ", "))
+}
+
+// Find returns the running job with a name, or with the directory of its run.
+func Find(ctx context.Context, name string) (*Job, error) {
+	jobs, err := List(ctx)
+	unknown := &Unknown{Name: name}
+	var found *Job
+	for _, j := range jobs {
+		unknown.Running = append(unknown.Running, j.Name)
+		if j.Name == name || sameDir(j.Dir, name) {
+			found = j
+			unknown.Matches = append(unknown.Matches, j.Dir)
+		}
+	}
+	if len(unknown.Matches) == 1 {
+		return found, nil
+	}
+	return nil, errors.Join(unknown, err)
+}
+
+// sameDir compares a directory with what may be a path to it. A name without a slash is no path.
+func sameDir(dir, path string) bool {
+	if !strings.ContainsRune(path, filepath.Separator) {
+		return false
+	}
+	a, errA := os.Stat(dir)
+	b, errB := os.Stat(path)
+	return errA == nil && errB == nil && os.SameFile(a, b)
+}
+
+// Refresh asks how the job is now.
+func (j *Job) Refresh(ctx context.Context) error { return j.ask(ctx, http.MethodGet, api.PathJob, nil) }
+
+// Resize asks for another number of workers. It does not wait for them.
+func (j *Job) Resize(ctx context.Context, workers int, who string) error {
+	return j.ask(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
+}
+
+// Stop asks for the end of the job: when its step ends, or now. It does not wait for it.
+func (j *Job) Stop(ctx context.Context, now bool, who string) error {
+	return j.ask(ctx, http.MethodPost, api.PathStop, api.Stop{Now: now, Who: who})
+}
+
+// Refusal is a launcher's answer to a request that it does not carry out.
+type Refusal struct{ Reason string }
+
+func (e *Refusal) Error() string { return e.Reason }
+
+// ask sends a request and takes over the answer.
+func (j *Job) ask(ctx context.Context, method, path string, body any) error {
+	var payload io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("control: %w", err)
+		}
+		payload = bytes.NewReader(text)
+	}
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(limited, method, "http://job"+path, payload)
+	if err != nil {
+		return fmt.Errorf("control: %w", err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", j.socket)
+	}}
+	reply, err := transport.RoundTrip(request)
+	if err != nil {
+		return j.fault(ctx, err)
+	}
+	defer reply.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(reply.Body, maxAnswer))
+	if err != nil {
+		return j.fault(ctx, err)
+	}
+	if reply.StatusCode != http.StatusOK {
+		var refusal api.ControlError
+		if json.Unmarshal(answer, &refusal) != nil || refusal.Error == "" {
+			refusal.Error = fmt.Sprintf("control: the launcher at %s answers %s", j.socket, reply.Status)
+		}
+		return &Refusal{refusal.Error}
+	}
+	var now api.Job
+	if err := json.Unmarshal(answer, &now); err != nil {
+		return fmt.Errorf("control: the launcher at %s does not speak this version's language: %w", j.socket, err)
+	}
+	j.Job = now
+	return nil
+}
+
+// fault explains a conversation that failed: mostly the launcher has ended before it or in it.
+func (j *Job) fault(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("control: the launcher at %s has not answered for %v; is it stopped? fuser %[1]s tells its process", j.socket, patience)
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return ErrEnded
+	}
+	return fmt.Errorf("control: %w", err)
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/shoal-ml/shoal/client"
+)
+
+// trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end when there is none.
+func trainer() {
+	if err := train(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func train() error {
+	epochs := 0
+	if len(os.Args) > 1 {
+		var err error
+		if epochs, err = strconv.Atoi(os.Args[1]); err != nil {
+			return err
+		}
+	}
+	ctx := context.Background()
+	j, err := client.Join(ctx)
+	if err != nil {
+		return err
+	}
+	p, g := make([]float64, 8), make([]float64, 8)
+	t, err := client.Train(j, client.Data{Samples: 512, Batch: 16, Epochs: epochs, Seed: 1}, client.StateOf("p", p))
+	if err != nil {
+		return err
+	}
+	work := time.NewTicker(time.Millisecond) // a step takes a while, and leaves the cores to others
+	defer work.Stop()
+	fmt.Println("begins")
+	for t.Next(ctx) {
+		<-work.C
+		for i := range g {
+			g[i] = float64(t.Samples()[0] % 7)
+		}
+		if err := client.Commit(ctx, t, g); err != nil {
+			return err
+		}
+		for i := range p {
+			p[i] -= 0.01 * g[i]
+		}
+		if t.Step()%20 == 0 {
+			if err := j.Report(map[string]float64{"step": float64(t.Step()), "loss": 0.25}); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println("ends")
+	if t.Err() != nil {
+		return t.Err()
+	}
+	return j.Close()
+}
+
+// until stands in for a person who looks again; the deadline of the test bounds it.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until REGEXP command [args…]")
+	}
+	want, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for range 5000 {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("%q never matched the output of %q", args[0], args[1:])
+}

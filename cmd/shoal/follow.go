@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/shoal-ml/shoal/node"
+)
+
+// glance is how often a command looks whether a job or a file of it has changed.
+const glance = 50 * time.Millisecond
+
+// again calls f until it says that it is done, every now and then.
+func again(ctx context.Context, f func() (done bool, err error)) error {
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	for {
+		if done, err := f(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tail reads what is appended to a file by and by.
+type tail struct {
+	path   string
+	offset int64
+}
+
+// newTail begins behind what is there.
+func newTail(path string) *tail {
+	t := &tail{path: path}
+	if info, err := os.Stat(path); err == nil {
+		t.offset = info.Size()
+	}
+	return t
+}
+
+// read hands what is new to take, piece by piece; take says how much of it need not come again. A file that does not exist
+// has nothing new.
+func (t *tail) read(take func(piece []byte) (int, error)) error {
+	f, err := os.Open(t.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := f.ReadAt(buf, t.offset)
+		taken := 0
+		if n > 0 {
+			var fault error
+			if taken, fault = take(buf[:n]); fault != nil {
+				return fault
+			}
+			t.offset += int64(taken)
+		}
+		switch {
+		case err != nil && !errors.Is(err, io.EOF):
+			return err
+		case err != nil || taken == 0:
+			return nil
+		}
+	}
+}
+
+// entries hands the new lines of a run's ledger to show.
+func (t *tail) entries(show func(e node.Entry) error) error {
+	return t.read(func(piece []byte) (int, error) {
+		list, n, err := node.ParseLedger(piece)
+		for _, e := range list {
+			if err == nil {
+				err = show(e)
+			}
+		}
+		return n, err
+	})
+}

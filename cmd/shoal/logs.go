@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/node"
+	"github.com/shoal-ml/shoal/node/proc"
+)
+
+// logsFlags are the flags of shoal logs.
+type logsFlags struct {
+	follow bool
+	rank   int // of the worker; -1 = all
+	json   bool
+}
+
+func newLogsCommand() *cobra.Command {
+	var f logsFlags
+	cmd := &cobra.Command{
+		Use:   "logs JOB",
+		Short: "Show the output of a job's workers, also of one that has ended",
+		Long: `Show the output of a job's workers, worker by worker, also of a job that has ended.
+
+JOB is the name of a running job, else the newest run of that name, or the directory of a run. The number of a worker is
+the one before its lines, which it keeps for life; for those that the job began with it is their first rank.`,
+		Example: `  shoal logs train
+  shoal logs train -f                      go on until the job ends
+  shoal logs train --rank 2                one worker, as it wrote it
+  shoal logs ~/.local/state/shoal/runs/train-3`,
+		Args:              between(1, 1),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.rank < -1 {
+				return usageError("--rank %d: workers are numbered from 0", f.rank)
+			}
+			dir, live, err := findRun(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			l := &logs{logsFlags: f, dir: dir, out: cmd.OutOrStdout(), readers: map[int]*logReader{}}
+			return l.run(cmd.Context(), live)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.follow, "follow", "f", false, "show what comes, until the job ends")
+	flags.IntVar(&f.rank, "rank", -1, "only the output of this worker, without its number before the lines")
+	flags.Lookup("rank").DefValue = "all"
+	flags.BoolVar(&f.json, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+// findRun finds the directory of a run, and its job if that still runs.
+func findRun(ctx context.Context, name string) (dir string, live *control.Job, err error) {
+	live, err = control.Find(ctx, name)
+	var unknown *control.Unknown
+	switch {
+	case err == nil:
+		return live.Dir, live, nil
+	case !errors.As(err, &unknown) || len(unknown.Matches) > 1:
+		return "", nil, err
+	}
+	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
+		if dir, err = node.NewestRun(name); err != nil {
+			return "", nil, err
+		}
+	} else if _, err := node.ReadRecord(dir); err != nil {
+		return "", nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
+	}
+	if live, err = control.Find(ctx, dir); err != nil {
+		return dir, nil, nil // it has ended
+	}
+	return dir, live, nil
+}
+
+// logs shows the output of a run.
+type logs struct {
+	logsFlags
+	dir     string
+	out     io.Writer
+	err     error // of writing
+	readers map[int]*logReader
+}
+
+// logReader is the output of one worker, as far as it was shown.
+type logReader struct {
+	tail  tail
+	lines proc.Lines
+}
+
+func (l *logs) run(ctx context.Context, live *control.Job) error {
+	return again(ctx, func() (bool, error) {
+		over := !l.follow || live == nil || hasResult(l.dir) || launcherGone(live) // asked first: nothing comes after
+		if err := l.show(); err != nil {
+			return false, err
+		}
+		if over {
+			for _, r := range l.readers {
+				r.lines.Close()
+			}
+			if l.rank >= 0 && len(l.readers) == 0 {
+				return false, fmt.Errorf("%s has no output of a worker %d; shoal ps JOB lists the workers of a running job", l.dir, l.rank)
+			}
+		}
+		return over, l.err
+	})
+}
+
+func hasResult(dir string) bool {
+	_, err := node.ReadResult(dir)
+	return err == nil
+}
+
+// show prints what is new in every log.
+func (l *logs) show() error {
+	for worker := 0; ; worker++ {
+		r := l.readers[worker]
+		if r == nil {
+			path := filepath.Join(l.dir, fmt.Sprintf("rank-%d.log", worker))
+			if _, err := os.Stat(path); err != nil {
+				return nil // workers are numbered without gaps
+			}
+			if l.rank >= 0 && worker != l.rank {
+				continue
+			}
+			r = &logReader{tail: tail{path: path}, lines: proc.Lines{Emit: func(line []byte) { l.emit(worker, line) }}}
+			l.readers[worker] = r
+		}
+		err := r.tail.read(func(piece []byte) (int, error) {
+			if l.rank >= 0 && !l.json {
+				return l.out.Write(piece)
+			}
+			r.lines.Feed(piece, time.Now())
+			return len(piece), l.err
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (l *logs) emit(worker int, line []byte) {
+	var err error
+	if l.json {
+		err = json.NewEncoder(l.out).Encode(struct {
+			Worker int    `json:"worker"`
+			Line   string `json:"line"`
+		}{worker, string(line)})
+	} else {
+		_, err = fmt.Fprintf(l.out, "[%d] %s\n", worker, line)
+	}
+	if l.err == nil {
+		l.err = err
+	}
+}

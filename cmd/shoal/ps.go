@@ -1,0 +1,213 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client/control"
+)
+
+func newPsCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ps [JOB]",
+		Short: "List the running jobs, or the workers of one",
+		Long: `List the jobs that you run on this machine, or the workers of one of them.
+
+WORKERS is members/wanted, STEP how many steps the job has committed. JOB is the name of a running job, or the directory
+of its run.`,
+		Example: `  shoal ps
+  shoal ps train
+  shoal ps --json | jq -r .job`,
+		Args:              between(0, 1),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				j, err := control.Find(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return showWorkers(cmd.OutOrStdout(), j.Job, asJSON)
+			}
+			jobs, err := control.List(cmd.Context())
+			if len(jobs) == 0 && err == nil && !asJSON {
+				fmt.Fprintln(cmd.ErrOrStderr(), "shoal: no job runs here under this user; shoal run starts one")
+				return nil
+			}
+			if shown := showJobs(cmd.OutOrStdout(), jobs, asJSON); shown != nil {
+				return shown
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a job, or a worker of JOB")
+	return cmd
+}
+
+func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
+	rows := [][]string{{"JOB", "WORKERS", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY", "SAMPLES/S", "DIR"}}
+	for _, j := range jobs {
+		if asJSON {
+			if err := json.NewEncoder(out).Encode(j.Job); err != nil {
+				return err
+			}
+			continue
+		}
+		m := reported(j.Job)
+		rows = append(rows, []string{j.Name, size(j.Job), dash(j.Generation), step(j.Job, m), string(j.State), since(j.Started, time.Now()),
+			metric(m, "loss", "%.4g"), metric(m, "accuracy", "%.4g"), metric(m, "samples_per_s", "%.0f"), j.Dir})
+	}
+	if asJSON {
+		return nil
+	}
+	return table(out, rows)
+}
+
+func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
+	rows := [][]string{{"WORKER", "RANK", "PID", "STATE", "REPORTED"}}
+	for _, w := range j.Workers {
+		if asJSON {
+			if err := json.NewEncoder(out).Encode(w); err != nil {
+				return err
+			}
+			continue
+		}
+		rank, state := "-", "running"
+		if w.Rank >= 0 {
+			rank = strconv.Itoa(w.Rank)
+		}
+		if !w.Running {
+			state = w.How
+		}
+		var last []string
+		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
+			last = append(last, fmt.Sprintf("%s=%.6g", key, w.Metrics[key]))
+		}
+		rows = append(rows, []string{strconv.Itoa(w.Worker), rank, strconv.Itoa(w.PID), state, orDash(strings.Join(last, " "))})
+	}
+	if asJSON {
+		return nil
+	}
+	return table(out, rows)
+}
+
+// table prints rows under their heads, without the columns in which no row has anything.
+func table(out io.Writer, rows [][]string) error {
+	tab := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for _, row := range rows {
+		var cells []string
+		for i, cell := range row {
+			if slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "-" }) {
+				cells = append(cells, cell)
+			}
+		}
+		fmt.Fprintln(tab, strings.Join(cells, "\t"))
+	}
+	return tab.Flush()
+}
+
+// reported is what the member with the lowest rank reported last; before the job has members, what any worker did.
+func reported(j api.Job) (m api.Metrics) {
+	lowest := -1
+	for _, w := range j.Workers {
+		if len(w.Metrics) > 0 && (m == nil || w.Rank >= 0 && (lowest < 0 || w.Rank < lowest)) {
+			m, lowest = w.Metrics, w.Rank
+		}
+	}
+	return m
+}
+
+func size(j api.Job) string {
+	if j.Generation == 0 { // nobody counts members yet
+		return fmt.Sprintf("%d/%d", j.Alive(), j.Want)
+	}
+	return fmt.Sprintf("%d/%d", j.Size, j.Want)
+}
+
+func step(j api.Job, m api.Metrics) string {
+	if j.Elastic {
+		return strconv.FormatUint(j.Steps, 10)
+	}
+	return metric(m, "step", "%.0f")
+}
+
+func metric(m api.Metrics, key, format string) string {
+	x, ok := m[key]
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf(format, x)
+}
+
+func dash(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// since is the time of day, or the day when that is not today's.
+func since(t, now time.Time) string {
+	t, now = t.Local(), now.Local()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+// between is for commands with a fixed number of arguments.
+func between(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usageError("%s needs more than %s: shoal %s; %[1]s --help has examples", cmd.CommandPath(), counted(len(args), "argument"), cmd.Use)
+		case len(args) > most:
+			return usageError("%q is too much; %s --help has examples", args[most], cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// completeJobs offers the names of the running jobs as the first argument.
+func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names []cobra.Completion
+	if len(args) == 0 {
+		jobs, _ := control.List(cmd.Context()) // completion has no place for errors
+		for _, j := range jobs {
+			names = append(names, cobra.CompletionWithDesc(j.Name, fmt.Sprintf("%s, %s workers", j.State, size(j.Job))))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// myself is who asks, as it stands in the reasons of a job.
+func myself() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}

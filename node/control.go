@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// Bounds of what a tool may send, and of the time that it may take.
+const (
+	maxControlBody = 4 << 10
+	maxWho         = 100
+	controlTimeout = 5 * time.Second
+)
+
+// listenControl makes the socket on which the launcher answers tools such as shoal ps. Only this user can open it, like
+// the directory that it lies in.
+func listenControl(path string) (net.Listener, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("node: the control socket of the job: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("node: the control socket of the job: %w", err)
+	}
+	return l, nil
+}
+
+// serveControl answers until ctx ends.
+func (l *launch) serveControl(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) { l.answerJob(w) })
+	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
+	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
+	mux.HandleFunc("/", refuseUnknown)
+	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout, MaxHeaderBytes: maxControlBody,
+		ErrorLog: log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
+	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	defer stop()
+	err := server.Serve(listener)
+	if ctx.Err() == nil {
+		return fmt.Errorf("node: the control socket of the job: %w", err)
+	}
+	last, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		server.Close()
+	}
+	return nil
+}
+
+func (l *launch) answerJob(w http.ResponseWriter) {
+	j := l.job()
+	if j.Want == 0 { // a live agent always wants workers
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.spec.Name, l.dir.path))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(j) // a tool that has gone needs no answer
+}
+
+func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
+	var ask api.Resize
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can have on one host; give 1 to %d, and to end the job use shoal stop %s",
+			ask.Workers, job.MaxWorkers, l.spec.Name))
+		return
+	}
+	if by := l.stoppedBy(); by != "" {
+		refuse(w, http.StatusConflict, fmt.Errorf("%s has asked for the end of the job: it takes no more workers", by))
+		return
+	}
+	if err := l.agent.Resize(ask.Workers, ask.Who); err != nil {
+		refuse(w, http.StatusConflict, err)
+		return
+	}
+	l.answerJob(w)
+}
+
+func (l *launch) answerStop(w http.ResponseWriter, r *http.Request) {
+	var ask api.Stop
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	l.askToStop(ask.Now, ask.Who)
+	l.answerJob(w)
+}
+
+// readControl reads the body of a request, and makes sure that who asks has a name that can be printed.
+func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("the body is no request: %w; docs/formats/control.md says what is", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("the body goes on behind the request; send one JSON object")
+	}
+	if len(*who) > maxWho || strings.ContainsFunc(*who, func(c rune) bool { return !unicode.IsPrint(c) }) {
+		return fmt.Errorf("who: %q cannot stand in a message; give user@host, up to %d bytes", *who, maxWho)
+	}
+	if *who == "" {
+		*who = "somebody"
+	}
+	return nil
+}
+
+func refuseUnknown(w http.ResponseWriter, r *http.Request) {
+	code := http.StatusNotFound
+	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathStop}, r.URL.Path) {
+		code = http.StatusMethodNotAllowed
+	}
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathStop))
+}
+
+func refuse(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(api.ControlError{Error: err.Error()})
+}
+
+// job describes the job as it is now.
+func (l *launch) job() api.Job {
+	s := l.agent.Status()
+	j := api.Job{Name: l.spec.Name, Dir: l.dir.path, Command: l.spec.Command, Started: l.started, PID: os.Getpid(),
+		Generation: s.Generation, Size: s.Size, Want: s.Want, Min: l.spec.Min, Max: l.spec.Max, Steps: s.Steps, Elastic: s.Elastic,
+		Paused: s.Paused, Entering: s.Entering, StoppedBy: l.stoppedBy()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for seat, w := range l.workers {
+		rank := slices.Index(s.Seats, seat)
+		if s.Generation == 0 {
+			rank = seat
+		}
+		j.Workers = append(j.Workers, api.JobWorker{Worker: seat, Rank: rank, PID: w.PID(), Running: true, Metrics: l.reports[seat]})
+	}
+	for _, e := range l.ended {
+		if e.rank < len(j.Workers) { // one that has ended already may not be in the list of the started yet
+			x := &j.Workers[e.rank]
+			x.Rank, x.Running, x.How = -1, false, e.exit.String()
+		}
+	}
+	j.State = l.stateOf(j)
+	return j
+}
+
+func (l *launch) stateOf(j api.Job) api.State {
+	switch {
+	case j.StoppedBy != "":
+		return api.Stopping
+	case j.Paused:
+		return api.Paused
+	case j.Generation == 0 && anyJoined(len(j.Workers), l.agent.Joined):
+		return api.Starting
+	case j.Elastic && (j.Size != j.Want || j.Entering > 0):
+		return api.Resizing
+	}
+	return api.Running
+}

@@ -1,0 +1,140 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// graceAsked is how long workers may take to end by themselves when somebody asks for the end of the job.
+const graceAsked = 10 * time.Second
+
+// farewell is a request to end the job. The launch's mutex guards what is not a channel.
+type farewell struct {
+	who       string
+	asked     chan struct{} // closed by the first request
+	now       chan struct{} // closed by the first that has no patience
+	hurried   bool
+	dismissed []int // seats of workers that were ended because they were no members
+}
+
+func newFarewell() farewell {
+	return farewell{asked: make(chan struct{}), now: make(chan struct{})}
+}
+
+// Stopped is the error of a job that was stopped on request, if a worker did not end well.
+type Stopped struct {
+	Job, By string
+	Ends    []string // "worker 3 was killed by SIGTERM"
+}
+
+func (s *Stopped) Error() string {
+	const most = 4
+	ends := s.Ends
+	if len(ends) > most {
+		ends = append(ends[:most:most], fmt.Sprintf("and %d more", len(s.Ends)-most))
+	}
+	return fmt.Sprintf("job %s was stopped by %s: %s", s.Job, s.By, strings.Join(ends, ", "))
+}
+
+// askToStop notes a request to end the job. A second one can only make it faster.
+func (l *launch) askToStop(now bool, who string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := &l.farewell
+	if f.who == "" {
+		f.who = who
+		close(f.asked)
+	}
+	if now && !f.hurried {
+		f.hurried = true
+		close(f.now)
+	}
+}
+
+// stoppedBy is who asked for the end of the job; "" = nobody.
+func (l *launch) stoppedBy() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.farewell.who
+}
+
+// part ends the job on request: members are let go when their step ends, the workers of a job without steps get SIGTERM. It
+// returns when all have ended, or when it has been long enough for stop to end the others.
+func (l *launch) part(ctx context.Context, house *group.Group) error {
+	l.beginStop()
+	why := l.stoppedBy() + " asked for the end of the job"
+	s := l.agent.Status()
+	switch {
+	case l.impatient():
+		l.noteStop(s, why+", now")
+		return nil
+	case l.agent.Release(why):
+		l.dismiss(s.Seats)
+	default:
+		l.noteStop(s, why)
+		l.signal(syscall.SIGTERM)
+	}
+	late := time.After(graceAsked)
+	for len(l.endings()) < len(l.workers) {
+		select {
+		case <-l.changed:
+		case <-late:
+			return nil
+		case <-l.farewell.now:
+			return nil
+		case <-ctx.Done():
+			return l.interrupted(ctx)
+		case <-house.Context().Done():
+			return nil // the error comes from house.Wait
+		}
+	}
+	return nil
+}
+
+func (l *launch) impatient() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.farewell.hurried
+}
+
+func (l *launch) noteStop(s Status, why string) {
+	l.onEvent(Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps, Because: why})
+}
+
+// dismiss ends the workers that have not entered yet; they hold nothing.
+func (l *launch) dismiss(members []int) {
+	l.mu.Lock()
+	for seat := range l.workers {
+		if !slices.Contains(members, seat) {
+			l.farewell.dismissed = append(l.farewell.dismissed, seat)
+		}
+	}
+	l.mu.Unlock()
+	for _, seat := range l.farewell.dismissed {
+		l.workers[seat].Signal(syscall.SIGTERM)
+	}
+}
+
+// outcome is what to say of a job that was stopped on request: nothing when every worker ended well.
+func (l *launch) outcome() error {
+	s := &Stopped{Job: l.spec.Name, By: l.stoppedBy()}
+	if s.By == "" {
+		return nil
+	}
+	for i, e := range l.endings() {
+		before := i < l.stopping && e.survived
+		if !e.exit.OK() && !before && !slices.Contains(l.farewell.dismissed, e.rank) {
+			s.Ends = append(s.Ends, fmt.Sprintf("worker %d %s", e.rank, e.exit))
+		}
+	}
+	if len(s.Ends) == 0 {
+		return nil
+	}
+	return s
+}

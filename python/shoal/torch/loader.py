@@ -1,0 +1,139 @@
+"""Batches for a training loop whose workers come and go."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+import shoal
+from shoal.steps import Progress
+
+from . import elastic
+from .state import keep_random_state
+
+# What a DataLoader worker is asked for: the plan that the batch belongs to, and the samples; none are a question without answer.
+Order = Tuple[int, List[int]]
+_NOTHING: Order = (-1, [])
+
+
+def loader(
+    dataset: Dataset[Any],
+    global_batch: int,
+    *,
+    seed: int = 0,
+    epochs: int = 1,
+    shuffle: bool = True,
+    collate_fn: Optional[Callable[[List[Any]], Any]] = None,
+    **options: Any,
+) -> "Loader":
+    """The batches of a training loop over `epochs` epochs of a map-style dataset, `global_batch` samples a step over all workers.
+
+        for x, y in shoal.torch.loader(dataset, global_batch=128, epochs=10):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()         # shoal.torch.ddp or shoal.torch.optimizer: the mean of all workers
+            optimizer.step()
+
+    Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order that `seed` decides
+    (in the dataset's without shuffle), whatever workers join, leave or are lost. The loss is the mean over the batch;
+    gradients are weighted by the number of samples. A worker that has no sample left at the end of an epoch gets the batch of another,
+    with weight 0, so that the same code runs.
+
+    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker, and loop over it once. `loader.step`
+    tells the epoch, the step and the weight. `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …);
+    its workers start once.
+    """
+    for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
+        if name in options:
+            raise TypeError(f"{name} is not for shoal.torch.loader, which cuts the batches itself: global_batch says how large they are")
+    job = shoal.join()
+    if elastic.rigid:
+        raise RuntimeError("shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the model cannot lose a worker")
+    progress = job.place(len(dataset), global_batch, seed, shuffle)  # type: ignore[arg-type]
+    keep_random_state(job)
+    return Loader(job, progress, dataset, epochs, collate_fn or default_collate, options)
+
+
+class Loader:
+    """An iterable of batches; see `loader`."""
+
+    def __init__(self, job: "shoal.Job", progress: Progress, dataset: Dataset[Any], epochs: int, collate: Callable[[List[Any]], Any], options: Any):
+        self._job = job
+        self._progress = progress
+        self._epochs = epochs
+        orders, batches = _Orders(progress, epochs), _Batches(dataset, collate)
+        self._batches: DataLoader[Any] = DataLoader(batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options)  # type: ignore[arg-type]
+        self._iterated = False
+
+    @property
+    def step(self) -> "shoal.Step":
+        """The step under way. Raises ShoalError outside of the loop."""
+        if self._job.step is None:
+            raise shoal.ShoalError("no step is under way: loader.step is for the body of a loop over the loader")
+        return self._job.step
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are committed."""
+        return self._progress.cursor.epoch
+
+    def __len__(self) -> int:
+        """The number of steps of all epochs, as long as no worker is lost."""
+        cursor = self._progress.cursor
+        return self._epochs * -(-cursor.samples // cursor.batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        progress = self._progress
+        progress.drop()
+        if self._iterated and progress.cursor.epoch >= self._epochs:
+            raise shoal.ShoalError(
+                f"all {self._epochs} epochs of this loader are over: give the number of epochs to shoal.torch.loader, and loop over it once"
+            )
+        self._iterated = True
+        # Now, so that the processes of a worker that joins are there before the others wait for it.
+        arriving = iter(self._batches)
+        while not progress.over(self._epochs):
+            # What was loaded for members that are no more is thrown away.
+            batch = next(batch for plan, batch in arriving if plan == progress.plan)
+            progress.open()
+            yield batch
+
+
+class _Orders:
+    """What the DataLoader asks its workers for, without end: the batches of the plan that holds when it asks."""
+
+    def __init__(self, progress: Progress, epochs: int):
+        self._progress = progress
+        self._epochs = epochs
+
+    def __iter__(self) -> Iterator[Order]:
+        progress, plan, asked = self._progress, -1, 0
+        while True:
+            if plan != progress.plan:
+                plan, asked = progress.plan, 0
+            part = None if progress.job.outside else progress.ahead(asked - progress.opened)
+            if part is None or part.epoch >= self._epochs:
+                yield _NOTHING
+            else:
+                asked += 1
+                yield plan, [int(i) for i in part.indices]
+
+
+class _Batches(Dataset):  # type: ignore[type-arg]
+    """The dataset by batches."""
+
+    def __init__(self, dataset: Any, collate: Callable[[List[Any]], Any]):
+        self._dataset = dataset
+        self._collate = collate
+
+    def __getitem__(self, order: Order) -> Tuple[int, Any]:
+        plan, indices = order
+        if not indices:
+            return plan, None
+        if hasattr(self._dataset, "__getitems__"):
+            return plan, self._collate(self._dataset.__getitems__(indices))
+        return plan, self._collate([self._dataset[i] for i in indices])
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
