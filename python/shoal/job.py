@@ -40,6 +40,7 @@ class Job(Group):
 
         Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
         """
+        self._port.check()
         members = [self._member(r, "rank") for r in ranks]
         if len(set(members)) != len(members):
             raise ValueError(f"group({members}) names a rank twice: name each once")
