@@ -116,6 +116,8 @@ func (c *Call) String() string {
 		fmt.Fprintf(&b, ", root %d", c.Peer)
 	case c.Kind == Send:
 		fmt.Fprintf(&b, ", to %d, tag %d", c.Peer, c.Tag)
+	case c.Kind == Recv && c.Peer == AnyRank:
+		fmt.Fprintf(&b, ", from any, tag %d", c.Tag)
 	case c.Kind == Recv:
 		fmt.Fprintf(&b, ", from %d, tag %d", c.Peer, c.Tag)
 	}
@@ -138,6 +140,7 @@ func (c *Call) Check(size, self int) error {
 		return fieldError("reduction", "the mean of %v is not a whole number: convert to f32 or f64, or use sum", c.DType)
 	case c.Reduction == Mean && !(c.Weight >= 0 && c.Weight <= maxWeight):
 		return fieldError("weight", "%v is not a finite number >= 0", c.Weight)
+	case c.Kind == Recv && c.Peer == AnyRank && size > 1:
 	case (c.Kind.Rooted() || c.Kind.Pairwise()) && (c.Peer < 0 || c.Peer >= size):
 		return fieldError("peer", "rank %d is outside a group of %d", c.Peer, size)
 	case c.Kind.Pairwise() && c.Peer == self:

@@ -22,7 +22,7 @@ type Ready struct {
 }
 
 // Matcher brings together the calls of a group by position: the k-th collective of every member is one collective.
-// Sends and receives meet by (group, from, to, tag) in the order in which they were posted.
+// Sends and receives meet by (group, from, to, tag) in the order in which they were posted; a receive may leave `from` open.
 type Matcher struct {
 	groups map[topo.GroupID]*ranks
 	ids    map[string]topo.GroupID // by list of ranks and instance
@@ -39,7 +39,7 @@ type ranks struct {
 	base    int   // the position of open[0]
 	open    []*position
 	spare   []*position
-	pairs   map[pair]*meeting
+	boxes   map[address]*mailbox
 }
 
 // position is one collective that is not complete.
@@ -48,14 +48,6 @@ type position struct {
 	count int
 	err   error // the ranks disagree: later calls at this position get the same answer
 }
-
-type pair struct {
-	from, to int
-	tag      uint32
-}
-
-// meeting holds the halves of transfers that wait: one of the two lists is empty.
-type meeting struct{ sends, recvs []*Posted }
 
 // NewMatcher returns a Matcher for a world of the given size.
 func NewMatcher(size int) *Matcher {
@@ -69,7 +61,7 @@ func NewMatcher(size int) *Matcher {
 }
 
 func (m *Matcher) add(members []topo.Rank) *ranks {
-	g := &ranks{id: m.next, members: slices.Clone(members), posted: make([]int, len(members)), asked: make([]int, len(members)), pairs: map[pair]*meeting{}}
+	g := &ranks{id: m.next, members: slices.Clone(members), posted: make([]int, len(members)), asked: make([]int, len(members)), boxes: map[address]*mailbox{}}
 	m.groups[g.id] = g
 	m.next++
 	return g
@@ -220,7 +212,7 @@ func (m *Matcher) Lost(rank topo.Rank, why string, out []Ready) []Ready {
 				out = append(out, Ready{waiting, pos.err})
 			}
 		}
-		out = g.losePairs(rank, self, why, out)
+		out = m.losePairs(g, out)
 	}
 	return out
 }

@@ -195,6 +195,46 @@ func TestTransfersMeetInOrder(t *testing.T) {
 	}
 }
 
+func TestReceiveFromAnyRank(t *testing.T) {
+	m := collective.NewMatcher(4)
+	send := func(rank int, ticket uint64) []collective.Ready {
+		return m.Post(posted(rank, ticket, collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: 0, In: make([]byte, 4), Shape: []int{4}}), nil)
+	}
+	recv := func(from int, ticket uint64) []collective.Ready {
+		return m.Post(posted(0, ticket, collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from, Out: make([]byte, 4), Shape: []int{4}}), nil)
+	}
+	met := func(got []collective.Ready, from topo.Rank, recvTicket uint64) {
+		t.Helper()
+		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Rank != from || got[0].Calls[1].Ticket != recvTicket || got[0].Calls[1].Call.Peer != int(from) {
+			t.Fatalf("got %v, want the send of rank %d with receive %d", got, from, recvTicket)
+		}
+	}
+	// Sends that wait are taken in the order of posting, but for one that a receive asks for by name.
+	for _, r := range []int{3, 1, 2} {
+		send(r, 1)
+	}
+	met(recv(1, 1), 1, 1)
+	met(recv(collective.AnyRank, 2), 3, 2)
+	met(recv(collective.AnyRank, 3), 2, 3)
+	// So are receives that wait.
+	for ticket, from := range []int{2, collective.AnyRank, 1} {
+		if got := recv(from, uint64(4+ticket)); len(got) != 0 {
+			t.Fatalf("a receive met %v", got)
+		}
+	}
+	met(send(1, 2), 1, 5)
+	met(send(1, 3), 1, 6)
+	met(send(2, 2), 2, 4)
+	// It waits for as long as anybody is left who may send.
+	recv(collective.AnyRank, 7)
+	for _, r := range []topo.Rank{1, 3, 2} {
+		got := m.Lost(r, "was killed", nil)
+		if r != 2 && len(got) != 0 || r == 2 && (len(got) != 1 || got[0].Err == nil) {
+			t.Fatalf("after the loss of rank %d: %v", r, got)
+		}
+	}
+}
+
 func TestCheckNamesTheField(t *testing.T) {
 	buf := make([]byte, 64)
 	base := collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: buf[:16], Out: buf[:16], Shape: []int{4}}

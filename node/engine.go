@@ -228,6 +228,9 @@ func (e *engine) execute(posted []*collective.Posted) error {
 func (e *engine) finish(p *collective.Posted, err error) {
 	if m := e.members[p.Rank]; m != nil {
 		if err == nil {
+			if p.Call.Kind == collective.Recv {
+				m.control.SetSource(p.Ticket, p.Call.Peer)
+			}
 			m.control.Complete(p.Ticket, arena.Done, "")
 		} else {
 			m.control.Complete(p.Ticket, arena.Failed, err.Error())

@@ -98,6 +98,11 @@ func (c *Control) Complete(ticket uint64, s Status, text string) {
 	(*atomic.Uint64)(unsafe.Pointer(&slot[offCompletion])).Store(ticket<<8 | uint64(s))
 }
 
+// SetSource tells the worker which rank of the group a receive from any got its message from. To be called before Complete.
+func (c *Control) SetSource(ticket uint64, rank int) {
+	binary.LittleEndian.PutUint32(c.slot(ticket)[offErrLen:], uint32(rank))
+}
+
 // Completion returns how the call of a ticket ended; 0 while it runs.
 func (c *Control) Completion(ticket uint64) Status {
 	slot := c.slot(ticket)
