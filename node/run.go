@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
@@ -127,13 +128,14 @@ func (l *launch) run(ctx context.Context, program string) error {
 	l.agent = agent
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
-	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, nil) })
 	workers := group.New(context.Background())
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.spec.Name, l.dir.path)
 	}
-	err = l.start(workers, program, surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(),
-		mark: l.place.Mark(), tokens: tokens, cores: runtime.GOMAXPROCS(0), port: freePort()})
+	if l.guard(house) {
+		err = l.start(workers, program, surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(),
+			mark: l.place.Mark(), tokens: tokens, cores: runtime.GOMAXPROCS(0), port: freePort()})
+	}
 	var v verdict
 	if err == nil {
 		v, err = l.await(ctx, house)
@@ -146,6 +148,19 @@ func (l *launch) run(ctx context.Context, program string) error {
 		err = errors.Join(l.failure(v), err)
 	}
 	return err
+}
+
+// guard starts the guard and returns when it runs, or false when it cannot: a worker before that could outlive us.
+func (l *launch) guard(house *group.Group) bool {
+	runs := make(chan struct{})
+	first := sync.OnceFunc(func() { close(runs) })
+	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, func(int) { first() }) })
+	select {
+	case <-runs:
+		return true
+	case <-house.Context().Done():
+		return false // house.Wait has the error
+	}
 }
 
 func (l *launch) start(g *group.Group, program string, s surroundings) error {
