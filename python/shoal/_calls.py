@@ -136,6 +136,11 @@ class Calls:
         end = min(slot + ERROR_TEXT_AT + length, slot + self._slot_bytes)
         return str(self._bytes[slot + ERROR_TEXT_AT : end], "utf-8", "replace")
 
+    def source(self, handle: Handle[Any]) -> int:
+        """The rank inside the group from which a receive got its message; valid until the slot is used again."""
+        (rank,) = ERROR_LENGTH.unpack_from(self._bytes, handle.word * 8 - COMPLETION + ERROR_LENGTH_AT)
+        return int(rank)
+
     def settle(self) -> None:
         """Let go of everything that is complete."""
         for handle in list(self._open.values()):

@@ -19,7 +19,7 @@ from shoal import _layout
 from shoal._worker import Worker
 from shoal.job import Job
 
-DTYPES = {1: "f8", 2: "f4", 3: "f2", 5: "i8", 6: "i4", 7: "u1"}
+DTYPES = {1: "f8", 2: "f4", 3: "f2", 4: "u2", 5: "i8", 6: "i4", 7: "u1"}  # of bf16 only the bytes
 libc = ctypes.CDLL(None)
 
 
