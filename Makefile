@@ -14,8 +14,8 @@ python: build ## .venv, a Python with NumPy, PyTorch and shoal, installed if mis
 
 demo: build ## train on this machine: in Go; with PY=1 in NumPy and PyTorch, which are installed if missing
 ifdef PY
-	$(MAKE) python
-	PATH="$(CURDIR)/.venv/bin:$$PATH" bin/shoal demo --python
+	scripts/setup
+	bin/shoal demo --python=.venv/bin/python
 else
 	bin/shoal demo
 endif

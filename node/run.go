@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
@@ -136,13 +137,13 @@ func (l *launch) run(ctx context.Context, program string) error {
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
 	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, control) })
-	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, nil) })
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.spec.Name, l.dir.path)
 	}
 	l.program, l.group = program, group.New(context.Background())
 	l.around = surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(), mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), port: freePort()}
-	for seat := 0; err == nil && seat < l.spec.Workers; seat++ {
+	guarded := l.guard(house)
+	for seat := 0; guarded && err == nil && seat < l.spec.Workers; seat++ {
 		err = l.start(seat, l.around.environment(seat, tokens[seat]))
 	}
 	var v verdict
@@ -157,6 +158,19 @@ func (l *launch) run(ctx context.Context, program string) error {
 		err = errors.Join(l.failure(v), err)
 	}
 	return err
+}
+
+// guard starts the guard and returns when it runs, or false when it cannot: a worker before that could outlive us.
+func (l *launch) guard(house *group.Group) bool {
+	runs := make(chan struct{})
+	first := sync.OnceFunc(func() { close(runs) })
+	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, func(int) { first() }) })
+	select {
+	case <-runs:
+		return true
+	case <-house.Context().Done():
+		return false // house.Wait has the error
+	}
 }
 
 // await blocks until the job is over or has to be stopped.

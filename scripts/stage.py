@@ -24,7 +24,8 @@ class Stage:
 
     def run(self, *command, env=None, cwd=ROOT):
         """Run a command; return its exit status and all that it printed."""
-        env = {**os.environ, **(env or {}), MARK[0]: MARK[1]}
+        # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
+        env = {**os.environ, "XDG_STATE_HOME": str(LOGS / "state"), **(env or {}), MARK[0]: MARK[1]}
         with subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as process:
             try:

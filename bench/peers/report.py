@@ -180,7 +180,7 @@ Time of the peer / time of shoal, each pair from one round; median, smallest and
 - The data are whole numbers whose sums are exact in float32 in every order, so that results are compared bit by bit.
 - **shoal**: `shoal bench allreduce`, tensors in the arena; from Go, and from Python with NumPy.
 - **OpenMPI**, **MPICH**: `MPI_Allreduce` with `MPI_IN_PLACE` from C over shared memory (the default); OpenMPI bound to
-  cores where there are enough, else with `--oversubscribe --bind-to none`. In place is its faster form.
+  cores where there are enough, else with `--oversubscribe --bind-to none`. In place because that is what shoal does.
 - **torch + gloo**: `torch.distributed.all_reduce` over loopback TCP, one torch thread a process.
 - **limit of the memory**: a C program in which one pinned process a core reads each buffer once and writes each result
   once, straight in shared memory, with spinning barriers. Buffers below 16 MiB fit the caches.

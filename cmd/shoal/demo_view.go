@@ -42,7 +42,8 @@ type demoView struct {
 	mu      sync.Mutex
 	state   demoState
 	start   time.Time // of the workers
-	ready   time.Time // when the last worker had joined
+	since   time.Time // when samples/s begins to count: at the first report, and for that when the last worker had joined
+	before  float64   // samples until then
 	dirty   bool      // the state has changed since it was shown
 	showing bool      // a line stands on the terminal
 }
@@ -65,7 +66,7 @@ func (v *demoView) started(dir string, now time.Time) {
 func (v *demoView) joined(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.ready = now
+	v.since = now
 }
 
 func (v *demoView) reported(metrics map[string]float64, now time.Time) {
@@ -73,9 +74,12 @@ func (v *demoView) reported(metrics map[string]float64, now time.Time) {
 	defer v.mu.Unlock()
 	v.state.Step = int(metrics["step"])
 	v.state.Loss, v.state.Accuracy = finite(metrics, "loss"), finite(metrics, "accuracy")
-	if trained := now.Sub(v.ready).Seconds(); trained > 0 {
-		rate := math.Round(metrics["samples"] / trained)
+	if trained := now.Sub(v.since).Seconds(); trained > 0 {
+		rate := math.Round((metrics["samples"] - v.before) / trained)
 		v.state.SamplesPer = &rate
+	}
+	if v.before == 0 { // what a framework sets up at its first step is not the pace of training
+		v.since, v.before = now, metrics["samples"]
 	}
 	v.dirty = true
 }

@@ -45,6 +45,7 @@ func startRun(t *testing.T, n, up int, script string) *launcher {
 	if err := l.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { l.Process.Kill() }) // ended already, unless the test has failed
 	file, err := os.Open(fifo)
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func init() {
 }
 
 // Guard keeps a guard process alive until ctx ends, then ends it. started, which may be nil, is told each new process
-// number. The first guard runs when started is called first.
+// number once that process runs.
 func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 	for range maxGuards {
 		cmd := exec.CommandContext(ctx, "/proc/self/exe")

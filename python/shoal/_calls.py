@@ -61,7 +61,9 @@ class Calls:
         self._holds = 0  # grouped() blocks that are open
         # Calls that nobody has seen complete, by ticket: their slots may not be reused, their arrays not be freed.
         self._open: Dict[int, Handle[Any]] = {}
-        self._parking = threading.Condition(threading.Lock())
+        # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would leave it taken.
+        self._parking_lock = threading.Lock()
+        self._parking = threading.Condition(self._parking_lock)
         self._leading = False
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
@@ -144,6 +146,11 @@ class Calls:
         """The view that the agent wrote last."""
         return View.read(self._bytes)
 
+    def source(self, handle: Handle[Any]) -> int:
+        """The rank inside the group from which a receive got its message; valid until the slot is used again."""
+        (rank,) = ERROR_LENGTH.unpack_from(self._bytes, handle.word * 8 - COMPLETION + ERROR_LENGTH_AT)
+        return int(rank)
+
     def settle(self) -> None:
         """Let go of everything that is complete."""
         for handle in list(self._open.values()):
@@ -175,7 +182,7 @@ class Calls:
     def _park(self, word: int, floor: int, deadline: Optional[int]) -> None:
         leading = False
         try:
-            with self._parking:
+            with self._parking_lock:
                 while self._words[word] <= floor:
                     self._link.check()
                     if not self._leading:
@@ -187,12 +194,12 @@ class Calls:
         finally:
             if leading:
                 self._words32[WORKER_PARKED_WORD32] = 0
-                with self._parking:
+                with self._parking_lock:
                     self._leading = False
                     self._parking.notify_all()
 
     def _lead(self, word: int, floor: int, deadline: Optional[int]) -> None:
-        words, parking = self._words, self._parking
+        words = self._words
         self._words32[WORKER_PARKED_WORD32] = 1
         self._fence()
         while words[word] <= floor:
@@ -206,12 +213,12 @@ class Calls:
             if hung_up and words[word] <= floor:
                 self._link.check()
                 raise self._link.lose()
-            with parking:
-                parking.notify_all()
+            with self._parking_lock:
+                self._parking.notify_all()
 
     def close(self) -> None:
         """Close the bells. The link is closed already, so that nobody submits and the leader returns."""
-        with self._parking:
+        with self._parking_lock:
             while self._leading:
                 self._parking.wait()
         with self._lock:

@@ -69,7 +69,8 @@ class Tensor:
             if into:
                 flat[:] = self.array.tobytes()
             elif self.array.ndim == 1:
-                self.array[:] = flat.cast(self.array.format)
+                form: Any = self.array.format
+                self.array[:] = flat.cast(form)
             else:
                 raise TypeError("a strided memoryview of several dimensions cannot be written to: give a contiguous one")
             return
@@ -126,7 +127,7 @@ def like(x: Any, dtype: DType, shape: Shape, memory: Any) -> Any:
         return torch.frombuffer(memory, dtype=getattr(torch, dtype.name), count=elements(shape)).view(shape)
     if hasattr(x, "__array_interface__"):
         return ndarray(x.dtype if hasattr(x, "dtype") else dtype.name, shape, memory)
-    form = next(f for f, name in _FORMATS.items() if name == dtype.name)
+    form: Any = next(f for f, name in _FORMATS.items() if name == dtype.name)
     return memoryview(memory).cast("B")[: elements(shape) * dtype.itemsize].cast(form)
 
 

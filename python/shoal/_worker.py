@@ -18,7 +18,7 @@ from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
 from ._view import View
 from .errors import ForkError, JoinError, ShoalError
-from .handle import Handle, StagedHandle
+from .handle import AnySourceHandle, Handle, StagedHandle
 from .solo import alone
 
 T = TypeVar("T")
@@ -93,7 +93,8 @@ class Worker:
         known = self._described.get(id(x))
         if known is not None and dtype is None:
             ref, numpy_dtype, tensor = known
-            if ref() is x and x.dtype is numpy_dtype and x.shape == tensor.shape:
+            alive: Any = ref()
+            if alive is x and x.dtype is numpy_dtype and x.shape == tensor.shape:
                 return tensor
         tensor = describe(x, dtype)
         if tensor.contiguous:
@@ -145,20 +146,21 @@ class Worker:
         if shape is not None:
             ndim, shape_bytes = pack_shape(shape, elements(shape))
         handle: Handle[T]
-        if (inp is None or inp.place or not inp.count) and (out is None or out.place or not out.count) and counts is None:
+        in_arena = (inp is None or inp.place or not inp.count) and (out is None or out.place or not out.count)
+        if in_arena and counts is None and peer >= 0:
             handle = Handle(self.calls, result, held)
             in_place = inp.place if inp is not None and inp.count else None
             out_place = out.place if out is not None and out.count else None
             counts_place = None
         else:
-            handle = staged = StagedHandle(self.calls, result, held, self.arena)
+            handle = staged = (StagedHandle if peer >= 0 else AnySourceHandle)(self.calls, result, held, self.arena)
             in_place, out_place = self._stage(staged, inp, out)
             counts_place = self._stage_counts(staged, counts)
         in_segment, in_offset = in_place or _NOWHERE
         out_segment, out_offset = out_place or _NOWHERE
         counts_segment, counts_offset = counts_place or _NOWHERE
         self.calls.submit(
-            handle, kind, dtype, op, ndim, group, peer, tag, weight,
+            handle, kind, dtype, op, ndim, group, peer & 0xFFFFFFFF, tag, weight,
             in_segment, out_segment,
             in_offset, inp.count if inp is not None else 0,
             out_offset, out.count if out is not None else 0,

@@ -101,6 +101,18 @@ class StagedHandle(Handle[T]):
             self._give_back()
 
 
+class AnySourceHandle(StagedHandle[T]):
+    """A receive from any rank. `source` is the number of the rank that has sent, once `wait` has returned."""
+
+    __slots__ = ("source",)
+
+    def settle(self, status: int, error: str = "") -> None:
+        source = self._calls.source(self) if status == DONE else -1
+        if not self.status:  # else the slot may be another call's by now
+            self.source = source
+        super().settle(status, error)
+
+
 class Finished(Handle[T]):
     """A call that is complete from the start, as in a job of one."""
 

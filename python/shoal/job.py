@@ -118,6 +118,7 @@ class Job(Group):
 
         Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
         """
+        self._port.check()
         members = [self._member(r, "rank") for r in ranks]
         if len(set(members)) != len(members):
             raise ValueError(f"group({members}) names a rank twice: name each once")
@@ -177,8 +178,8 @@ class Job(Group):
         """Submit a call as docs/formats/arena.md describes it; the handle's `wait` returns `out`.
 
         kind and op are names of its tables. inp and out are arrays or None. `dtype` names the elements where the arrays cannot
-        ("bf16" in int16 memory). `peer` is the root or partner, a rank inside the group. `counts` are the elements for each
-        rank of an all_to_all. `shape` overrides the shape that the ranks must agree on.
+        ("bf16" in int16 memory). `peer` is the root or partner, a rank inside the group; -1 in a recv is any rank, and the
+        handle's `source` then says which. `counts` are the elements for each rank of an all_to_all. `shape` overrides the shape that the ranks must agree on.
         """
         if kind not in KINDS or op not in OPS:
             raise ValueError(f"kind={kind!r}, op={op!r}: kinds are {', '.join(KINDS)}; ops are {', '.join(OPS)}")

@@ -19,7 +19,7 @@ from shoal import _layout
 from shoal._worker import Worker
 from shoal.job import Job
 
-DTYPES = {1: "f8", 2: "f4", 3: "f2", 5: "i8", 6: "i4", 7: "u1"}
+DTYPES = {1: "f8", 2: "f4", 3: "f2", 4: "u2", 5: "i8", 6: "i4", 7: "u1"}  # of bf16 only the bytes
 libc = ctypes.CDLL(None)
 
 
@@ -50,6 +50,7 @@ class Session:
 class AgentDouble:
     """A context manager. Attributes: calls (descriptors as dicts, in order), rings (bell rings), sessions (by rank).
 
+    `lost` is set when a worker's socket closes without a leave.
     Clear `going` and calls stay incomplete until it is set. `answer`, when set, is called with each request and may return
     bytes to send instead of the true answer, or b"" to hang up.
     """
@@ -61,6 +62,7 @@ class AgentDouble:
         self.error = None  # the next call fails with this text
         self.going = threading.Event()
         self.going.set()
+        self.lost = threading.Event()  # a worker's socket closed without a leave
         self._folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self._folder.name, "agent")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -125,6 +127,7 @@ class AgentDouble:
                 except OSError:
                     return
                 if not packet:
+                    self.lost.set()
                     return
                 request = json.loads(packet)
                 self.requests.append(request)

@@ -38,7 +38,11 @@ def launch(binary, tmp_path_factory):
 
     def run(n, program, *arguments, code=0, env=None):
         process = start(n, program, *arguments, env=env)
-        output, _ = process.communicate(timeout=120)  # reached only by a hang
+        try:
+            output, _ = process.communicate(timeout=100)  # reached only by a hang
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            raise
         assert process.returncode == code, f"exit code {process.returncode}, want {code}\n{output[-6000:]}"
         return output
 

@@ -19,6 +19,20 @@ def test_arrays_are_aligned_and_apart(agent):
     assert len(agent.sessions[0].segments) == 1
 
 
+def test_bfloat16_needs_ml_dtypes(agent):
+    job = agent.join()
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        with pytest.raises(TypeError, match="pip install ml_dtypes"):
+            job.empty(3, "bf16")
+        return
+    x = job.zeros((2, 3), "bfloat16")
+    assert x.dtype == bfloat16
+    job.broadcast(x)
+    assert agent.calls[-1]["dtype"] == 4 and agent.calls[-1]["shape"] == (2, 3)
+
+
 def test_memory_comes_back_when_the_last_view_dies(agent):
     job = agent.join()
     x = job.empty(1000)

@@ -159,43 +159,16 @@ def _buffers():
     model = shoal.torch.ddp(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)))
     for _ in range(3):
         model(torch.randn(8, 4)).square().mean().backward()
-    model(torch.randn(8, 4))  # broadcasts rank 0's buffers first
-    means = torch.zeros(job.size, 6)
-    dist.all_gather(list(means.unbind()), model.module[1].running_mean.detach())
-    before = model.module[1].running_var.clone()
+    own = model.module[1].running_mean.tolist()
     model.eval()
-    model(torch.randn(8, 4))
-    assert torch.equal(before, model.module[1].running_var)
-    return [_digest(model.module[0]), int(model.module[1].num_batches_tracked)]
+    model(torch.randn(8, 4))  # sends rank 0's buffers first
+    return [own, model.module[1].running_mean.tolist(), int(model.module[1].num_batches_tracked)]
 
 
-def test_batch_norm_starts_each_step_from_rank_0():
-    ranks = world(2, _buffers)
-    assert ranks[0] == ranks[1] and ranks[0][1] == 4
-
-
-def _synchronised_batch_norm():
-    import shoal.torch
-
-    import shoal
-
-    job = shoal.join()
-    torch.manual_seed(SEED)
-    layer = nn.BatchNorm1d(3)
-    whole = torch.randn(8, 3, generator=torch.Generator().manual_seed(SEED))
-    layer(whole)
-    shoal.torch.ddp(nn.Linear(1, 1))
-    # torch computes SyncBatchNorm on GPUs only, so this takes the statistics as it would: by an all-gather.
-    part = _part(whole, job)
-    rows = torch.empty(job.size, 6)
-    dist.all_gather_into_tensor(rows, torch.cat([part.mean(0), part.square().mean(0)])) if hasattr(
-        dist, "all_gather_into_tensor"
-    ) else dist._all_gather_base(rows, torch.cat([part.mean(0), part.square().mean(0)]))
-    torch.testing.assert_close(rows[:, :3].mean(0) * 0.1, layer.running_mean)
-
-
-def test_statistics_over_all_ranks():
-    world(2, _synchronised_batch_norm)
+def test_batch_norm_buffers_are_those_of_rank_0():
+    first, second = world(2, _buffers)
+    assert first[0] != second[0], "the test needs buffers that differ"
+    assert first[1] == second[1] == first[0] and first[2] == second[2] == 3
 
 
 def _no_sync():
@@ -257,8 +230,8 @@ def _different_models():
 
 
 def test_models_that_differ_are_refused():
-    for text in world(2, _different_models):
-        assert "rank" in text or "shape" in text, text
+    texts = world(2, _different_models)
+    assert all(texts) and any("params[0]" in text for text in texts), texts
 
 
 def _alone():

@@ -54,7 +54,7 @@ class ProcessGroup(dist.ProcessGroup):
             return work
         with self._job.grouped():
             for tensor in tensors:
-                if opts.reduceOp in fold.OPS:
+                if fold.folds(opts.reduceOp):
                     self._fold(work, tensor, tensor, opts)
                 else:
                     wire, op = reduced(tensor, opts.reduceOp)
@@ -70,7 +70,7 @@ class ProcessGroup(dist.ProcessGroup):
         work = self._work(tensors, opts)
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:
-            if opts.reduceOp in fold.OPS:
+            if fold.folds(opts.reduceOp):
                 self._fold(work, tensor, tensor if at_root else None, opts)
             else:
                 wire, op = reduced(tensor, opts.reduceOp)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from .wire import moved
+from .wire import moved, op_name
 from .work import Work
 
 
@@ -15,7 +14,7 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
 
     How many entries the others have is asked first, and waited for; the entries themselves are a part of `work`.
     """
-    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+    if op_name(op) not in ("SUM", "AVG"):
         raise RuntimeError("shoal: sparse tensors can only be summed or averaged: call to_dense() for other reductions")
     own = tensor.detach().coalesce()
     counts = torch.empty(group.size(), dtype=torch.int64)
@@ -29,6 +28,6 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     def land() -> None:
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
         with torch.no_grad():  # detach() would not do: the copy of a sparse tensor replaces its parts
-            tensor.copy_(total / group.size() if op == dist.ReduceOp.AVG else total)
+            tensor.copy_(total / group.size() if op_name(op) == "AVG" else total)
 
     work.after(land)

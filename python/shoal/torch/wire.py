@@ -6,21 +6,19 @@ possible; where it is not (strides, 8- and 16-bit integers in a sum), `back` cop
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 _NATIVE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
 _WIDENED = (torch.int8, torch.int16)
-_OPS = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "mean",
-    dist.ReduceOp.PRODUCT: "prod",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-}
+_OPS = {"SUM": "sum", "AVG": "mean", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}
+
+
+def op_name(op: Any) -> str:
+    """The name of a torch.distributed.ReduceOp, whose objects are no good as keys in every release."""
+    return getattr(op, "op", op).name
 
 
 class Wire(NamedTuple):
@@ -44,15 +42,15 @@ def moved(tensor: Tensor) -> Wire:
     return Wire(data, back)
 
 
-def reduced(tensor: Tensor, op) -> Tuple[Wire, str]:
+def reduced(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
     """`tensor` for a call that reduces it by torch's `op`; also the agent's name of the reduction.
 
     A bool is a byte of 0 or 1, so its sum (or) is a maximum and its product (and) a minimum. Small integers are
     widened to 32 bits and narrowed again, which wraps around as torch's own arithmetic does.
     """
-    name = _OPS.get(op)
+    name = _OPS.get(op_name(op))
     if name is None:
-        raise RuntimeError(f"shoal: the reduction {op} is not supported here: use one of SUM, AVG, PRODUCT, MIN, MAX")
+        raise RuntimeError(f"shoal: the reduction {op_name(op)} is not supported here: use one of SUM, AVG, PRODUCT, MIN, MAX")
     if tensor.dtype == torch.bool and name != "mean":
         return moved(tensor), {"sum": "max", "prod": "min"}.get(name, name)
     if tensor.dtype in _WIDENED:

@@ -1,0 +1,59 @@
+"""Every collective against NumPy, through a real agent, on 1 to 8 ranks; and what happens when ranks disagree."""
+
+import pathlib
+import random
+import re
+
+import pytest
+
+GRID = pathlib.Path(__file__).with_name("collectives_grid.py")
+KINDS = ["allreduce", "mean", "bfloat16", "logic", "reduce_scatter", "allgather", "rooted", "alltoall", "pairs", "groups", "overlapped",
+         "buffers"]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_against_numpy(launch, kind, n):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    output = launch(n, GRID, kind, seed)
+    counts = [int(c) for c in re.findall(r"(\d+) cases, 0 wrong", output)]
+    assert len(counts) == n and len(set(counts)) == 1 and (counts[0] > 3 or (kind, n) == ("pairs", 1)), output
+
+
+@pytest.mark.parametrize("kind", ["overlapped", "groups"])
+def test_more_ranks_than_processors(launch, kind):
+    launch(8, GRID, kind, 1)
+
+
+DISAGREE = """
+import numpy, shoal
+job = shoal.join()
+x = numpy.zeros({shape}, {dtype})
+try:
+    job.{call}
+except shoal.MismatchError as err:
+    print("said:", err)
+job.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    "call, shape, dtype, names",
+    [
+        ("allreduce(x)", "(3, 4) if job.rank else (4, 3)", "'float32'", ["all_reduce(f32[4,3], sum)", "all_reduce(f32[3,4], sum)"]),
+        ("allreduce(x)", "3", "'float32' if job.rank else 'float64'", ["all_reduce(f64[3], sum)", "all_reduce(f32[3], sum)"]),
+        ("allreduce(x, 'max' if job.rank else 'min')", "3", "'int32'", ["all_reduce(i32[3], min)", "all_reduce(i32[3], max)"]),
+        ("allreduce(x) if job.rank else job.broadcast(x)", "3", "'uint8'", ["broadcast(u8[3], root 0)", "all_reduce(u8[3], sum)"]),
+        ("broadcast(x, root=job.rank)", "3", "'uint8'", ["root 0", "root 1"]),
+    ],
+)
+def test_ranks_that_disagree_are_told_about_both_calls(launch, call, shape, dtype, names):
+    output = launch(2, DISAGREE.format(call=call, shape=shape, dtype=dtype))
+    said = [line for line in output.splitlines() if "said:" in line]
+    assert len(said) == 2 and all(name in line for name in names for line in said), output
+
+
+def test_a_transfer_of_different_lengths(launch):
+    output = launch(2, DISAGREE.format(call="send(x, to=1) if job.rank == 0 else job.recv(x, source=0)", shape="job.rank + 2", dtype="'int64'"))
+    assert output.count("said:") == 2 and "send(i64[2]" in output and "recv(i64[3]" in output

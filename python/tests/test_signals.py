@@ -1,0 +1,163 @@
+"""Ctrl-C is heard at once, wherever a thread waits; and no worker outlives its launcher."""
+
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from agent_double import AgentDouble
+from conftest import ROOT
+
+HANG_MS = 60_000
+
+
+def interrupt_when(condition):
+    """Send Ctrl-C to this process as soon as the condition holds."""
+
+    def run():
+        while not condition():
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def parked(agent):
+    return struct.unpack_from("<I", agent.sessions[0].block, 192)[0] == 1
+
+
+def test_ctrl_c_while_sleeping_on_the_bell(agent):
+    job = agent.join()
+    agent.going.clear()
+    handle = job.barrier_async()
+    interrupter = interrupt_when(lambda: parked(agent))
+    with pytest.raises(KeyboardInterrupt):
+        handle.wait()
+    interrupter.join()
+    assert not parked(agent) and not handle.done()
+    agent.going.set()
+    handle.wait()
+    job.barrier()
+
+
+def test_ctrl_c_while_looking(monkeypatch):
+    looks = set()
+    monkeypatch.setattr("shoal._calls._sched_yield", lambda: looks.add(1))
+    with AgentDouble(spin_us=600_000_000) as agent:  # never sleeps
+        job = agent.join()
+        agent.going.clear()
+        handle = job.barrier_async()
+        interrupter = interrupt_when(lambda: looks)
+        with pytest.raises(KeyboardInterrupt):
+            handle.wait()
+        interrupter.join()
+        agent.going.set()
+        handle.wait()
+
+
+def test_ctrl_c_while_another_thread_sleeps_on_the_bell(agent):
+    job = agent.join()
+    agent.going.clear()
+    first, second = job.barrier_async(), job.barrier_async()
+    leader = threading.Thread(target=first.wait)
+    leader.start()
+    while not parked(agent):
+        os.sched_yield()
+    interrupter = interrupt_when(lambda: job._port.calls._parking._waiters)
+    with pytest.raises(KeyboardInterrupt):
+        second.wait()
+    interrupter.join()
+    agent.going.set()
+    second.wait()
+    leader.join()
+
+
+def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
+    job = agent.join()
+    release = threading.Event()
+
+    def slow(request):
+        if request["type"] == "group":
+            release.wait()
+
+    agent.answer = slow
+    true = agent._reply
+    agent._reply = lambda rank, r: ({"type": "group", "id": 9, "rank": 0, "size": 1}, []) if r["type"] == "group" else true(rank, r)
+    interrupter = interrupt_when(lambda: agent.requests[-1]["type"] == "group")
+    with pytest.raises(KeyboardInterrupt):
+        job.group([0])
+    interrupter.join()
+    release.set()
+    assert job.allreduce(job.zeros(3)).sum() == 0
+
+
+COMPUTE = "x = 0\nwhile True: x += 1"
+WAIT = "job.recv(job.zeros(1), source=1)"
+CATCH = f"""
+try: {WAIT}
+except shoal.LostError: print("caught", flush=True)
+{COMPUTE}
+"""
+
+
+@pytest.mark.parametrize("doing", [COMPUTE, WAIT])
+def test_workers_end_when_the_launcher_is_killed(launch, doing):
+    program = f"""
+import os, shoal
+job = shoal.join()
+job.barrier()
+print("pid", os.getpid(), flush=True)
+if job.rank == 0: {WAIT}
+{COMPUTE}
+"""
+    launcher = launch.start(2, program)
+    pids = []
+    try:
+        for line in launcher.stdout:
+            if "pid" in line.split():
+                pids.append(int(line.split()[-1]))
+            if len(pids) == 2:
+                break
+        watched = [os.pidfd_open(pid) for pid in pids]
+    finally:
+        launcher.kill()
+    launcher.wait()
+    for pid, fd in zip(pids, watched):
+        assert select.select([fd], [], [], HANG_MS / 1000)[0], f"worker {pid} is still there"
+        os.close(fd)
+    launcher.stdout.close()
+
+
+@pytest.mark.parametrize("doing, status, said", [(COMPUTE, -9, ""), (WAIT, 1, ""), (CATCH, -9, "caught\n")])
+def test_a_worker_ends_when_its_agent_is_gone(doing, status, said):
+    with AgentDouble(size=2) as agent:
+        program = f"import shoal\njob = shoal.join()\nprint('joined', flush=True)\n{doing}"
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "SHOAL_SOCKET": agent.path, "SHOAL_JOB": "double", "SHOAL_RANK": "0",
+               "SHOAL_TOKEN": "t"}  # fmt: skip
+        pipe = subprocess.PIPE
+        with subprocess.Popen([sys.executable, "-c", program], env=env, stdout=pipe, stderr=pipe, text=True) as worker:
+            assert worker.stdout.readline() == "joined\n"
+            while doing != COMPUTE and not parked(agent):
+                os.sched_yield()
+            agent.hang_up()
+            output, errors = worker.communicate(timeout=HANG_MS / 1000)
+        assert (worker.returncode, output) == (status, said), errors
+        assert ("the agent of job double is gone; this worker ends" in errors) == (status == -9)
+        assert ("LostError: the agent of job double is gone" in errors) == (status == 1)
+
+
+def test_a_worker_that_is_killed_ends_the_job(launch):
+    output = launch(2, "import os, shoal\njob = shoal.join()\nif job.rank: os.kill(os.getpid(), 9)\njob.barrier()", code=1)
+    assert "rank 1" in output
+
+
+def test_an_exception_in_one_rank_ends_the_job(launch):
+    output = launch(2, "import shoal\njob = shoal.join()\nif job.rank: raise SystemExit(3)\njob.barrier()", code=1)
+    assert "rank 1" in output
