@@ -120,3 +120,34 @@ func TestAllReduceArenaAndForeign(t *testing.T) {
 		})
 	}
 }
+
+// What a worker reports before the agent ends is heard, though nobody has read it yet.
+func TestLastReportsAreHeard(t *testing.T) {
+	const reports = 100
+	heard, said := 0, 0
+	ctx, cancel := context.WithCancel(t.Context())
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Tokens: []string{"token-0"},
+		OnReport: func(int, map[string]float64) {
+			if heard++; heard == 1 {
+				cancel() // the others are on their way
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := group.New(context.Background())
+	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
+	j := joinAs(t, a, 0)
+	for range reports {
+		if err := j.Report(map[string]float64{"loss": 1}); err != nil {
+			break // hung up: this one and the next were never said
+		}
+		said++
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if heard < said {
+		t.Errorf("%d of %d reports were heard", heard, said)
+	}
+}
