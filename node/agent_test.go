@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -121,15 +122,18 @@ func TestAllReduceArenaAndForeign(t *testing.T) {
 	}
 }
 
-// What a worker reports before the agent ends is heard, though nobody has read it yet.
+// What a worker reported before the agent hung up is heard, though nobody had read it by then.
 func TestLastReportsAreHeard(t *testing.T) {
 	const reports = 100
-	heard, said := 0, 0
+	heard := 0
+	said, hungUp := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Tokens: []string{"token-0"},
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Tokens: []string{"token-0", "token-1"},
 		OnReport: func(int, map[string]float64) {
 			if heard++; heard == 1 {
-				cancel() // the others are on their way
+				<-said
+				cancel()
+				<-hungUp
 			}
 		}})
 	if err != nil {
@@ -140,14 +144,18 @@ func TestLastReportsAreHeard(t *testing.T) {
 	j := joinAs(t, a, 0)
 	for range reports {
 		if err := j.Report(map[string]float64{"loss": 1}); err != nil {
-			break // hung up: this one and the next were never said
+			t.Fatal(err)
 		}
-		said++
 	}
+	close(said)
+	if err := client.Barrier(context.Background(), j); !errors.Is(err, client.ErrLost) { // there is no rank 1
+		t.Errorf("got %v", err)
+	}
+	close(hungUp)
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if heard < said {
-		t.Errorf("%d of %d reports were heard", heard, said)
+	if heard != reports {
+		t.Errorf("%d of %d reports were heard", heard, reports)
 	}
 }
