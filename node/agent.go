@@ -134,14 +134,15 @@ func (a *Agent) track(c *arena.Conn) bool {
 	return !a.closed
 }
 
-// shut closes the socket and every conversation; workers take the hang-up as the end of the agent.
+// shut closes the socket and hangs up on every worker, which takes that as the end of the agent. What a worker had said
+// before is still heard: its session reads on until the end.
 func (a *Agent) shut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	a.listener.Close()
 	for c := range a.conns {
-		c.Close()
+		_ = c.Shutdown() // fails where the worker was faster
 		delete(a.conns, c)
 	}
 }

@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -128,5 +129,43 @@ func TestAllReduceArenaAndForeign(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// What a worker reported before the agent hung up is heard, though nobody had read it by then.
+func TestLastReportsAreHeard(t *testing.T) {
+	const reports = 100
+	heard := 0
+	said, hungUp := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Tokens: []string{"token-0", "token-1"},
+		OnReport: func(int, map[string]float64) {
+			if heard++; heard == 1 {
+				<-said
+				cancel()
+				<-hungUp
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := group.New(context.Background())
+	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
+	j := joinAs(t, a, 0)
+	for range reports {
+		if err := j.Report(map[string]float64{"loss": 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(said)
+	if err := client.Barrier(context.Background(), j); !errors.Is(err, client.ErrLost) { // there is no rank 1
+		t.Errorf("got %v", err)
+	}
+	close(hungUp)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if heard != reports {
+		t.Errorf("%d of %d reports were heard", heard, reports)
 	}
 }

@@ -38,6 +38,9 @@ type Job struct {
 	socket  string
 }
 
+// At is the job whose launcher answers on a socket; Refresh fills it in.
+func At(socket string) *Job { return &Job{socket: socket} }
+
 // List finds the running jobs, oldest first. An error beside them is about launchers that do not answer.
 func List(ctx context.Context) ([]*Job, error) {
 	dir, err := proc.RuntimeDir()
@@ -53,7 +56,7 @@ func List(ctx context.Context) ([]*Job, error) {
 		silent []error
 	)
 	for _, socket := range sockets {
-		j := &Job{socket: socket}
+		j := At(socket)
 		err := j.Refresh(ctx)
 		var refusal *Refusal
 		switch {

@@ -8,7 +8,7 @@ import select
 import struct
 import threading
 from time import perf_counter_ns
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._fence import fences
 from ._fork import Mapping
@@ -44,7 +44,9 @@ class Calls:
     link's turn; the parking condition is never held together with another.
     """
 
-    def __init__(self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: "tuple[int, int]", spin_us: int) -> None:
+    def __init__(
+        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int
+    ) -> None:
         self._link = link
         self.mapping = Mapping(block, fd)
         self._bytes = memoryview(block)

@@ -169,7 +169,9 @@ class Worker:
         )  # fmt: skip
         return handle
 
-    def _stage(self, handle: "StagedHandle[Any]", inp: Optional[Tensor], out: Optional[Tensor]) -> Tuple[Optional[Place], Optional[Place]]:
+    def _stage(
+        self, handle: "StagedHandle[Any]", inp: Optional[Tensor], out: Optional[Tensor]
+    ) -> Tuple[Optional[Place], Optional[Place]]:
         """Stand-ins for what is foreign; one for both where input and output are the same."""
         places: List[Optional[Place]] = [None, None]
         for i, tensor in enumerate((inp, out)):

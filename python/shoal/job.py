@@ -179,7 +179,8 @@ class Job(Group):
 
         kind and op are names of its tables. inp and out are arrays or None. `dtype` names the elements where the arrays cannot
         ("bf16" in int16 memory). `peer` is the root or partner, a rank inside the group; -1 in a recv is any rank, and the
-        handle's `source` then says which. `counts` are the elements for each rank of an all_to_all. `shape` overrides the shape that the ranks must agree on.
+        handle's `source` then says which. `counts` are the elements for each rank of an all_to_all. `shape` overrides the
+        shape that the ranks must agree on.
         """
         if kind not in KINDS or op not in OPS:
             raise ValueError(f"kind={kind!r}, op={op!r}: kinds are {', '.join(KINDS)}; ops are {', '.join(OPS)}")

@@ -216,6 +216,20 @@ def pairs(grid):
     first.wait(), second.wait()
     grid.equal(a, [11, 11], "tag 1")
     grid.equal(b, [22, 22], "tag 2")
+    job.barrier()
+    if job.rank:
+        job.send(numpy.full(3, float(job.rank)), to=0, tag=3)
+    seen = []
+    for _ in range(job.size - 1):
+        if job.rank == 0:
+            x = grid.place(numpy.zeros(3))
+            handle = job.submit("recv", None, x, peer=-1, tag=3)
+            handle.wait()
+            seen.append(handle.source)
+            grid.equal(x, [handle.source] * 3, "any source")
+        else:
+            grid.cases += 1
+    assert sorted(seen) == (list(range(1, job.size)) if job.rank == 0 else [])
 
 
 def groups(grid):

@@ -91,6 +91,18 @@ def test_done_never_blocks(agent):
     assert handle.done()
 
 
+def test_a_wait_with_a_timeout_can_be_repeated(agent):
+    job = agent.join()
+    agent.going.clear()
+    x = numpy.ones(3)
+    handle = job.allreduce_async(x)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="another rank"):
+            handle.wait(timeout=0.001)
+    agent.going.set()
+    assert handle.wait(timeout=DONE_SOON) is x
+
+
 @pytest.mark.parametrize("spin_us", [0, 200])
 def test_a_failed_call_raises_the_agents_reason_every_time(spin_us):
     with AgentDouble(spin_us=spin_us) as agent:

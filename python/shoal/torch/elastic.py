@@ -34,12 +34,9 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any]) -> D
     alone = ProcessGroup(job, [job.rank], _FOREVER)
     wrapped = DistributedDataParallel(model, **{**options, "process_group": alone})
     average = _Average(job, model, bool(options.get("find_unused_parameters")))
-    wrapped.register_comm_hook(average, _hook)
+    # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says none.
+    wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
     return wrapped
-
-
-def _hook(average: "_Average", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return average.take(bucket)
 
 
 class _Average:

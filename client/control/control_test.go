@@ -1,0 +1,113 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// place makes an empty directory for sockets and returns it.
+func place(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	own := filepath.Join(dir, "shoal")
+	if err := os.Mkdir(own, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return own
+}
+
+// serve answers every request on a socket with a code and a text.
+func serve(t *testing.T, socket string, code int, text string) {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		w.Write([]byte(text))
+	})}
+	g := group.New(t.Context())
+	g.Go("launcher", func(context.Context) error { server.Serve(l); return nil })
+	t.Cleanup(func() { server.Close(); g.Wait() })
+}
+
+func TestListSkipsTheDead(t *testing.T) {
+	dir := place(t)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "dead.ctl"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	serve(t, filepath.Join(dir, "old.ctl"), 200, `{"job":"old","dir":"/old","started":"2026-01-02T03:04:05Z"}`)
+	serve(t, filepath.Join(dir, "ending.ctl"), 503, `{"error":"the job is at its end"}`)
+	serve(t, filepath.Join(dir, "a-new.ctl"), 200, `{"job":"new","dir":"/new","started":"2026-02-02T03:04:05Z"}`)
+	jobs, err := control.List(t.Context())
+	if err != nil || len(jobs) != 2 || jobs[0].Name != "old" || jobs[1].Name != "new" {
+		t.Errorf("%v, %v", jobs, err)
+	}
+	var unknown *control.Unknown
+	if _, err := control.Find(t.Context(), "dead"); !errors.As(err, &unknown) || !strings.HasSuffix(err.Error(), "running: old, new") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestListTellsOfStrangers(t *testing.T) {
+	dir := place(t)
+	serve(t, filepath.Join(dir, "stranger.ctl"), 200, "hello")
+	serve(t, filepath.Join(dir, "train.ctl"), 200, `{"job":"train","dir":"/train"}`)
+	jobs, err := control.List(t.Context())
+	if len(jobs) != 1 || err == nil || !strings.Contains(err.Error(), "stranger.ctl does not speak this version's language") {
+		t.Errorf("%v, %v", jobs, err)
+	}
+	if j, err := control.Find(t.Context(), "train"); err != nil || j.Name != "train" {
+		t.Errorf("%v, %v", j, err)
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	dir := place(t)
+	for text, want := range map[string]string{`{"error":"no room"}`: "no room", "teapot": "answers 418"} {
+		socket := filepath.Join(dir, "j.ctl")
+		serveOnce := func(t *testing.T) {
+			serve(t, socket, 418, text)
+			jobs, err := control.List(t.Context())
+			if len(jobs) != 0 || err != nil {
+				t.Errorf("%v, %v", jobs, err)
+			}
+			j := control.At(socket)
+			var refusal *control.Refusal
+			if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v", err)
+			}
+		}
+		t.Run(want, serveOnce)
+	}
+}
+
+func TestOneThatIsGone(t *testing.T) {
+	dir := place(t)
+	j := control.At(filepath.Join(dir, "gone.ctl"))
+	if err := j.Refresh(t.Context()); !errors.Is(err, control.ErrEnded) {
+		t.Errorf("%v", err)
+	}
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if err := j.Stop(ctx, true, "me"); !errors.Is(err, cause) {
+		t.Errorf("%v", err)
+	}
+}
