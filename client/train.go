@@ -15,6 +15,7 @@ type Data struct {
 	Samples int    // in an epoch
 	Batch   int    // samples of a step over all workers, whatever their number
 	Epochs  int    // 0 = without end
+	Steps   int    // after so many the loop ends too; 0 = it does not
 	Seed    uint64 // of the order
 	Plain   bool   // samples in their own order, not shuffled
 }
@@ -60,17 +61,21 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	return t, err
 }
 
-// Next begins the next step; false at the end of the last epoch, when this worker is released, or with an error.
+// Next begins the next step; false after the last one, when this worker is released, or with an error.
 func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err == nil {
 		t.err = t.next(ctx)
 	}
-	if t.err != nil || t.released || t.data.Epochs > 0 && t.cursor.Epoch >= uint64(t.data.Epochs) {
+	if t.err != nil || t.released || t.over() {
 		t.settle(ctx)
 		return false
 	}
 	t.deal()
 	return true
+}
+
+func (t *Trainer) over() bool {
+	return t.data.Epochs > 0 && t.Epoch() >= t.data.Epochs || t.data.Steps > 0 && t.Step() >= t.data.Steps
 }
 
 func (t *Trainer) next(ctx context.Context) error {
@@ -120,6 +125,9 @@ func (t *Trainer) Epoch() int { return int(t.cursor.Epoch) }
 
 // Step is the number of steps that the job has committed.
 func (t *Trainer) Step() int { return int(t.cursor.Step) }
+
+// Seen is the number of samples that the job has trained on, over all epochs and workers.
+func (t *Trainer) Seen() int { return int(t.cursor.Committed()) }
 
 // Err is what ended the loop before its time; nil otherwise.
 func (t *Trainer) Err() error { return t.err }

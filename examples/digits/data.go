@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/csv"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 )
 
@@ -98,32 +97,4 @@ func (s *Set[T]) shifted(down, right int) []T {
 		}
 	}
 	return moved
-}
-
-// Order deals out the global batches: every sample once an epoch, in a new seeded order each epoch, whatever the number
-// of workers. The last batch of an epoch holds what is left.
-type Order struct {
-	samples, batch int
-	rng            *rand.Rand
-	rest           []int
-}
-
-// NewOrder returns the order of so many samples in global batches of the given size.
-func NewOrder(samples, batch int, seed uint64) *Order {
-	return &Order{samples: samples, batch: batch, rng: rand.New(rand.NewPCG(seed, 1))}
-}
-
-// Next returns the samples of the next global batch and whether it ends an epoch.
-func (o *Order) Next() (batch []int, last bool) {
-	if len(o.rest) == 0 {
-		o.rest = o.rng.Perm(o.samples)
-	}
-	n := min(o.batch, len(o.rest))
-	batch, o.rest = o.rest[:n], o.rest[n:]
-	return batch, len(o.rest) == 0
-}
-
-// Shard is the part of a global batch that belongs to a rank: contiguous, in rank order, sizes at most one apart.
-func Shard(batch []int, rank, size int) []int {
-	return batch[rank*len(batch)/size : (rank+1)*len(batch)/size]
 }

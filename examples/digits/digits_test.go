@@ -5,8 +5,6 @@ import (
 	"math"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/examples/digits"
 )
@@ -29,56 +27,13 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-func TestEveryBatchIsSharedWhole(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		batch := make([]int, rapid.IntRange(0, 40).Draw(t, "batch"))
-		size := rapid.IntRange(1, 9).Draw(t, "size")
-		for i := range batch {
-			batch[i] = i
-		}
-		var all []int
-		for rank := range size {
-			shard := digits.Shard(batch, rank, size)
-			if short := len(batch) / size; len(shard) < short || len(shard) > short+1 {
-				t.Fatalf("rank %d of %d has %d of %d samples", rank, size, len(shard), len(batch))
-			}
-			all = append(all, shard...)
-		}
-		for i := range batch {
-			if len(all) != len(batch) || all[i] != i {
-				t.Fatalf("shards of %d samples among %d: %v", len(batch), size, all)
-			}
-		}
-	})
-}
-
-func TestEverySampleOnceAnEpoch(t *testing.T) {
-	const samples, batch = 100, 32
-	order := digits.NewOrder(samples, batch, 7)
-	for epoch := range 3 {
-		seen := make([]int, samples)
-		for last := false; !last; {
-			var b []int
-			b, last = order.Next()
-			for _, i := range b {
-				seen[i]++
-			}
-		}
-		for i, n := range seen {
-			if n != 1 {
-				t.Fatalf("epoch %d has sample %d %d times", epoch, i, n)
-			}
-		}
-	}
-}
-
 // TestGradient compares with central differences.
 func TestGradient(t *testing.T) {
 	train, _, err := digits.Load[float64]()
 	if err != nil {
 		t.Fatal(err)
 	}
-	model, images := digits.NewModel[float64](3), []int{0, 17, 5000, 12000}
+	model, images := digits.NewModel[float64](3), []int64{0, 17, 5000, 12000}
 	grad, scratch := make([]float64, digits.Params), make([]float64, digits.Params)
 	model.Gradient(grad, train, images)
 	const step = 1e-5

@@ -48,12 +48,12 @@ func NewModel[T Float](seed uint64) *Model[T] {
 }
 
 // Gradient writes the mean gradient of the cross-entropy over the given images into grad (Params numbers) and returns
-// their mean loss. Of no images both are zero.
-func (m *Model[T]) Gradient(grad []T, set *Set[T], images []int) (loss T) {
+// their mean loss.
+func (m *Model[T]) Gradient(grad []T, set *Set[T], images []int64) (loss T) {
 	clear(grad)
 	g := split(grad)
 	for _, i := range images {
-		x, label := set.Image(i), set.Label[i]
+		x, label := set.Image(int(i)), set.Label[i]
 		m.forward(x)
 		loss += m.softmax(label) / T(len(images))
 		for c := range m.errors {

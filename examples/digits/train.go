@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/client"
-	"github.com/shoal-ml/shoal/collective"
 )
 
 // Config is what a run can be asked. The batch is global: the workers of a job share it.
@@ -17,6 +16,7 @@ type Config struct {
 	Rate     float64 // at the first step; it falls in a straight line, to 0 after the last
 	Momentum float64
 	Seed     uint64
+	Audit    *Audit // looks on; nil = nobody does
 }
 
 // Default trains to about 99 % test accuracy.
@@ -26,7 +26,7 @@ func Default() Config { return Config{Steps: 2000, Batch: 128, Rate: 0.1, Moment
 type Progress struct {
 	Step     int     // steps done
 	Samples  int     // images seen, by all workers together
-	Loss     float64 // mean cross-entropy over the last epoch
+	Loss     float64 // mean cross-entropy over the last epoch, or what this worker saw of it
 	Accuracy float64 // share of the test images that the model gets right
 }
 
@@ -37,8 +37,8 @@ func (p Progress) Metrics() map[string]float64 {
 	}
 }
 
-// Train runs the steps of the configuration as one worker of the job and returns the loss of every global batch, which
-// does not depend on the number of workers. Rank 0 calls watch after every epoch and after the last step.
+// Train trains as one worker of the job, from its beginning or from where the job is, and returns the loss of every global
+// batch, which does not depend on the workers. Rank 0 calls watch after every epoch and after the last step.
 func Train[T Float](ctx context.Context, job *client.Job, c Config, watch func(Progress) error) ([]float64, error) {
 	train, test, err := Load[T]()
 	if err != nil {
@@ -50,31 +50,40 @@ func Train[T Float](ctx context.Context, job *client.Job, c Config, watch func(P
 	}
 	grad, loss := moved[:Params], &moved[Params]
 	model, velocity := NewModel[T](c.Seed), make([]T, Params)
-	order := NewOrder(train.Len(), c.Batch, c.Seed)
+	state := append(c.Audit.state(train.Len()), client.StateOf("weights", model.Weights), client.StateOf("velocity", velocity))
+	t, err := client.Train(job, client.Data{Samples: train.Len(), Batch: c.Batch, Steps: c.Steps, Seed: c.Seed}, state...)
+	if err != nil {
+		return nil, err
+	}
 	var losses []float64
-	samples, epoch := 0, 0 // images seen, and the step at which the epoch began
-	for step := 1; step <= c.Steps; step++ {
-		batch, last := order.Next()
-		mine := Shard(batch, job.Rank(), job.Size())
-		*loss = model.Gradient(grad, train, mine)
-		if err := client.AllReduce(ctx, job, moved, collective.Mean, client.Weight(float64(len(mine)))); err != nil {
-			return nil, fmt.Errorf("digits: step %d: %w", step, err)
+	begin := 0 // of the epoch, in losses
+	for t.Next(ctx) {
+		epoch := t.Epoch()
+		*loss = model.Gradient(grad, train, t.Samples())
+		post(c.Audit, job, t, model.Weights)
+		if err := client.Commit(ctx, t, moved); err != nil {
+			return nil, fmt.Errorf("digits: step %d: %w", t.Step()+1, err)
 		}
-		rate := T(c.Rate * float64(c.Steps-step+1) / float64(c.Steps))
+		rate := T(c.Rate * float64(c.Steps-t.Step()+1) / float64(c.Steps))
 		for i, g := range grad {
 			velocity[i] = T(c.Momentum)*velocity[i] + g
 			model.Weights[i] -= rate * velocity[i]
 		}
-		samples += len(batch)
 		losses = append(losses, float64(*loss))
-		if job.Rank() == 0 && (last || step == c.Steps) {
-			if err := watch(Progress{step, samples, mean(losses[epoch:]), model.Accuracy(test)}); err != nil {
+		if last := t.Step() == c.Steps; job.Rank() == 0 && (last || t.Epoch() > epoch) {
+			if err := watch(Progress{t.Step(), t.Seen(), mean(losses[begin:]), model.Accuracy(test)}); err != nil {
 				return nil, err
 			}
-			epoch = step
+		}
+		if t.Epoch() > epoch {
+			begin = len(losses)
+		}
+		if err := c.Audit.committed(ctx, job, t, epoch); err != nil {
+			return nil, err
 		}
 	}
-	return losses, nil
+	finish(c.Audit, t, model.Weights)
+	return losses, t.Err()
 }
 
 func mean(values []float64) (m float64) {

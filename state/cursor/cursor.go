@@ -57,6 +57,9 @@ func (c Cursor) Order() Order {
 // Count returns how many samples the next batch has over all workers: Batch, or what the epoch still has when that is less.
 func (c Cursor) Count() uint64 { return min(c.Batch, c.left()+c.Samples-c.Next) }
 
+// Committed returns how many samples were committed over all epochs, modulo 2^64.
+func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.left() }
+
 // Part returns the positions that a rank takes of the next batch, ascending. The batch is Left, then the positions from
 // Next on, cut at the end of the epoch. It falls into contiguous parts; the first (Count mod size) ranks take one more than
 // the others, which may have none. It panics when rank is not in [0, size).

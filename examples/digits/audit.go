@@ -1,0 +1,186 @@
+package digits
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// Audit looks on while a worker trains, and checks what a job promises: every sample counts once an epoch, and all
+// workers hold the same parameters at every step. In the step of the gradient it moves a sheet on which each worker
+// writes what it contributes; so it sees what has become part of the sum, whoever was lost meanwhile. What it has seen is part
+// of the state, so a worker that joins has it too.
+type Audit struct {
+	// Changed is called after the first step of this worker, and after each step in which the members have changed.
+	Changed func(Change) error
+
+	times  []int32 // how often each sample has counted in the epoch
+	found  []int64 // the findings so far, as in findings
+	sheet  []int64 // a digest a rank, then the samples (from 1) that each rank gives
+	size   int     // ranks on the sheet
+	dealt  int     // samples of the step over all ranks
+	moving *client.Handle
+
+	digest     uint64 // of the parameters
+	step       int    // committed
+	generation uint64
+	last       time.Time
+	paces      []time.Duration // of the newest steps, as a ring
+	steps      int             // of this worker
+}
+
+// Change is how the members changed, as one of them sees it.
+type Change struct {
+	Generation uint64
+	Step, Size int
+	At         time.Time     // of the first commit of the generation, or this worker's own first
+	Pace       time.Duration // the median time of a step until then; 0 = it had none
+}
+
+// Findings are what an Audit saw until now; all but HandedOn and Digest should be 0.
+type Findings struct {
+	Lost, Repeated int    // samples: in the epochs that are over, and as far as the last one went
+	HandedOn       int    // samples of workers that were lost in a step; others took them in the next
+	StepsLost      int    // steps that are missing in, or too many for, the count of steps
+	Unequal        int    // steps before which not all workers held the same parameters
+	Digest         uint64 // of this worker's parameters at the end, 53 bits
+}
+
+const (
+	foundLost = iota
+	foundRepeated
+	foundHandedOn
+	foundUnequal
+	foundStepsLost
+	findings
+)
+
+const paceSteps = 64
+
+// state is what a worker that joins needs of an audit.
+func (a *Audit) state(samples int) []client.State {
+	if a == nil {
+		return nil
+	}
+	a.times, a.found = make([]int32, samples), make([]int64, findings)
+	return []client.State{client.StateOf("audit/times", a.times), client.StateOf("audit/found", a.found)}
+}
+
+// post starts to move the sheet of the step that is under way.
+func post[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []T) {
+	if a == nil {
+		return
+	}
+	a.size, a.dealt, a.step, a.digest = job.Size(), t.Count(), t.Step(), digest(weights)
+	most := (a.dealt + a.size - 1) / a.size // samples of a rank
+	a.sheet = slices.Grow(a.sheet[:0], a.size*(1+most))[:a.size*(1+most)]
+	clear(a.sheet)
+	a.sheet[job.Rank()] = int64(a.digest)
+	if t.Weight() > 0 {
+		for i, s := range t.Samples() {
+			a.sheet[a.size+job.Rank()*most+i] = s + 1
+		}
+	}
+	a.moving = client.AllReduceAsync(job, a.sheet, collective.Sum, client.More())
+}
+
+// committed reads the sheet of a step, of the given epoch.
+func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Trainer, epoch int) error {
+	if a == nil {
+		return nil
+	}
+	if err := a.moving.Wait(ctx); err != nil {
+		return err
+	}
+	for _, d := range a.sheet[:a.size] {
+		if d != 0 && uint64(d) != a.digest {
+			a.found[foundUnequal]++
+			break
+		}
+	}
+	a.found[foundHandedOn] += int64(a.dealt)
+	for _, s := range a.sheet[a.size:] {
+		if s > 0 {
+			a.times[s-1]++
+			a.found[foundHandedOn]--
+		}
+	}
+	if t.Epoch() > epoch {
+		lost, repeated := a.balance(len(a.times))
+		a.found[foundLost] += lost
+		a.found[foundRepeated] += repeated
+		clear(a.times)
+	}
+	if off := int64(t.Step() - a.step - 1); off != 0 {
+		a.found[foundStepsLost] += max(off, -off)
+	}
+	return a.notice(job, t.Step())
+}
+
+// balance compares how often the samples of the epoch have counted with how many of them should have, each once.
+func (a *Audit) balance(should int) (lost, repeated int64) {
+	once := 0
+	for _, n := range a.times {
+		repeated += int64(max(n-1, 0))
+		once += int(min(n, 1))
+	}
+	return int64(max(should-once, 0)), repeated
+}
+
+// notice tells of a change of the members.
+func (a *Audit) notice(job *client.Job, step int) error {
+	now, pace := time.Now(), a.pace()
+	if a.steps > 0 {
+		if len(a.paces) < paceSteps {
+			a.paces = append(a.paces, 0)
+		}
+		a.paces[a.steps%len(a.paces)] = now.Sub(a.last)
+	}
+	a.last = now
+	a.steps++
+	if g := uint64(job.Generation()); g != a.generation {
+		a.generation = g
+		return a.Changed(Change{g, step, job.Size(), now, pace})
+	}
+	return nil
+}
+
+func (a *Audit) pace() time.Duration {
+	if len(a.paces) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(a.paces))
+	return sorted[len(sorted)/2]
+}
+
+// finish does the last accounts.
+func finish[T Float](a *Audit, t *client.Trainer, weights []T) {
+	if a == nil {
+		return
+	}
+	lost, repeated := a.balance(t.Seen() - t.Epoch()*len(a.times))
+	a.found[foundLost] += lost
+	a.found[foundRepeated] += repeated
+	a.digest = digest(weights)
+}
+
+// Findings are known when Train has returned.
+func (a *Audit) Findings() Findings {
+	n := func(i int) int { return int(a.found[i]) }
+	return Findings{Lost: n(foundLost), Repeated: n(foundRepeated), HandedOn: n(foundHandedOn), StepsLost: n(foundStepsLost), Unequal: n(foundUnequal),
+		Digest: a.digest >> 11}
+}
+
+// digest is a number that two sets of parameters share only if they are the same bits, but for one case in 2^63. It is odd, so never 0.
+func digest[T Float](weights []T) uint64 {
+	h := uint64(0x9E3779B97F4A7C15)
+	for _, w := range weights {
+		h = (h ^ math.Float64bits(float64(w))) * 0xD6E8FEB86659FD93
+		h ^= h >> 32
+	}
+	return h | 1
+}
