@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,11 +33,13 @@ func newDemoCommand() *cobra.Command {
 	var f demoFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Train on real data on this machine, and watch",
-		Long: `Train a small network on 1,797 handwritten digits with several worker processes on this machine, and watch.
+		Short: "Train on real data on this machine, lose a worker, gain two, and watch",
+		Long: `Train a small network on 1,797 handwritten digits with several worker processes on this machine, and watch. On the
+way one of them is killed in the middle of a step, and later two more are ordered. All workers count what has become part
+of the parameters, so at the end it is known whether a step or a sample was lost or counted twice.
 
 The data is part of this program, and so is the worker, so nothing is downloaded and no Python is needed. With --python
-the same network is trained by the NumPy and then by the PyTorch example.`,
+the same network is trained by the NumPy and then by the PyTorch example, for now without a loss.`,
 		Example: `  shoal demo
   shoal demo -n 2 --json
   shoal demo --python=/usr/bin/python3`,
@@ -78,6 +81,7 @@ type demoWorker struct {
 	name    string // go, numpy or torch
 	command []string
 	env     map[string]string
+	audited bool // it can lose and gain workers, and reports what came of it
 }
 
 func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
@@ -88,13 +92,17 @@ func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding this program's own file: %w", err)
 	}
-	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
+	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}, audited: true}}, nil
 }
 
-// train runs one job while another goroutine shows how it is doing.
+// train runs one job while other goroutines show how it is doing, and make it lose and gain workers.
 func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
-	show := group.New(ctx)
-	show.Go("progress", view.run)
+	beside := group.New(ctx)
+	beside.Go("progress", view.run)
+	var story *demoStory
+	if w.audited {
+		story = &demoStory{workers: f.workers, steps: f.steps, tell: view.say, joins: map[int]time.Duration{}}
+	}
 	result, err := node.Run(ctx, node.RunConfig{
 		Spec:   job.Spec{Name: "demo-" + w.name, Workers: f.workers, Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
 		Stdout: io.Discard, // the logs in the run's directory have it
@@ -102,21 +110,37 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 		Kill:   hurry(ctx),
 		OnStart: func(_, dir string) {
 			view.started(dir, time.Now())
+			if story != nil {
+				beside.Go("story", func(ctx context.Context) error { return story.play(ctx, dir) })
+			}
 		},
-		OnJoin: func(int, string) { view.joined(time.Now()) },
-		OnReport: func(_ int, metrics map[string]float64) {
-			view.reported(metrics, time.Now())
+		OnJoin: func(seat int, _ string) {
+			if seat < f.workers {
+				view.joined(time.Now())
+			}
+		},
+		OnReport: func(seat int, metrics map[string]float64) {
+			if _, progress := metrics["loss"]; progress {
+				view.reported(metrics, time.Now())
+			} else if story != nil {
+				story.reported(seat, metrics)
+				view.sized(metrics)
+			}
 		},
 	})
-	show.Stop(nil)
-	if shown := show.Wait(); err == nil {
-		err = shown
+	beside.Stop(nil)
+	if went := beside.Wait(); err == nil {
+		err = went
 	}
 	if err != nil {
 		view.abandon()
 		return err
 	}
-	return view.finish(result.Seconds)
+	if story == nil {
+		return view.finish(result.Seconds, nil)
+	}
+	o := story.outcome()
+	return view.finish(result.Seconds, &o)
 }
 
 func newDemoWorkerCommand() *cobra.Command {
@@ -142,6 +166,10 @@ func demoWork(ctx context.Context, steps int, out io.Writer) error {
 	}
 	config := digits.Default()
 	config.Steps = steps
+	config.Audit = &digits.Audit{Changed: func(c digits.Change) error {
+		return j.Report(map[string]float64{"step": float64(c.Step), "workers": float64(c.Size), "generation": float64(c.Generation),
+			"at_us": float64(c.At.UnixMicro()), "pace_us": float64(c.Pace.Microseconds())})
+	}}
 	_, err = digits.Train[float32](ctx, j, config, func(p digits.Progress) error {
 		fmt.Fprintf(out, "step %d  loss %.4f  accuracy %.1f %%\n", p.Step, p.Loss, 100*p.Accuracy)
 		return j.Report(p.Metrics())
@@ -149,5 +177,8 @@ func demoWork(ctx context.Context, steps int, out io.Writer) error {
 	if err != nil {
 		return err // a worker that fails does not say that it leaves
 	}
-	return j.Close()
+	found := config.Audit.Findings()
+	err = j.Report(map[string]float64{"step": float64(found.Step), "samples_lost": float64(found.Lost), "samples_repeated": float64(found.Repeated),
+		"samples_handed_on": float64(found.HandedOn), "steps_lost": float64(found.StepsLost), "steps_unequal": float64(found.Unequal), "digest": float64(found.Digest)})
+	return errors.Join(err, j.Close())
 }

@@ -31,6 +31,14 @@ type demoState struct {
 	Accuracy   *float64 `json:"accuracy,omitempty"` // on the test images, from 0 to 1
 	SamplesPer *float64 `json:"samples_per_s,omitempty"`
 	RunDir     string   `json:"run_dir"`
+
+	// In the last object, of workers that count what has become of their steps and samples.
+	StepsLost       *int      `json:"steps_lost,omitempty"`
+	SamplesLost     *int      `json:"samples_lost,omitempty"`
+	SamplesRepeated *int      `json:"samples_repeated,omitempty"`
+	RecoverMS       []float64 `json:"recover_ms,omitzero"`        // from the kill of a worker to the next step without it, beyond a normal step
+	JoinMS          []float64 `json:"join_ms,omitzero"`           // from the order of a worker to its first step
+	ParametersEqual *bool     `json:"parameters_equal,omitempty"` // on all workers, at every step and at the end
 }
 
 // demoView shows one run of the demo. Writing to it puts a text above the line that rewrites itself.
@@ -82,6 +90,24 @@ func (v *demoView) reported(metrics map[string]float64, now time.Time) {
 		v.since, v.before = now, metrics["samples"]
 	}
 	v.dirty = true
+}
+
+// sized notes how many workers the job has now.
+func (v *demoView) sized(metrics map[string]float64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if n := int(metrics["workers"]); n > 0 {
+		v.state.Workers = n
+	}
+}
+
+// say puts a line above the state.
+func (v *demoView) say(line string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.clear(); !v.json {
+		fmt.Fprintln(v.out, line)
+	}
 }
 
 func finite(metrics map[string]float64, name string) *float64 {
@@ -153,8 +179,8 @@ func (s demoState) String() string {
 	return b.String()
 }
 
-// finish shows how it ended.
-func (v *demoView) finish(seconds float64) error {
+// finish shows how it ended, and what came of the workers that were lost and gained; nil = nothing is known of that.
+func (v *demoView) finish(seconds float64, o *outcome) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := &v.state
@@ -163,14 +189,21 @@ func (v *demoView) finish(seconds float64) error {
 		return fmt.Errorf("the workers ended well, but their last report is of step %d of %d; their output is in %s", s.Step, s.Steps, s.RunDir)
 	}
 	s.Final, s.Seconds = true, seconds
+	if o != nil {
+		s.Workers, s.StepsLost, s.SamplesLost, s.SamplesRepeated = o.members, &o.stepsLost, &o.samplesLost, &o.samplesRepeated
+		s.RecoverMS, s.JoinMS, s.ParametersEqual = o.recoverMS, o.joinMS, &o.equal
+	}
 	if v.json {
 		return v.encode()
 	}
 	if v.clear(); v.dirty {
 		fmt.Fprintln(v.out, s)
 	}
-	_, err := fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\nthe run's files are in %s\n",
-		100**s.Accuracy, s.Steps, counted(s.Workers, "worker"), s.Seconds, s.RunDir)
+	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy, s.Steps, counted(s.Workers, "worker"), s.Seconds)
+	if o != nil {
+		fmt.Fprint(v.out, o)
+	}
+	_, err := fmt.Fprintf(v.out, "the run's files are in %s\n", s.RunDir)
 	return err
 }
 

@@ -41,12 +41,13 @@ type Change struct {
 	Pace       time.Duration // the median time of a step until then; 0 = it had none
 }
 
-// Findings are what an Audit saw until now; all but HandedOn and Digest should be 0.
+// Findings are what an Audit saw until now; Lost, Repeated, StepsLost and Unequal should be 0.
 type Findings struct {
 	Lost, Repeated int    // samples: in the epochs that are over, and as far as the last one went
 	HandedOn       int    // samples of workers that were lost in a step; others took them in the next
 	StepsLost      int    // steps that are missing in, or too many for, the count of steps
 	Unequal        int    // steps before which not all workers held the same parameters
+	Step           int    // committed when this worker ended
 	Digest         uint64 // of this worker's parameters at the end, 53 bits
 }
 
@@ -165,14 +166,14 @@ func finish[T Float](a *Audit, t *client.Trainer, weights []T) {
 	lost, repeated := a.balance(t.Seen() - t.Epoch()*len(a.times))
 	a.found[foundLost] += lost
 	a.found[foundRepeated] += repeated
-	a.digest = digest(weights)
+	a.step, a.digest = t.Step(), digest(weights)
 }
 
 // Findings are known when Train has returned.
 func (a *Audit) Findings() Findings {
 	n := func(i int) int { return int(a.found[i]) }
 	return Findings{Lost: n(foundLost), Repeated: n(foundRepeated), HandedOn: n(foundHandedOn), StepsLost: n(foundStepsLost), Unequal: n(foundUnequal),
-		Digest: a.digest >> 11}
+		Step: a.step, Digest: a.digest >> 11}
 }
 
 // digest is a number that two sets of parameters share only if they are the same bits, but for one case in 2^63. It is odd, so never 0.
