@@ -38,11 +38,11 @@ type Stop struct {
 	Because
 }
 
-// Activate makes a generation the one that the data plane works for. Joined are new in it; Lost and Released were members
-// before: the lost are gone, the released end on request.
+// Activate makes a generation the one that the data plane works for. Joined are new in it; the others were members before:
+// the lost are gone, the finished have done their work, the released end on request.
 type Activate struct {
-	View                   topo.View
-	Joined, Lost, Released []topo.Worker
+	View                             topo.View
+	Joined, Lost, Finished, Released []topo.Worker
 	Because
 }
 
@@ -89,8 +89,8 @@ type Machine struct {
 	because  Because                 // of the last wish for another size
 	boundary bool                    // the data plane stands between two steps
 	paused   bool
-	ending   bool // a member has finished: nobody joins any more
-	finished int  // members that ended well
+	ending   bool                 // a member has finished: nobody joins any more
+	done     map[topo.Worker]bool // members that ended well
 	over     bool
 	out      []Action
 }
@@ -99,7 +99,7 @@ type Machine struct {
 func New(cfg Config) *Machine {
 	cfg.Min = max(cfg.Min, 1)
 	cfg.Want = max(cfg.Want, cfg.Min)
-	m := &Machine{cfg: cfg, workers: map[topo.Worker]*worker{}, boundary: true, because: "the job begins"}
+	m := &Machine{cfg: cfg, workers: map[topo.Worker]*worker{}, done: map[topo.Worker]bool{}, boundary: true, because: "the job begins"}
 	m.order(cfg.Want)
 	return m
 }
@@ -159,8 +159,7 @@ func (m *Machine) Finished(w topo.Worker) {
 	}
 	delete(m.workers, w)
 	if s.phase == active {
-		m.finished++
-		m.ending = true
+		m.done[w], m.ending = true, true
 		why := Because(fmt.Sprintf("w%d has finished its work", w))
 		for _, other := range m.in(starting, ready) {
 			m.release(other, why)
@@ -276,8 +275,8 @@ func (m *Machine) settle() {
 func (m *Machine) ended() bool {
 	waiting := len(m.in(starting, ready)) + m.ordered
 	switch {
-	case m.finished > 0:
-		m.emit(Finish{true, Because(fmt.Sprintf("%d workers have finished their work", m.finished))})
+	case len(m.done) > 0:
+		m.emit(Finish{true, Because(fmt.Sprintf("%d workers have finished their work", len(m.done)))})
 	case m.view.Generation > 0:
 		m.emit(Finish{false, "every member is lost, and with them the state of the job"})
 	case waiting == 0:
@@ -296,7 +295,10 @@ func (m *Machine) ended() bool {
 func (m *Machine) change(why Because) {
 	a := Activate{Because: why}
 	for _, old := range m.view.Members {
-		if s := m.workers[old.Worker]; s == nil || s.phase != active {
+		switch s := m.workers[old.Worker]; {
+		case m.done[old.Worker]:
+			a.Finished = append(a.Finished, old.Worker)
+		case s == nil || s.phase != active:
 			a.Lost = append(a.Lost, old.Worker)
 		}
 	}
@@ -309,7 +311,7 @@ func (m *Machine) change(why Because) {
 			joiners = append(joiners, topo.Member{Worker: w, Host: m.workers[w].host})
 		}
 	}
-	m.view = m.view.Without(a.Lost...)
+	m.view = m.view.Without(append(a.Lost, a.Finished...)...)
 	next := topo.View{Generation: m.view.Generation, Members: append(m.view.Without(a.Released...).Members, joiners...)}
 	m.view, a.View = next, next
 	m.emit(a)

@@ -112,7 +112,7 @@ func describe(a member.Action) string {
 		for _, part := range []struct {
 			name string
 			list []topo.Worker
-		}{{"joined", a.Joined}, {"lost", a.Lost}, {"released", a.Released}} {
+		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished}, {"released", a.Released}} {
 			if len(part.list) > 0 {
 				s += fmt.Sprintf(", %s %v", part.name, part.list)
 			}

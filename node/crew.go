@@ -66,6 +66,7 @@ type Event struct {
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats
 	Lost       []int  `json:"lost,omitempty"`
+	Finished   []int  `json:"finished,omitempty"`
 	Released   []int  `json:"released,omitempty"`
 	Step       uint64 `json:"step"` // committed before it
 	Because    string `json:"because"`
@@ -267,7 +268,7 @@ func (c *crew) event(what string, a member.Activate) {
 		}
 		return list
 	}
-	c.orders.Event(Event{What: what, Generation: uint64(a.View.Generation), Size: a.View.Size(), Joined: seats(a.Joined), Lost: seats(a.Lost),
+	c.orders.Event(Event{What: what, Generation: uint64(a.View.Generation), Size: a.View.Size(), Joined: seats(a.Joined), Lost: seats(a.Lost), Finished: seats(a.Finished),
 		Released: seats(a.Released), Step: c.steps, Because: string(a.Because)})
 }
 

@@ -59,7 +59,7 @@ func (l *launch) onStop(seat int, _ string) {
 
 // onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
 func (l *launch) onEvent(e Event) {
-	if e.What != "generation" || e.Generation > 1 {
+	if e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released) > 0 {
 		l.console.Note(e.String())
 	}
 	_ = l.dir.event(e, time.Now()) // as with reports
