@@ -21,8 +21,8 @@ import (
 	"github.com/shoal-ml/shoal/node"
 )
 
-// controlled runs n workers of a kind and calls f when all of them wait; f has to end the job.
-func controlled(t *testing.T, n int, what string, f func(dir string, j *control.Job)) (*node.Result, error) {
+// controlled runs n workers of a kind and calls f when all of them wait; f has to stop the job.
+func controlled(t *testing.T, n int, what string, f func(dir string, j *control.Job) error) (*node.Result, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -36,12 +36,13 @@ func controlled(t *testing.T, n int, what string, f func(dir string, j *control.
 			if waiting++; waiting == n {
 				tool.Go("tool", func(ctx context.Context) error {
 					j, err := control.Find(ctx, "test")
+					if err == nil {
+						err = f(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "shoal"), j)
+					}
 					if err != nil {
 						cancel()
-						return err
 					}
-					f(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "shoal"), j)
-					return nil
+					return err
 				})
 			}
 		}}
@@ -53,7 +54,7 @@ func controlled(t *testing.T, n int, what string, f func(dir string, j *control.
 }
 
 func TestControl(t *testing.T) {
-	result, err := controlled(t, 2, "wait", func(dir string, j *control.Job) {
+	result, err := controlled(t, 2, "wait", func(dir string, j *control.Job) error {
 		if j.State != api.Running || j.Size != 2 || j.Want != 2 || j.Generation != 1 || j.Elastic || j.PID != os.Getpid() || len(j.Workers) != 2 {
 			t.Errorf("%+v", j.Job)
 		}
@@ -67,9 +68,11 @@ func TestControl(t *testing.T) {
 		if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) || !strings.Contains(refusal.Reason, "cannot change its size") {
 			t.Errorf("%v", err)
 		}
-		if err := j.Stop(t.Context(), false, "me@here"); err != nil || j.State != api.Stopping || j.StoppedBy != "me@here" {
-			t.Errorf("%v %+v", err, j.Job)
+		err := j.Stop(t.Context(), false, "me@here")
+		if j.State != api.Stopping || j.StoppedBy != "me@here" {
+			t.Errorf("%+v", j.Job)
 		}
+		return err
 	})
 	var stopped *node.Stopped
 	if !errors.As(err, &stopped) || stopped.By != "me@here" || len(stopped.Ends) != 2 {
@@ -88,7 +91,8 @@ func TestControl(t *testing.T) {
 func checkSocket(t *testing.T, dir string) {
 	sockets, err := filepath.Glob(filepath.Join(dir, "*.ctl"))
 	if err != nil || len(sockets) != 1 {
-		t.Fatalf("%v %v", sockets, err)
+		t.Errorf("%v %v", sockets, err)
+		return
 	}
 	if info, err := os.Stat(sockets[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
@@ -128,7 +132,8 @@ func checkRequests(t *testing.T, socket string) {
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://job"+c.path, strings.NewReader(c.body))
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
+			continue
 		}
 		reply, err := transport.RoundTrip(r)
 		if err != nil {

@@ -3,9 +3,7 @@ package node
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,23 +66,32 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 
 var again = regexp.MustCompile(`^-[1-9][0-9]*$`)
 
+// RunNames lists the folders of RunsDir; none where it cannot be read.
+func RunNames() (names []string) {
+	parent, err := RunsDir()
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir(parent)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 // NewestRun finds the directory of the run of a name that started last. Runs of one name are called NAME, NAME-2, …
 func NewestRun(name string) (string, error) {
 	parent, err := RunsDir()
 	if err != nil {
 		return "", err
 	}
-	entries, err := os.ReadDir(parent)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("node: %w", err)
-	}
 	newest, last := "", time.Time{}
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), name)
+	for _, folder := range RunNames() {
+		rest, ok := strings.CutPrefix(folder, name)
 		if !ok || rest != "" && !again.MatchString(rest) {
 			continue
 		}
-		dir := filepath.Join(parent, e.Name())
+		dir := filepath.Join(parent, folder)
 		if r, err := ReadRecord(dir); err == nil && !r.Started.Before(last) {
 			newest, last = dir, r.Started
 		}

@@ -24,7 +24,7 @@ JOB is the name of a running job, else the newest run of that name, or the direc
 		Example: `  shoal explain train
   shoal explain train --json`,
 		Args:              between(1, 1),
-		ValidArgsFunction: completeJobs,
+		ValidArgsFunction: completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, live, err := findRun(cmd.Context(), args[0])
 			if err != nil {

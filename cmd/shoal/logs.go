@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ the one before its lines, which it keeps for life; for those that the job began 
   shoal logs train --rank 2                one worker, as it wrote it
   shoal logs ~/.local/state/shoal/runs/train-3`,
 		Args:              between(1, 1),
-		ValidArgsFunction: completeJobs,
+		ValidArgsFunction: completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.rank < -1 {
 				return usageError("--rank %d: workers are numbered from 0", f.rank)
@@ -81,6 +82,20 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, e
 		return dir, nil, nil // it has ended
 	}
 	return dir, live, nil
+}
+
+// completeRuns offers the names of the running jobs and of those that have ended.
+func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	names, directive := completeJobs(cmd, args, word)
+	if len(args) > 0 {
+		return names, directive
+	}
+	for _, name := range node.RunNames() {
+		if !slices.ContainsFunc(names, func(n cobra.Completion) bool { return strings.HasPrefix(n, name+"\t") }) {
+			names = append(names, name)
+		}
+	}
+	return names, directive
 }
 
 // logs shows the output of a run.
