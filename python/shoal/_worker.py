@@ -59,7 +59,7 @@ class Worker:
             raise JoinError(f"joining as rank {rank} of job {link.job}: {err}") from None
         try:
             self.name, self.host = str(reply["job"]), str(reply["host"])
-            self.rank, self.size, self.generation = (int(reply[k]) for k in ("rank", "size", "generation"))
+            self.rank, self.size, self.generation = int(reply["rank"]), int(reply["size"]), int(reply.get("generation", 0))
             slots, slot_bytes, spin_us = (int(reply[k]) for k in ("slots", "slot_bytes", "spin_us"))
             self.late = bool(reply.get("late"))
             if len(fds) != 3 or not 0 <= self.rank < self.size or slots < 1 or slot_bytes < ERROR_TEXT_AT or slot_bytes % 64:

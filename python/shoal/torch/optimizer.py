@@ -11,9 +11,10 @@ from torch import Tensor
 import shoal
 
 from .bucket import Bucket
+from .state import keep
 
 
-def optimizer(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def optimizer(opt: torch.optim.Optimizer, *others: Any) -> torch.optim.Optimizer:
     """Make `opt` step with gradients averaged over the workers of the job.
 
     The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers, GradScaler, closures
@@ -22,10 +23,17 @@ def optimizer(opt: torch.optim.Optimizer) -> torch.optim.Optimizer:
     and left alone here; where that is all of them, `opt` itself is returned.
 
     Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls `average_gradients()`
-    first. A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
+    first. In a job with `shoal.torch.loader` (make it first) the gradients are weighted by the samples that each worker had, and the
+    average commits the step; workers that join get the state of `opt`, and of what else is given: schedulers, a GradScaler,
+    anything with a `state_dict`. (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
 
     Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
     """
+    job = shoal.join()
+    if job.elastic:
+        keep(job, "optimizer", opt)
+        for other in others:
+            keep(job, type(other).__name__, other)
     own = [p for group in opt.param_groups for p in group["params"] if not getattr(p, "averaged_by_ddp", False)]
     return Averaging(opt, own) if own else opt
 
@@ -40,8 +48,8 @@ class Averaging(torch.optim.Optimizer):
         # Not the base's __init__: groups, state and defaults are those of `inner`, through __getattr__.
         self.inner = inner
         job = shoal.join()
-        # A group of its own: the calls made here never mix with the script's.
-        self._job, self._group = job, job.group(list(range(job.size)))
+        # A group of its own: the calls made here never mix with the script's. Only the whole job can go on without a member.
+        self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
         self._buckets: List[Bucket] = []
         self._averaged = False
         self._manage(parameters)
@@ -76,10 +84,15 @@ class Averaging(torch.optim.Optimizer):
             return
         for bucket in self._buckets:
             bucket.pack([p.grad for p in bucket.parameters])
-        with self._job.grouped():
-            calls = [self._group.allreduce_async(b.buffer, op="mean", out=b.buffer) for b in self._buckets]
-        for call in calls:
-            call.wait()
+        if self._job.elastic:
+            if self._job.step is None:
+                raise RuntimeError("shoal: an optimizer's step outside of the loop over shoal.torch.loader: wrap only optimizers of that loop")
+            self._job.step.allreduce(*(b.buffer for b in self._buckets))
+        else:
+            with self._job.grouped():
+                calls = [self._group.allreduce_async(b.buffer, op="mean", out=b.buffer) for b in self._buckets]
+            for call in calls:
+                call.wait()
         for bucket in self._buckets:
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
                 if average is not None and parameter.grad is not None:
@@ -110,6 +123,8 @@ class Averaging(torch.optim.Optimizer):
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
             by_type[parameter.dtype].append(parameter)
+        if self._job.elastic:
+            self._keep(parameters)
         buckets = [Bucket(members) for members in by_type.values()]
         for bucket in buckets:
             bucket.pack([p.detach() for p in bucket.parameters])
@@ -118,10 +133,19 @@ class Averaging(torch.optim.Optimizer):
                 parameter.detach().copy_(value)
         self._buckets += buckets
 
+    def _keep(self, parameters: List[Tensor]) -> None:
+        def set(values: List[Tensor]) -> None:
+            for parameter, value in zip(parameters, values):
+                parameter.detach().copy_(value)
+
+        self._job.register(self._job.unused("parameters"), lambda: [p.detach() for p in parameters], set)
+
     def _gradients(self) -> List[Tensor]:
         return [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
 
     def _evaluate(self, closure: Callable[[], Tensor]) -> Tensor:
+        if self._job.elastic:
+            raise RuntimeError("shoal: step(closure) averages as often as the closure is called, and a step of the loader is one average")
         with torch.enable_grad():
             loss = closure()
         self._averaged = False
