@@ -10,6 +10,7 @@ import threading
 from time import perf_counter_ns
 from typing import Any, Dict, Optional, Tuple
 
+from ._core import CROWDED_NS, Core
 from ._fence import fences
 from ._fork import Mapping
 from ._layout import (
@@ -43,7 +44,7 @@ class Calls:
     """
 
     def __init__(
-        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int
+        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int, rank: int
     ) -> None:
         self._link = link
         self.mapping = Mapping(block, fd)
@@ -55,6 +56,7 @@ class Calls:
         self._agent_bell, self._worker_bell = bells
         self._spin_ns = spin_us * 1000
         self._fence, self._order = fences()
+        self._core = Core(rank)
         self._lock = threading.Lock()
         self._tail = 0  # calls described
         self._published = 0  # calls that the agent knows of
@@ -161,12 +163,15 @@ class Calls:
             if handle.ticket > self._published:
                 with self._lock:
                     self._publish()
-            start = perf_counter_ns()
+            start = now = perf_counter_ns()
             stop = start + self._spin_ns
             deadline = None if timeout is None else start + int(timeout * 1e9)
             while words[word] <= floor:
                 _sched_yield()
-                if perf_counter_ns() > stop:
+                before, now = now, perf_counter_ns()
+                if now > stop:
+                    if now - before > CROWDED_NS and self._spin_ns:
+                        self._core.leave(now)
                     self._park(word, floor, deadline)
                     break
         self.look(handle)

@@ -66,7 +66,7 @@ class Worker:
                 "binary from the same release"
             ) from None
         self.link = link
-        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us)
+        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, self.rank)
         self.arena = Arena(link, self.calls.settle)
 
     def check(self) -> None:
