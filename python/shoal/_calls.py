@@ -90,6 +90,11 @@ class Calls:
                     if not self._holds:
                         self._publish()
                     return
+            if before.given_up and not self.look(before):
+                raise ShoalError(
+                    f"call {before.ticket} timed out and still waits for other ranks, in the slot that comes next after "
+                    f"{self._slots} calls: end the job after a timeout, or use longer ones"
+                )
             self.wait(before)
 
     def _publish(self) -> None:
@@ -172,7 +177,11 @@ class Calls:
                 if now > stop:
                     if now - before > CROWDED_NS and self._spin_ns:
                         self._core.leave(now)
-                    self._park(word, floor, deadline)
+                    try:
+                        self._park(word, floor, deadline)
+                    except TimeoutError:
+                        handle.given_up = True
+                        raise
                     break
         self.look(handle)
 
