@@ -10,6 +10,7 @@ import threading
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from ._core import CROWDED_NS, Core
 from ._fence import fences
 from ._fork import Mapping
 from ._layout import (
@@ -45,7 +46,7 @@ class Calls:
     """
 
     def __init__(
-        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int
+        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int, rank: int
     ) -> None:
         self._link = link
         self.mapping = Mapping(block, fd)
@@ -57,6 +58,7 @@ class Calls:
         self._agent_bell, self._worker_bell = bells
         self._spin_ns = spin_us * 1000
         self._fence, self._order = fences()
+        self._core = Core(rank)
         self._lock = threading.Lock()
         self._tail = 0  # calls described
         self._published = 0  # calls that the agent knows of
@@ -91,6 +93,11 @@ class Calls:
                     if not self._holds:
                         self._publish()
                     return
+            if before.given_up and not self.look(before):
+                raise ShoalError(
+                    f"call {before.ticket} timed out and still waits for other ranks, in the slot that comes next after "
+                    f"{self._slots} calls: end the job after a timeout, or use longer ones"
+                )
             self.wait(before)
 
     def _publish(self) -> None:
@@ -171,13 +178,20 @@ class Calls:
             if handle.ticket > self._published:
                 with self._lock:
                     self._publish()
-            start = perf_counter_ns()
+            start = now = perf_counter_ns()
             stop = start + self._spin_ns
             deadline = None if timeout is None else start + int(timeout * 1e9)
             while words[word] <= floor:
                 _sched_yield()
-                if perf_counter_ns() > stop:
-                    self._park(word, floor, deadline)
+                before, now = now, perf_counter_ns()
+                if now > stop:
+                    if now - before > CROWDED_NS and self._spin_ns:
+                        self._core.leave(now)
+                    try:
+                        self._park(word, floor, deadline)
+                    except TimeoutError:
+                        handle.given_up = True
+                        raise
                     break
         self.look(handle)
 

@@ -81,7 +81,7 @@ class Worker:
         self._alone = self.late
         self._elders: Optional[int] = None
         self.link = link
-        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us)
+        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, self.rank)
         self.arena = Arena(link, self.calls.settle)
 
     def check(self) -> None:

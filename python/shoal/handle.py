@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Handle(Generic[T]):
     """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them before."""
 
-    __slots__ = ("_calls", "_result", "_held", "ticket", "word", "floor", "status", "error")
+    __slots__ = ("_calls", "_result", "_held", "ticket", "word", "floor", "status", "error", "given_up")
 
     def __init__(self, calls: "Calls", result: T, held: Any) -> None:
         self._calls = calls
@@ -30,6 +30,7 @@ class Handle(Generic[T]):
         self.floor = 0  # the word is above this once the call is complete
         self.status = 0
         self.error = ""
+        self.given_up = False  # a wait for it has timed out
 
     def done(self) -> bool:
         """Whether `wait` would return (or raise) at once. Never blocks.

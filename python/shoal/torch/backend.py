@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import AllgatherOptions, AllreduceCoalescedOptio
 
 import shoal
 
-from . import fold, sparse
+from . import fold, monitored, sparse
 from .waiter import Waiter, is_waiter
 from .wire import Wire, end_to_end, moved, reduced
 from .work import Transfer, Work
@@ -38,6 +38,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._group, self._callbacks_group = job.group(ranks), job.group(ranks)
         self._timeout = timeout
         self._waiter = Waiter()
+        self._monitored = 0  # barriers so far
         super().__init__(self._group.rank, self._group.size)
 
     def getBackendName(self) -> str:  # noqa: N802, the name that torch's C++ side looks for
@@ -161,7 +162,8 @@ class ProcessGroup(dist.ProcessGroup):
         work = self._work([output], opts)
         wire = moved(input)
         row = wire.data.numel() // max(1, input.size(0))
-        counts = [rows * row for rows in input_splits] if input_splits or output_splits else None
+        rows = input_splits or [input.size(0) // self.size()] * self.size()
+        counts = [n * row for n in rows] if input_splits or output_splits else None
         self.call(work, "all_to_all", wire, moved(output), counts=counts)
         return work
 
@@ -177,11 +179,20 @@ class ProcessGroup(dist.ProcessGroup):
         self.call(work, "recv", None, moved(tensors[0]), peer=src, tag=tag)
         return work
 
+    def recv_anysource(self, tensors: List[Tensor], tag: int) -> Work:
+        """Receive into a tensor what any rank sends; the work's `source_rank()` then says which."""
+        return self.recv(tensors, -1, tag)
+
     def barrier(self, opts=BarrierOptions()) -> Work:
         """Wait for every rank."""
         work = self._work([], opts)
         self.call(work, "barrier", None, None)
         return work
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
+        """Wait for every rank; at the timeout, rank 0 raises an error that names the first that did not come, or all."""
+        self._monitored += 1
+        monitored.barrier(self, self._monitored, self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # torch 2 calls some of these by other names.
 

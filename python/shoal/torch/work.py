@@ -115,6 +115,17 @@ class Work(_Work):
 class Transfer(Work):
     """A send or a receive. These finish in any order, so each one's future is completed by a thread of its own."""
 
+    def add(self, kind: str, handle: Any) -> None:
+        """As Work's, and remember whom to ask for the source."""
+        super().add(kind, handle)
+        self._handle = handle
+
+    def source_rank(self) -> int:
+        """The rank inside the group that sent what was received from any, once wait() has returned."""
+        return self._handle.source
+
+    _source_rank = source_rank  # torch's own name for it
+
     def get_future(self) -> torch.futures.Future:
         """A future of `result()`."""
         if self._future is None:

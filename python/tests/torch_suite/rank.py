@@ -36,6 +36,7 @@ def run(index: int, name: str) -> tuple:
     test = Suite(name)
     if getattr(getattr(Suite, name), "__unittest_skip__", False):
         return "skipped", getattr(Suite, name).__unittest_skip_why__
+    suite.addressed(module, name, BACKEND)
     test.rank, test.file_name = RANK, f"{TEMP_DIR}/init.{index}"
     torch.manual_seed(0)  # as in a fresh process, the same on every rank
     dist.init_process_group(

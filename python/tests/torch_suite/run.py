@@ -20,6 +20,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 SKIPPED = HERE / "skipped.txt"
+ENOUGH = 20  # failures
 DEADLINE = 90  # seconds for one test; the slowest waits 5 s for a time-out on purpose
 
 
@@ -83,6 +84,9 @@ def run_all(backend: str, size: int, tests: list) -> list:
             outcomes += launch(backend, size, tests[len(outcomes):], pathlib.Path(temp))
         if outcomes[-1]["outcome"] == "failed":
             print(f"FAILED {outcomes[-1]['test']}\n{outcomes[-1]['reason']}", flush=True)
+            if sum(o["outcome"] == "failed" for o in outcomes) == ENOUGH:
+                print(f"{ENOUGH} failures: giving up with {len(tests) - len(outcomes)} tests not run", flush=True)
+                break
     return outcomes
 
 

@@ -1,0 +1,37 @@
+"""Moving to a core of one's own."""
+
+import os
+
+import pytest
+
+from shoal._core import Core
+
+
+@pytest.fixture
+def moves(monkeypatch):
+    """What sched_setaffinity is asked for, on a host of which this process may use cores 2, 5 and 7."""
+    asked = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 2, 5})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: asked.append(set(cores)))
+    return asked
+
+
+@pytest.mark.parametrize("rank, core", [(0, 2), (1, 5), (2, 7), (3, 2)])
+def test_moves_and_stays_free(moves, rank, core):
+    Core(rank).leave(1_000_000_000)
+    assert moves == [{core}, {2, 5, 7}]
+
+
+def test_moves_once_in_a_while(moves):
+    core = Core(0)
+    for now in (1_000_000_000, 1_000_001_000, 1_019_000_000, 1_021_000_000):
+        core.leave(now)
+    assert len(moves) == 4  # two calls a move
+
+
+def test_a_refused_move_is_none(moves, monkeypatch):
+    def refuse(pid, cores):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    Core(0).leave(1_000_000_000)
