@@ -41,6 +41,9 @@ func (c *call) submit(g *Group, h *Handle) error {
 		if out, err = c.place(m, c.out, &staged[1]); err != nil {
 			return err
 		}
+		if c.kind == collective.Broadcast { // of a lost root, whose part may fall to this rank
+			copy(staged[1], c.out)
+		}
 	}
 	d.In, d.Out = in, out
 	if len(c.splits) > 0 {

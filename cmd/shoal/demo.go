@@ -178,6 +178,9 @@ func demoWork(ctx context.Context, steps int, out io.Writer) error {
 		return err // a worker that fails does not say that it leaves
 	}
 	found := config.Audit.Findings()
+	if found.Made == 0 {
+		return j.Close()
+	}
 	err = j.Report(map[string]float64{"step": float64(found.Step), "samples_lost": float64(found.Lost), "samples_repeated": float64(found.Repeated),
 		"samples_handed_on": float64(found.HandedOn), "steps_lost": float64(found.StepsLost), "steps_unequal": float64(found.Unequal), "digest": float64(found.Digest)})
 	return errors.Join(err, j.Close())

@@ -47,7 +47,8 @@ type Findings struct {
 	HandedOn       int    // samples of workers that were lost in a step; others took them in the next
 	StepsLost      int    // steps that are missing in, or too many for, the count of steps
 	Unequal        int    // steps before which not all workers held the same parameters
-	Step           int    // committed when this worker ended
+	Made           int    // steps of this worker; with 0 it may have ended before it had the job's state, and the rest says nothing
+	Step           int    // of the job, when this worker ended
 	Digest         uint64 // of this worker's parameters at the end, 53 bits
 }
 
@@ -160,7 +161,7 @@ func (a *Audit) pace() time.Duration {
 
 // finish does the last accounts.
 func finish[T Float](a *Audit, t *client.Trainer, weights []T) {
-	if a == nil {
+	if a == nil || a.steps == 0 {
 		return
 	}
 	lost, repeated := a.balance(t.Seen() - t.Epoch()*len(a.times))
@@ -173,7 +174,7 @@ func finish[T Float](a *Audit, t *client.Trainer, weights []T) {
 func (a *Audit) Findings() Findings {
 	n := func(i int) int { return int(a.found[i]) }
 	return Findings{Lost: n(foundLost), Repeated: n(foundRepeated), HandedOn: n(foundHandedOn), StepsLost: n(foundStepsLost), Unequal: n(foundUnequal),
-		Step: a.step, Digest: a.digest >> 11}
+		Made: a.steps, Step: a.step, Digest: a.digest >> 11}
 }
 
 // digest is a number that two sets of parameters share only if they are the same bits, but for one case in 2^63. It is odd, so never 0.

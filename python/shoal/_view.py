@@ -21,8 +21,8 @@ class View(NamedTuple):
     @classmethod
     def read(cls, block: memoryview) -> "View":
         """The view in a control block."""
-        *words, nbytes = VIEW.unpack_from(block, VIEW_AT)
-        return cls(*words, bytes(block[CURSOR_AT : CURSOR_AT + nbytes]))
+        generation, rank, size, steps, joined, flags, nbytes = VIEW.unpack_from(block, VIEW_AT)
+        return cls(generation, rank, size, steps, joined, flags, bytes(block[CURSOR_AT : CURSOR_AT + nbytes]))
 
     @property
     def released(self) -> bool:

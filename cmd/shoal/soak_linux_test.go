@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// What the soak does: as long as it has time, after a pause of up to soakPause one fault more, in a job of up to soakWorkers.
+const (
+	soakPause   = 100 * time.Millisecond
+	soakStop    = 200 * time.Millisecond // a worker is stopped at most
+	soakWorkers = 6
+)
+
+// soak is a job that trains while its workers are killed, stopped, ordered and released at random.
+type soak struct {
+	t   *testing.T
+	rng *rand.Rand
+	job *control.Job
+
+	mu      sync.Mutex
+	trains  map[int]bool // seats that have made a step: they hold the state
+	ends    map[int]map[string]float64
+	members int // when the job was stopped
+	stderr  bytes.Buffer
+
+	killed  map[int]bool
+	stopped []int // processes
+	did     map[string]int
+}
+
+// TestSoak trains under random faults: for a few seconds, or as many as SECONDS says (make soak).
+func TestSoak(t *testing.T) {
+	seconds, seed := 5.0, rand.Uint64()
+	if testing.Short() {
+		seconds = 2
+	}
+	if text := os.Getenv("SECONDS"); text != "" {
+		var err error
+		if seconds, err = strconv.ParseFloat(text, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv("SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	dir, err := os.MkdirTemp("", "soak") // a socket path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	s := &soak{t: t, rng: rand.New(rand.NewPCG(seed, 0)), trains: map[int]bool{}, ends: map[int]map[string]float64{}, killed: map[int]bool{}, did: map[string]int{}}
+	result, err := s.run(time.Duration(seconds * float64(time.Second)))
+	if err != nil {
+		t.Error(err)
+	}
+	if result == nil {
+		return
+	}
+	s.check(result)
+	if left, err := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 || err != nil {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// run trains for as long as it is told, and returns how the job ended.
+func (s *soak) run(length time.Duration) (*node.Result, error) {
+	shoal, err := exec.LookPath("shoal") // see TestMain
+	if err != nil {
+		return nil, err
+	}
+	tool := group.New(s.t.Context())
+	result, err := node.Run(tool.Context(), node.RunConfig{
+		Spec: job.Spec{Name: "soak", Workers: 4, Command: []string{shoal, "demo", "worker", strconv.Itoa(math.MaxInt32)}},
+		Dir:  s.t.TempDir(), Stdout: io.Discard, Stderr: s,
+		OnReport: s.reported,
+		OnEvent: func(e node.Event) {
+			if e.What == "stop" {
+				s.members = e.Size
+			}
+		},
+		OnStart: func(_, dir string) {
+			tool.Go("chaos", func(ctx context.Context) error { return s.disturb(ctx, dir, length) })
+		},
+	})
+	tool.Stop(nil)
+	return result, errors.Join(tool.Wait(), err)
+}
+
+// Write collects what workers say on their error streams: nothing, when all is well. Every line comes in one piece.
+func (s *soak) Write(line []byte) (int, error) {
+	if !bytes.HasPrefix(line, []byte("shoal: ")) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.stderr.Write(line)
+	}
+	return len(line), nil
+}
+
+func (s *soak) reported(seat int, m map[string]float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, last := m["digest"]; last {
+		s.ends[seat] = m
+	}
+	s.trains[seat] = true
+}
+
+// disturb is what happens to the job, until it is stopped.
+func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (err error) {
+	if s.job, err = control.Find(ctx, dir); err != nil {
+		return err
+	}
+	// Before the first step every loss is a fault.
+	if err := again(ctx, func() (bool, error) { return s.training() == 4, nil }); err != nil {
+		return err
+	}
+	for end := time.Now().Add(length); err == nil && time.Now().Before(end); {
+		if err = s.job.Refresh(ctx); err != nil {
+			break
+		}
+		switch s.rng.IntN(5) {
+		case 0:
+			err = s.signal("stopped", syscall.SIGSTOP, s.anyone())
+		case 1, 2:
+			err = s.kill(1)
+		case 3:
+			err = s.kill(1 + s.rng.IntN(3))
+		case 4:
+			err = s.job.Resize(ctx, 1+s.rng.IntN(soakWorkers), "the soak")
+			s.did["resized"]++
+		}
+		if err == nil {
+			err = s.pause(ctx)
+		}
+	}
+	return errors.Join(err, s.job.Stop(context.WithoutCancel(ctx), err != nil, "the soak"))
+}
+
+func (s *soak) training() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.trains)
+}
+
+// pause lets the job train, and lets go who was stopped.
+func (s *soak) pause(ctx context.Context) error {
+	length := soakPause
+	if len(s.stopped) > 0 {
+		length = soakStop
+	}
+	select {
+	case <-time.After(time.Duration(s.rng.Int64N(int64(length)))):
+	case <-ctx.Done():
+	}
+	for _, pid := range s.stopped {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && err != syscall.ESRCH {
+			return err
+		}
+	}
+	s.stopped = nil
+	return ctx.Err()
+}
+
+// anyone is a running worker, a member or not.
+func (s *soak) anyone() api.JobWorker {
+	running := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || s.killed[w.Worker] })
+	if len(running) == 0 {
+		return api.JobWorker{Worker: -1}
+	}
+	return running[s.rng.IntN(len(running))]
+}
+
+// kill ends workers at one moment. It spares the last one that holds the state and is not about to be released: without it the job
+// would be lost, and rightly so.
+func (s *soak) kill(n int) error {
+	for range n {
+		w := s.anyone()
+		if w.Worker < 0 || !s.othersThan(w.Worker) {
+			continue
+		}
+		if err := s.signal("killed", syscall.SIGKILL, w); err != nil {
+			return err
+		}
+		s.killed[w.Worker] = true
+	}
+	return nil
+}
+
+// othersThan reports whether the job outlives a worker. Each loss makes the wanted size smaller, also one that the job has not
+// noticed yet.
+func (s *soak) othersThan(victim int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stay := s.job.Want - 1
+	for _, w := range s.job.Workers {
+		if w.Running && s.killed[w.Worker] {
+			stay--
+		}
+	}
+	return slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool {
+		return w.Worker != victim && w.Running && !s.killed[w.Worker] && s.trains[w.Worker] && w.Rank >= 0 && w.Rank < stay
+	})
+}
+
+func (s *soak) signal(what string, sig syscall.Signal, w api.JobWorker) error {
+	if w.Worker < 0 {
+		return nil
+	}
+	err := syscall.Kill(w.PID, sig)
+	if err == syscall.ESRCH { // it has just ended by itself
+		return nil
+	}
+	if sig == syscall.SIGSTOP {
+		s.stopped = append(s.stopped, w.PID)
+	}
+	s.did[what]++
+	return err
+}
+
+// check looks at what the members say at the end, and at what is left.
+func (s *soak) check(result *node.Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := 0
+	for _, m := range s.ends {
+		last = max(last, int(m["step"]))
+	}
+	var digests []float64
+	for seat, m := range s.ends {
+		if m["samples_lost"]+m["samples_repeated"]+m["steps_lost"]+m["steps_unequal"] != 0 {
+			s.t.Errorf("worker %d found %v", seat, m)
+		}
+		if int(m["step"]) == last {
+			digests = append(digests, m["digest"])
+		}
+	}
+	if len(digests) != s.members || s.members == 0 || slices.Min(digests) != slices.Max(digests) {
+		s.t.Errorf("after step %d %d members end with the parameters %v", last, s.members, digests)
+	}
+	if s.stderr.Len() > 0 {
+		s.t.Errorf("workers say:\n%s", s.stderr.String())
+	}
+	survivors := 0
+	for _, w := range result.Workers {
+		if w.How == "exited with code 0" {
+			survivors++
+		} else if !strings.HasPrefix(w.How, "was killed by") {
+			s.t.Errorf("worker %d %s", w.Rank, w.How)
+		}
+		if syscall.Kill(w.PID, 0) == nil {
+			s.t.Errorf("worker %d still runs", w.Rank)
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(s.did)) {
+		s.t.Logf("%s: %d", what, s.did[what])
+	}
+	s.t.Logf("%d steps; %d processes, %d of which ended by themselves; %d members at the end; %v samples changed hands",
+		last, len(result.Workers), survivors, s.members, slices.MaxFunc(slices.Collect(maps.Values(s.ends)), func(a, b map[string]float64) int {
+			return int(a["samples_handed_on"] - b["samples_handed_on"])
+		})["samples_handed_on"])
+}
