@@ -33,6 +33,9 @@ class Stage:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 output = process.communicate()[0] + f"\nstopped after {MINUTES} minutes\n"
+            except BaseException:  # Ctrl-C reaches the runner alone
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
         with self.log.open("a") as log:
             log.write(f"$ {' '.join(map(str, command))}\n{output}\n")
         return process.returncode, output

@@ -38,6 +38,7 @@ var Rules = []Rule{
 	{"folder-cycles", checkFolderCycles},
 	{"folder-names", checkFolderNames},
 	{"package-comments", checkPackageComments},
+	{"code-map", checkCodeMap},
 	{"file-size", checkFileSize},
 	{"function-size", checkFunctionSize},
 	{"goroutines", checkGoroutines},
