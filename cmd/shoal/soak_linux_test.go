@@ -113,9 +113,10 @@ func (s *soak) run(length time.Duration) (*node.Result, error) {
 	return result, errors.Join(tool.Wait(), err)
 }
 
-// Write collects what workers say on their error streams: nothing, when all is well. Every line comes in one piece.
+// Write collects what workers say on their error streams: nothing, when all is well, but from those that are no longer wanted before
+// they have entered. Every line comes in one piece.
 func (s *soak) Write(line []byte) (int, error) {
-	if !bytes.HasPrefix(line, []byte("shoal: ")) {
+	if !bytes.HasPrefix(line, []byte("shoal: ")) && !bytes.HasSuffix(line, []byte("shoal: SIGTERM\n")) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.stderr.Write(line)
@@ -145,14 +146,14 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 		if err = s.job.Refresh(ctx); err != nil {
 			break
 		}
-		switch s.rng.IntN(5) {
+		switch s.rng.IntN(6) {
 		case 0:
 			err = s.signal("stopped", syscall.SIGSTOP, s.anyone())
-		case 1, 2:
+		case 1:
 			err = s.kill(1)
-		case 3:
+		case 2:
 			err = s.kill(1 + s.rng.IntN(3))
-		case 4:
+		default: // each loss has made the wanted size smaller
 			err = s.job.Resize(ctx, 1+s.rng.IntN(soakWorkers), "the soak")
 			s.did["resized"]++
 		}
@@ -269,9 +270,10 @@ func (s *soak) check(result *node.Result) {
 	}
 	survivors := 0
 	for _, w := range result.Workers {
-		if w.How == "exited with code 0" {
+		switch {
+		case w.How == "exited with code 0":
 			survivors++
-		} else if !strings.HasPrefix(w.How, "was killed by") {
+		case w.How != "exited with code 143" && !strings.HasPrefix(w.How, "was killed by"): // 143: SIGTERM
 			s.t.Errorf("worker %d %s", w.Rank, w.How)
 		}
 		if syscall.Kill(w.PID, 0) == nil {
