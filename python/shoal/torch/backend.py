@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import AllgatherOptions, AllreduceCoalescedOptio
 
 import shoal
 
-from . import fold, monitored, sparse
+from . import behind, fold, monitored, sparse
 from .waiter import Waiter, is_waiter
 from .wire import Wire, end_to_end, moved, reduced
 from .work import Transfer, Work
@@ -40,6 +40,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._waiter = Waiter()
         self._monitored = 0  # barriers so far
         super().__init__(self._group.rank, self._group.size)
+        behind.register(self)
 
     def getBackendName(self) -> str:  # noqa: N802, the name that torch's C++ side looks for
         """The name in torch's logs."""

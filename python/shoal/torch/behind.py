@@ -1,0 +1,33 @@
+"""What torch 2 looks for behind a ProcessGroup: a Backend for the CPU, through which the group also gets its name."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+
+def register(group: Any) -> None:
+    """Put a Backend behind `group` that passes every call on to it. Does nothing in torch 1.13, which has none."""
+    if not hasattr(c10d, "Backend") or not hasattr(group, "_register_backend"):
+        return
+    base = c10d.Backend
+    calls = [name for name in vars(type(group)) if name == "getBackendName" or name[:2] != "__" and hasattr(base, name)]
+    body: Dict[str, Any] = {name: _passed_on(name) for name in calls}
+    # torch 2.15 asks a Python backend for these without end unless it says something itself.
+    body.update({name: False for name in dir(base) if "supports_" in name and isinstance(getattr(base, name), property)})
+    backend = type("Backend", (base,), body)(group.rank(), group.size())
+    backend.group = weakref.ref(group)
+    group.behind = backend  # torch's C++ side keeps the C++ half only
+    custom = type(group).BackendType.CUSTOM
+    group._set_default_backend(custom)
+    group._register_backend(torch.device("cpu"), custom, backend)
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any) -> Any:
+        return getattr(self.group(), name)(*args)
+
+    return call
