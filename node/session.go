@@ -129,7 +129,7 @@ func newMember(rank topo.Rank) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	bell, err := arena.NewBell()
+	bell, err := arena.NewPolledBell()
 	if err != nil {
 		block.Close()
 		return nil, err
