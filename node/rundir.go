@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 )
@@ -104,21 +104,13 @@ func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) err
 	return err
 }
 
-// metricsLine is one object and a newline. JSON has no NaN and no infinities, and a loss that has become one is the
-// report that matters most, so these are written as strings: "NaN", "+Inf", "-Inf".
-func metricsLine(rank int, metrics map[string]float64, now time.Time) ([]byte, error) {
-	values := make(map[string]any, len(metrics))
-	for key, v := range metrics {
-		values[key] = v
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			values[key] = strconv.FormatFloat(v, 'g', -1, 64)
-		}
-	}
+// metricsLine is one object and a newline.
+func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	line, err := json.Marshal(struct {
-		Time    time.Time      `json:"time"`
-		Rank    int            `json:"rank"`
-		Metrics map[string]any `json:"metrics"`
-	}{now, rank, values})
+		Time    time.Time   `json:"time"`
+		Rank    int         `json:"rank"`
+		Metrics api.Metrics `json:"metrics"`
+	}{now, rank, metrics})
 	return append(line, '\n'), err
 }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import struct
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _fork
 from ._arena import Arena, Place
@@ -197,7 +198,7 @@ class Worker:
 
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher."""
-        self.link.send({"type": "report", "metrics": metrics})
+        self.link.send({"type": "report", "metrics": {name: _in_json(value) for name, value in metrics.items()}})
 
     def leave(self) -> None:
         """Say good-bye and hang up. Arrays of the arena stay readable."""
@@ -220,3 +221,10 @@ class Worker:
         self.calls.disown()
         for mapping in self.arena.mappings():
             mapping.make_private()
+
+
+def _in_json(value: float) -> Union[float, str]:
+    # JSON has no word for what is not finite; the launcher takes these.
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

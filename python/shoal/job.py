@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import threading
 from types import TracebackType
@@ -121,12 +120,8 @@ class Job(Group):
         )  # fmt: skip
 
     def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
-        """Send numbers to the launcher, for example report(step=12, loss=0.3).
-
-        What is not finite is left out: the messages are JSON, which has no word for it.
-        """
-        numbers = {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
-        self._port.report({name: value for name, value in numbers.items() if math.isfinite(value)})
+        """Send numbers to the launcher, for example report(step=12, loss=0.3); it keeps them in the run's metrics.jsonl."""
+        self._port.report({name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()})
 
     def leave(self) -> None:
         """Leave the job. Later calls raise; arrays of the arena stay readable. Happens by itself when the process exits."""
@@ -153,9 +148,10 @@ class Job(Group):
 
 def _number(name: str, value: Any) -> float:
     try:
-        return value if type(value) is int else float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"report({name}={value!r}): a metric is a number") from None
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"report({name}={value!r}): a metric is a number that a float64 can hold") from None
+    return value if type(value) is int else number
 
 
 _current: Optional[Job] = None

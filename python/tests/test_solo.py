@@ -87,6 +87,7 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.group([1]), ValueError, "not a rank"),
         (lambda j, x: j.empty((2, -1)), ValueError, "negative"),
         (lambda j, x: j.report(loss="low"), TypeError, "a metric is a number"),
+        (lambda j, x: j.report(step=10**400), TypeError, "a metric is a number"),
         (lambda j, x: j.submit("all_sum", x, x), ValueError, "kinds are all_reduce"),
     ],
 )
