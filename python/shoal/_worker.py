@@ -80,7 +80,7 @@ class Worker:
         if known is not None and dtype is None:
             ref, numpy_dtype, tensor = known
             alive: Any = ref()
-            if alive is x and x.dtype is numpy_dtype and x.shape == tensor.shape:
+            if alive is x and x.dtype is numpy_dtype and x.shape == tensor.shape and x.flags.writeable is tensor.writable:
                 return tensor
         tensor = describe(x, dtype)
         if tensor.contiguous:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import operator
 import os
 import threading
 from types import TracebackType
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from ._layout import KINDS, OPS
 from ._port import Port
@@ -66,7 +67,9 @@ class Job(Group):
         dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when the agent has no memory.
         """
         kind = numpy_dtype(dtype)
-        dims: Shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        if kind.hasobject:
+            raise TypeError(f"an array of {kind} holds pointers into this process, which shared memory cannot keep: use a number type")
+        dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         if min(dims, default=0) < 0:
             raise ValueError(f"shape {dims} has a negative dimension")
         return ndarray(kind, dims, self._port.buffer(elements(dims) * kind.itemsize))
