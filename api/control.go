@@ -1,10 +1,6 @@
 package api
 
 import (
-	"encoding/json"
-	"fmt"
-	"math"
-	"strconv"
 	"time"
 )
 
@@ -83,44 +79,4 @@ type Stop struct {
 // ControlError is the body of every answer that is not 200.
 type ControlError struct {
 	Error string `json:"error"`
-}
-
-// Metrics are numbers that a worker reported. JSON has no NaN and no infinities, and a loss that has become one is the
-// report that matters most, so these are written as strings: "NaN", "+Inf", "-Inf".
-type Metrics map[string]float64
-
-// MarshalJSON writes an object.
-func (m Metrics) MarshalJSON() ([]byte, error) {
-	values := make(map[string]any, len(m))
-	for key, v := range m {
-		values[key] = v
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			values[key] = strconv.FormatFloat(v, 'g', -1, 64)
-		}
-	}
-	return json.Marshal(values)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (m *Metrics) UnmarshalJSON(text []byte) error {
-	var values map[string]any
-	if err := json.Unmarshal(text, &values); err != nil {
-		return err
-	}
-	*m = make(Metrics, len(values))
-	for key, v := range values {
-		switch v := v.(type) {
-		case float64:
-			(*m)[key] = v
-		case string:
-			x, err := strconv.ParseFloat(v, 64)
-			if err != nil {
-				return fmt.Errorf("api: metric %s: %q is no number", key, v)
-			}
-			(*m)[key] = x
-		default:
-			return fmt.Errorf("api: metric %s: %v is no number", key, v)
-		}
-	}
-	return nil
 }

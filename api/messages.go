@@ -27,21 +27,21 @@ const (
 
 // Request is any message from a worker. Which fields count depends on Type.
 type Request struct {
-	Type     string             `json:"type"`
-	Protocol int                `json:"protocol,omitempty"`
-	Version  string             `json:"version,omitempty"`
-	Client   string             `json:"client,omitempty"`
-	Rank     int                `json:"rank,omitempty"`
-	Token    string             `json:"token,omitempty"`
-	PID      int                `json:"pid,omitempty"`
-	Bytes    int64              `json:"bytes,omitempty"`
-	ID       uint32             `json:"id,omitempty"`
-	Ranks    []int              `json:"ranks,omitempty"`
-	Samples  uint64             `json:"samples,omitempty"`
-	Batch    uint64             `json:"batch,omitempty"`
-	Seed     uint64             `json:"seed,omitempty"`
-	Shuffle  bool               `json:"shuffle,omitempty"`
-	Metrics  map[string]float64 `json:"metrics,omitempty"`
+	Type     string  `json:"type"`
+	Protocol int     `json:"protocol,omitempty"`
+	Version  string  `json:"version,omitempty"`
+	Client   string  `json:"client,omitempty"`
+	Rank     int     `json:"rank,omitempty"`
+	Token    string  `json:"token,omitempty"`
+	PID      int     `json:"pid,omitempty"`
+	Bytes    int64   `json:"bytes,omitempty"`
+	ID       uint32  `json:"id,omitempty"`
+	Ranks    []int   `json:"ranks,omitempty"`
+	Samples  uint64  `json:"samples,omitempty"`
+	Batch    uint64  `json:"batch,omitempty"`
+	Seed     uint64  `json:"seed,omitempty"`
+	Shuffle  bool    `json:"shuffle,omitempty"`
+	Metrics  Metrics `json:"metrics,omitempty"`
 }
 
 // Reply is any answer of an agent.

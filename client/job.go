@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strconv"
 	"sync"
@@ -101,11 +103,11 @@ func (j *Job) request(r *api.Request, want int) (*api.Reply, []int, error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if err := j.conn.Send(r); err != nil {
-		return nil, nil, fmt.Errorf("%w (%w)", ErrLost, err)
+		return nil, nil, lost(err)
 	}
 	b, fds, err := j.conn.Receive(j.buf)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w (%w)", ErrLost, err)
+		return nil, nil, lost(err)
 	}
 	reply, err := parseReply(b)
 	if err == nil && len(fds) != want {
@@ -144,9 +146,18 @@ func (j *Job) Report(metrics map[string]float64) error {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if err := j.conn.Send(&api.Request{Type: api.TypeReport, Metrics: metrics}); err != nil {
-		return fmt.Errorf("%w (%w)", ErrLost, err)
+		return lost(err)
 	}
 	return nil
+}
+
+// lost tells a conversation that has ended from a message that could not be sent, such as one that is too long.
+func lost(err error) error {
+	var broken *net.OpError
+	if errors.Is(err, io.EOF) || errors.As(err, &broken) {
+		return fmt.Errorf("%w (%w)", ErrLost, err)
+	}
+	return fmt.Errorf("client: %w", err)
 }
 
 // Split makes a group of the listed ranks, of which this one must be a member. Every member must ask for the same list; the

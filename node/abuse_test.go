@@ -243,6 +243,26 @@ func TestSegmentsAreSealed(t *testing.T) {
 	}
 }
 
+// A worker that fills its bell, or changes how the agent's bell is read, stops nobody: its calls complete, and the agent ends.
+func TestBellsDoNotStopTheAgent(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	if err := unix.SetNonblock(w.agent.FD(), true); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		full := [8]byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+		_, _ = unix.Read(w.bell.FD(), make([]byte, 8)) // what was rung before, if it was
+		if _, err := unix.Write(w.bell.FD(), full[:]); err != nil {
+			t.Fatal(err)
+		}
+		w.control.SetWorkerParked(true)
+		w.submit(sound())
+		if status, text := w.wait(); status != arena.Done {
+			t.Errorf("status %d: %s", status, text)
+		}
+	}
+}
+
 func TestSocketIsPrivate(t *testing.T) {
 	a := startAgent(t, 1)
 	info, err := os.Stat(a.Socket())

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/api"
@@ -167,5 +168,20 @@ func TestLastReportsAreHeard(t *testing.T) {
 	}
 	if heard != reports {
 		t.Errorf("%d of %d reports were heard", heard, reports)
+	}
+}
+
+// A report that cannot be sent is an error of its own, not a lost agent.
+func TestReportTooLong(t *testing.T) {
+	j := joinAs(t, startAgent(t, 1), 0)
+	many := map[string]float64{}
+	for i := range 10000 {
+		many[fmt.Sprint("metric-", i)] = 1
+	}
+	if err := j.Report(many); err == nil || errors.Is(err, client.ErrLost) || !strings.Contains(err.Error(), "the limit is") {
+		t.Errorf("got %v", err)
+	}
+	if err := client.Barrier(t.Context(), j); err != nil {
+		t.Error(err)
 	}
 }

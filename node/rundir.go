@@ -122,7 +122,7 @@ func (d *runDir) event(e Event, now time.Time) error {
 }
 
 // metricsLine is one object and a newline.
-func metricsLine(rank int, metrics map[string]float64, now time.Time) ([]byte, error) {
+func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	line, err := json.Marshal(struct {
 		Time    time.Time   `json:"time"`
 		Rank    int         `json:"rank"`

@@ -134,7 +134,7 @@ func newMember(w topo.Worker) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	bell, err := arena.NewBell()
+	bell, err := arena.NewPolledBell()
 	if err != nil {
 		block.Close()
 		return nil, err

@@ -34,6 +34,9 @@ type Bell struct{}
 // NewBell fails here.
 func NewBell() (*Bell, error) { return nil, ErrUnsupported }
 
+// NewPolledBell fails here.
+func NewPolledBell() (*Bell, error) { return nil, ErrUnsupported }
+
 // OpenBell returns a bell that cannot ring.
 func OpenBell(int) *Bell { return &Bell{} }
 

@@ -11,9 +11,15 @@ import (
 // Bell wakes a parked thread of another process: an eventfd.
 type Bell struct{ fd int }
 
-// NewBell makes a bell.
-func NewBell() (*Bell, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+// NewBell makes a bell for a side that waits in Wait.
+func NewBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
+
+// NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it never blocks: a broken
+// worker that fills the counter of its bell must not stop the agent.
+func NewPolledBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK) }
+
+func newBell(flags int) (*Bell, error) {
+	fd, err := unix.Eventfd(0, flags)
 	if err != nil {
 		return nil, fmt.Errorf("arena: eventfd: %w", err)
 	}
@@ -30,7 +36,7 @@ func (b *Bell) FD() int { return b.fd }
 func (b *Bell) Ring() {
 	one := [8]byte{1}
 	for {
-		// The counter can only overflow after 2^64 rings without a wait; other errors mean a closed bell.
+		// A counter that is full rings already; other errors mean a closed bell.
 		if _, err := unix.Write(b.fd, one[:]); err != unix.EINTR {
 			return
 		}
@@ -43,7 +49,11 @@ func (b *Bell) Wait() error {
 	buf := (*[8]byte)(unsafe.Pointer(&count))[:]
 	for {
 		_, err := unix.Read(b.fd, buf)
-		if err != unix.EINTR {
+		switch err {
+		case unix.EINTR:
+		case unix.EAGAIN: // the other owner can set the flag for both
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN}}, -1)
+		default:
 			return err
 		}
 	}

@@ -145,6 +145,8 @@ class Arena:
 
     def _grow(self, nbytes: int) -> Segment:
         size = max(POOL_BYTES, round_up(nbytes, PAGE))
+        if size >> 63:
+            raise ArenaError(f"an array of {nbytes} bytes is larger than any memory: check its shape")
         try:
             reply, fds = self._link.request({"type": "segment", "bytes": size}, "segment")
         except Refused as err:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from array import array
 from typing import Any, List, Optional, Sequence, TypeVar
 
@@ -174,9 +175,10 @@ class AsyncCollectives:
         return rows
 
     def _member(self, rank: int, what: str) -> int:
+        rank = operator.index(rank)
         if not 0 <= rank < self.size:
             raise ValueError(f"{what}={rank} is not a rank of this group: ranks go from 0 to {self.size - 1}")
-        return int(rank)
+        return rank
 
 
 def _first(t: Tensor) -> int:
@@ -188,9 +190,10 @@ def _rows(t: Tensor, n: int) -> Shape:
 
 
 def _tag(tag: int) -> int:
+    tag = operator.index(tag)
     if not 0 <= tag < 1 << 32:
         raise ValueError(f"tag={tag}: a tag is a number from 0 to 2**32 - 1")
-    return int(tag)
+    return tag
 
 
 def _reduction(op: str, weight: float, t: Tensor) -> int:

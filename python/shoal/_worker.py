@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import struct
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _fork
 from ._arena import Arena, Place
@@ -94,7 +95,7 @@ class Worker:
         if known is not None and dtype is None:
             ref, numpy_dtype, tensor = known
             alive: Any = ref()
-            if alive is x and x.dtype is numpy_dtype and x.shape == tensor.shape:
+            if alive is x and x.dtype is numpy_dtype and x.shape == tensor.shape and x.flags.writeable is tensor.writable:
                 return tensor
         tensor = describe(x, dtype)
         if tensor.contiguous:
@@ -201,9 +202,8 @@ class Worker:
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
         """The id of a group, and this worker's rank inside."""
-        if self._alone or list(ranks) == [self.rank]:
-            self._own_groups += 1
-            return _OWN_GROUPS + self._own_groups, 0
+        if self._alone:
+            return self.own_group(), 0
         try:
             reply, _ = self.link.request({"type": "group", "ranks": list(ranks)}, "group")
         except Refused as err:
@@ -224,6 +224,11 @@ class Worker:
             self.rank, self.size = view.rank, view.size if view.new else view.size - view.joined
         self._detour = 0 if self._alone or self.size < view.size else _OWN_GROUPS
         self._changed()
+
+    def own_group(self) -> int:
+        """The id of a new group of this worker alone, which needs no agent."""
+        self._own_groups += 1
+        return _OWN_GROUPS + self._own_groups
 
     def _among_elders(self) -> int:
         """The group for calls on the world that the newcomers do not make."""
@@ -261,7 +266,7 @@ class Worker:
 
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher."""
-        self.link.send({"type": "report", "metrics": metrics})
+        self.link.send({"type": "report", "metrics": {name: _in_json(value) for name, value in metrics.items()}})
 
     def leave(self) -> None:
         """Say good-bye and hang up. Arrays of the arena stay readable."""
@@ -284,3 +289,10 @@ class Worker:
         self.calls.disown()
         for mapping in self.arena.mappings():
             mapping.make_private()
+
+
+def _in_json(value: float) -> Union[float, str]:
+    # JSON has no word for what is not finite; the launcher takes these.
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

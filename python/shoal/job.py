@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
+import operator
 import os
 import threading
 from types import TracebackType
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from ._handover import State
 from ._layout import KINDS, OPS
@@ -127,6 +127,10 @@ class Job(Group):
         number, rank = self._port.open_group(members)
         return Group(self._port, number, rank, members)
 
+    def alone(self) -> Group:
+        """A group of this rank alone, as its rank 0. It needs nobody, whatever becomes of the job."""
+        return Group(self._port, self._port.own_group(), 0, [self.rank])
+
     @contextlib.contextmanager
     def grouped(self) -> Iterator[None]:
         """Submit the asynchronous calls of the block as one, at its end: one signal to the agent for all of them.
@@ -145,7 +149,9 @@ class Job(Group):
         dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when the agent has no memory.
         """
         kind = numpy_dtype(dtype)
-        dims: Shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        if kind.hasobject:
+            raise TypeError(f"an array of {kind} holds pointers into this process, which shared memory cannot keep: use a number type")
+        dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         if min(dims, default=0) < 0:
             raise ValueError(f"shape {dims} has a negative dimension")
         return ndarray(kind, dims, self._port.buffer(elements(dims) * kind.itemsize))
@@ -199,12 +205,8 @@ class Job(Group):
         )  # fmt: skip
 
     def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
-        """Send numbers to the launcher, for example report(step=12, loss=0.3).
-
-        What is not finite is left out: the messages are JSON, which has no word for it.
-        """
-        numbers = {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
-        self._port.report({name: value for name, value in numbers.items() if math.isfinite(value)})
+        """Send numbers to the launcher, for example report(step=12, loss=0.3); it keeps them in the run's metrics.jsonl."""
+        self._port.report({name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()})
 
     def leave(self) -> None:
         """Leave the job. Later calls raise; arrays of the arena stay readable. Happens by itself when the process exits."""
@@ -231,9 +233,10 @@ class Job(Group):
 
 def _number(name: str, value: Any) -> float:
     try:
-        return value if type(value) is int else float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"report({name}={value!r}): a metric is a number") from None
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"report({name}={value!r}): a metric is a number that a float64 can hold") from None
+    return value if type(value) is int else number
 
 
 _current: Optional[Job] = None

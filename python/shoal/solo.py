@@ -99,8 +99,12 @@ class Solo:
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
         """A new number for the group of this rank alone."""
         self.check()
+        return self.own_group(), 0
+
+    def own_group(self) -> int:
+        """A new number."""
         self._groups += 1
-        return self._groups, 0
+        return self._groups
 
     def hold(self) -> None:
         """Nothing to collect."""

@@ -19,6 +19,25 @@ def test_arrays_are_aligned_and_apart(agent):
     assert len(agent.sessions[0].segments) == 1
 
 
+def test_shapes(agent):
+    job = agent.join()
+    for shape, want in ((3, (3,)), (numpy.int64(3), (3,)), ((2, numpy.int32(3)), (2, 3)), (numpy.array([2, 3]), (2, 3)), ((), ())):
+        assert job.empty(shape).shape == want
+    with pytest.raises(shoal.ArenaError, match="larger than any memory"):
+        job.empty(1 << 62)
+
+
+def test_an_array_that_became_read_only_gets_no_result(agent):
+    job = agent.join()
+    x = job.zeros(3)
+    job.allreduce(x)
+    x.setflags(write=False)
+    with pytest.raises(ValueError, match="read-only"):
+        job.allreduce(x)
+    x.setflags(write=True)
+    job.allreduce(x)
+
+
 def test_bfloat16_needs_ml_dtypes(agent):
     job = agent.join()
     try:

@@ -23,7 +23,7 @@ def test_join_and_leave(agent):
     request = agent.requests[0]
     assert request == {"type": "join", "protocol": 1, "version": shoal.__version__, "client": "python", "rank": 0, "token": "token",
                        "pid": os.getpid()}  # fmt: skip
-    job.report(step=3, loss=0.5, grown=float("inf"))
+    job.report(step=3, loss=0.5, grown=float("inf"), shrunk=-float("inf"), lost=float("nan"))
     job.report({"a/b": 1})
     job.leave()
     job.leave()
@@ -32,7 +32,8 @@ def test_join_and_leave(agent):
     with pytest.raises(shoal.ShoalError, match="was left"):
         job.empty(3)
     agent.requests_until("leave")
-    assert [r.get("metrics") for r in agent.requests] == [None, {"step": 3, "loss": 0.5}, {"a/b": 1}, None]
+    words = {"grown": "+Inf", "shrunk": "-Inf", "lost": "NaN"}  # JSON has no numbers for these
+    assert [r.get("metrics") for r in agent.requests] == [None, {"step": 3, "loss": 0.5, **words}, {"a/b": 1}, None]
 
 
 @pytest.mark.parametrize(

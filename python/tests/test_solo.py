@@ -86,7 +86,11 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.group([]), ValueError, "not in group"),
         (lambda j, x: j.group([1]), ValueError, "not a rank"),
         (lambda j, x: j.empty((2, -1)), ValueError, "negative"),
+        (lambda j, x: j.broadcast(x, root=0.5), TypeError, "integer"),
+        (lambda j, x: j.empty(3.0), TypeError, ""),
+        (lambda j, x: j.empty(3, "object"), TypeError, "pointers"),
         (lambda j, x: j.report(loss="low"), TypeError, "a metric is a number"),
+        (lambda j, x: j.report(step=10**400), TypeError, "a metric is a number"),
         (lambda j, x: j.submit("all_sum", x, x), ValueError, "kinds are all_reduce"),
     ],
 )

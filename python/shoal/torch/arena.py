@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Sequence, Union
+import operator
+from typing import Iterable, Sequence, Union
 
 import torch
 
@@ -15,7 +16,7 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
     Collectives on it copy nothing: the agent works on it in place. It lives as long as the tensor or a view of it does.
     Raises ArenaError where the job's memory is used up.
     """
-    shape = torch.Size([shape] if isinstance(shape, int) else shape)
+    shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
     itemsize = torch.empty(0, dtype=dtype).element_size()

@@ -24,23 +24,42 @@ from .work import Transfer, Work
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A group of the job's ranks, as torch.distributed calls it.
+    """A group of the job's ranks, as torch.distributed calls it; of all ranks where `ranks` is None.
+
+    In a job that trains in steps, the group of all ranks changes with the members; other groups do not survive a loss.
 
     Tensors live on the CPU, of any dense layout and any type. Each method returns a `Work`; the outputs hold the result
     once that is done, the same bytes on every rank. Where the ranks call different things (operation, shape, type), the
     works of all of them raise an error that names both calls.
     """
 
-    def __init__(self, job: "shoal.Job", ranks: List[int], timeout: timedelta):
+    def __init__(self, job: "shoal.Job", ranks: Optional[List[int]], timeout: timedelta):
         self._job = job
+        self._whole = ranks is None
         # A group of its own even for all ranks, so that torch's calls do not mix with the script's own calls to shoal; and
         # one for the calls that callbacks of futures make, whose order is certain only among themselves.
-        self._group, self._callbacks_group = job.group(ranks), job.group(ranks)
+        self._group, self._callbacks_group = self._new_group(ranks), self._new_group(ranks)
         self._timeout = timeout
         self._waiter = Waiter()
         self._monitored = 0  # barriers so far
         super().__init__(self._group.rank, self._group.size)
         behind.register(self)
+
+    def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
+        return self._job.group(list(range(self._job.size)) if ranks is None else ranks)
+
+    def rank(self) -> int:
+        """This process in the group."""
+        return self._now().rank
+
+    def size(self) -> int:
+        """The number of processes in the group."""
+        return self._now().size
+
+    def _now(self) -> "shoal.Group":
+        if self._whole and self._job.elastic:
+            return self._job  # which alone can go on without a member
+        return self._callbacks_group if is_waiter() else self._group
 
     def getBackendName(self) -> str:  # noqa: N802, the name that torch's C++ side looks for
         """The name in torch's logs."""
@@ -212,8 +231,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Submit one call of the agent's as a part of `work`."""
         if inp and out and inp.data.dtype != out.data.dtype:
             raise RuntimeError(f"shoal: {kind} from {inp.data.dtype} to {out.data.dtype}: give the output the type of the input")
-        group = self._callbacks_group if is_waiter() else self._group
-        work.add(kind, self._job.submit(kind, inp and inp.data, out and out.data, group=group.id, **arguments))
+        work.add(kind, self._job.submit(kind, inp and inp.data, out and out.data, group=self._now().id, **arguments))
         if out is not None and out.back is not None:
             work.after(out.back)
 
@@ -234,7 +252,7 @@ def _create(opts, _pg_options) -> ProcessGroup:
             f"{job.size} in its job: start the script with `shoal run -n {opts.group_size} -- …`, and leave the rank and "
             "the world size to it"
         )
-    return ProcessGroup(job, ranks or list(range(job.size)), opts.timeout)
+    return ProcessGroup(job, ranks or None, opts.timeout)
 
 
 def _stand_alone() -> None:

@@ -31,12 +31,18 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any]) -> D
     """
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
-    alone = ProcessGroup(job, [job.rank], _FOREVER)
-    wrapped = DistributedDataParallel(model, **{**options, "process_group": alone})
+    wrapped = DistributedDataParallel(model, **{**options, "process_group": _Alone(job, [0], _FOREVER)})
     average = _Average(job, model, bool(options.get("find_unused_parameters")))
     # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says none.
     wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
     return wrapped
+
+
+class _Alone(ProcessGroup):
+    """A group of this process only, which nothing outside can change."""
+
+    def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
+        return self._job.alone()
 
 
 class _Average:
