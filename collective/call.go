@@ -147,7 +147,7 @@ func (c *Call) Check(size, self int) error {
 	case c.Kind.Reduces() && c.Reduction == Mean && !c.DType.Float():
 		return fieldError("reduction", "the mean of %v is not a whole number: convert to f32 or f64, or use sum", c.DType)
 	case c.Reduction == Mean && !(c.Weight >= 0 && c.Weight <= maxWeight):
-		return fieldError("weight", "%v is not a finite number >= 0", c.Weight)
+		return fieldError("weight", "%v is not a number from 0 to %v", c.Weight, maxWeight)
 	case c.Kind == Recv && c.Peer == AnyRank && size > 1:
 	case (c.Kind.Rooted() || c.Kind.Pairwise()) && (c.Peer < 0 || c.Peer >= size):
 		return fieldError("peer", "rank %d is outside a group of %d", c.Peer, size)

@@ -64,6 +64,8 @@ func (f *Failure) next() string {
 		return "somebody sent it this signal; shoal did not"
 	case f.Exit.Code == 127:
 		return "a shell says so of a command that it cannot find"
+	case len(f.Tail) == 0:
+		return "run the command alone to see why; the workers that shoal stopped because of it are not at fault"
 	}
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
 }

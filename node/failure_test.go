@@ -31,6 +31,7 @@ func TestFailureSaysWhatToDo(t *testing.T) {
 		"exited with code 3":      {Exit: proc.Exit{Code: 3}},
 		"its last line\n":         {Tail: []string{"x"}},
 		"output  none":            {Exit: proc.Exit{Code: 1}},
+		"run the command alone":   {Exit: proc.Exit{Code: 1}},
 		"shoal.join()":            {Early: true},
 		"before joining":          {Early: true},
 		"/dev/shm":                {Exit: proc.Exit{Signal: syscall.SIGBUS}},

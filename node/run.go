@@ -106,11 +106,11 @@ func (l *launch) settle() (err error) {
 			return err
 		}
 	}
-	if l.dir, l.spec.Name, err = newRunDir(parent, l.spec.Name); err != nil {
+	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
 		return err
 	}
-	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
-		return errors.Join(err, l.dir.close())
+	if l.dir, l.spec.Name, err = newRunDir(parent, l.spec.Name); err != nil {
+		return errors.Join(err, l.place.Close())
 	}
 	l.started = time.Now()
 	l.console = proc.NewConsole(l.cfg.Stdout, l.cfg.Stderr, l.spec.Workers, l.cfg.Color)

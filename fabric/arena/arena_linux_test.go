@@ -239,3 +239,10 @@ func TestSocketPathTooLong(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestFilePages(t *testing.T) {
+	stat := "anon 1000\nfile 900\nshmem 400\ninactive_file 300\nactive_file 200\nunevictable 7\nactive_file_x 9\n"
+	if got := filePages(stat); got != 500 {
+		t.Errorf("got %d, want the active and inactive file pages, 500", got)
+	}
+}

@@ -119,6 +119,8 @@ func meminfoAvailable() (int64, bool) {
 	return 0, false
 }
 
+// cgroupFree is what the control group does not use, and what it uses for files and would drop: reading a data set fills
+// a group up to its limit with these.
 func cgroupFree() (int64, error) {
 	read := func(name string) (int64, error) {
 		b, err := os.ReadFile("/sys/fs/cgroup/" + name)
@@ -132,7 +134,23 @@ func cgroupFree() (int64, error) {
 		return 0, err
 	}
 	used, err := read("memory.current")
-	return limit - used, err
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile("/sys/fs/cgroup/memory.stat")
+	return limit - used + filePages(string(stat)), err
+}
+
+// filePages adds up the bytes of cached files in a memory.stat. Shared memory is not among them, it cannot be dropped.
+func filePages(stat string) (n int64) {
+	for line := range strings.Lines(stat) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "active_file" || name == "inactive_file" {
+			bytes, _ := strconv.ParseInt(value, 10, 64) // what is no number counts as none
+			n += bytes
+		}
+	}
+	return n
 }
 
 func bytesText(n int64) string {

@@ -85,6 +85,8 @@ func startError(command string, err error) error {
 		msg = "its interpreter, named in its first line after #!, is missing; install it or correct the line"
 	case errors.Is(err, syscall.E2BIG):
 		msg = "its arguments and environment are longer than the kernel takes; put them into a file"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		msg = "no more files can be open; start fewer workers or raise ulimit -n"
 	case errors.Is(err, syscall.EAGAIN):
 		msg = "no more processes are allowed; start fewer workers or raise ulimit -u"
 	}
