@@ -11,7 +11,7 @@ import (
 type Option func(*call)
 
 // Weight is this rank's weight in a Mean, for example its number of samples. It is finite and not negative; the default is 1.
-// A rank with weight 0 is left out.
+// A rank with weight 0 is left out, unless all have weight 0: equal weights give the plain mean.
 func Weight(w float64) Option { return func(c *call) { c.weight = w } }
 
 // Tag tells transfers between the same two ranks apart.

@@ -89,6 +89,9 @@ func (g *group) index(w topo.Worker) int {
 	return -1
 }
 
+// MaxMembers bounds the members of a group, and with them what a call can make the agent allocate.
+const MaxMembers = 1 << 16
+
 // MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the agent's memory.
 const MaxGroups = 4096
 

@@ -150,6 +150,9 @@ func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
 		c.Splits = nil
 		return nil
 	}
+	if d.Splits.Count > collective.MaxMembers {
+		return fieldOf(m, "splits.count", "%d split counts, and no group has more than %d members", d.Splits.Count, collective.MaxMembers)
+	}
 	mem, err := m.memory("splits", d.Splits, tensor.I64.Size())
 	if err != nil {
 		return err

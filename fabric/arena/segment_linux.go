@@ -23,7 +23,7 @@ type Segment struct {
 // cannot fail, and maps it. name is what /proc/PID/maps shows.
 func NewSegment(name string, n int64) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
-		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range", n)
+		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that much memory; check the shape", n)
 	}
 	n = max((n+pageBytes-1)/pageBytes*pageBytes, pageBytes)
 	if free, ok := availableMemory(); ok && n > free {

@@ -30,6 +30,7 @@ class Core:
         allowed = os.sched_getaffinity(0)
         try:
             os.sched_setaffinity(0, {sorted(allowed)[self._rank % len(allowed)]})
-            os.sched_setaffinity(0, allowed)
         except OSError:  # the set of allowed cores has just changed: whoever changed it has moved us
             pass
+        finally:  # a Ctrl-C must not leave the thread tied to one core
+            os.sched_setaffinity(0, allowed)
