@@ -111,7 +111,7 @@ class Job(Group):
     @property
     def committed(self) -> int:
         """How many steps the job has committed."""
-        return 0 if self._progress is None else self._progress.cursor.step
+        return 0 if self._progress is None else self._progress.place.step
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The sub-group of these ranks of the job, numbered in this order. Called by its members, and by no other rank.

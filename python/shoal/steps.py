@@ -75,11 +75,16 @@ class Step:
             x[...] = 0
 
     @property
-    def last(self) -> bool:
-        """Whether an epoch ended with this step. Known once it is committed: when a worker is lost, its samples come again."""
+    def after(self) -> Cursor:
+        """The place in the data behind this step. Known once it is committed: when a worker is lost, its samples come again."""
         if not self.committed:
-            raise ShoalError("whether a step is the last of its epoch is known after step.allreduce")
-        return self._progress.next().epoch != self.epoch
+            raise ShoalError("what comes after a step is known when it is committed, by step.allreduce for example")
+        return self._progress.next()
+
+    @property
+    def last(self) -> bool:
+        """Whether an epoch ended with this step. Known once it is committed."""
+        return self.after.epoch != self.epoch
 
 
 class Part(NamedTuple):
@@ -125,6 +130,11 @@ class Progress:
                 )
             self.cursor, self._next, self.step = self.next(), None, None
         return not self._pass() or self.cursor.epoch >= epochs
+
+    @property
+    def place(self) -> Cursor:
+        """The place behind the last committed step."""
+        return self.next() if self.step is not None and self.step.committed else self.cursor
 
     def next(self) -> Cursor:
         """The cursor after the committed step."""

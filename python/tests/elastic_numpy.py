@@ -1,8 +1,9 @@
-"""A worker that trains with NumPy and may kill itself: `seen` counts, by the committed gradients, how often each sample was trained on.
+"""A worker that trains with NumPy: `seen` counts, by the committed gradients, how often each sample was trained on.
 
-    elastic_numpy.py SAMPLES BATCH EPOCHS PARTS SEED KILLS
+    elastic_numpy.py SAMPLES BATCH PARTS SEED KILLS EPOCHS|FILE
 
-Of the first workers, KILLS die by SIGKILL, each at a step and a place in the step that SEED decides.
+Of the first workers, KILLS die by SIGKILL, each at a step and a place in the step that SEED decides. With a FILE the
+training goes on until that exists.
 """
 
 import json
@@ -15,24 +16,34 @@ import numpy as np
 
 import shoal
 
-samples, batch, epochs, parts, seed, kills = map(int, sys.argv[1:7])
+samples, batch, parts, seed, kills = map(int, sys.argv[1:6])
+epochs, end = (int(sys.argv[6]), "") if sys.argv[6].isdigit() else (1 << 40, sys.argv[6])
+PLACES = ["before", "between the parts", "before the answer", "after"]
 job = shoal.join()
 seat = int(os.environ["SHOAL_RANK"])
-doomed = random.Random(seed).sample(range(int(os.environ["SHOAL_SIZE"])), kills)
+first = int(os.environ["SHOAL_SIZE"])
+doomed = random.Random(seed).sample(range(first), kills) if not job.outside else []
 choice = random.Random(seed * 1000 + seat)
-fatal = choice.randrange(1, epochs * samples // batch - 1) if seat in doomed else None
-place = choice.choice(["before", "between the parts", "before the answer", "after"])
+fatal, place = choice.randrange(1, epochs * samples // batch - 1), choice.choice(PLACES)
+if seat not in doomed:
+    fatal = 1 << 62
 
 
-def die(here):
-    if fatal is not None and step.number >= fatal and place == here:
+def die(here, submitted=0):
+    if step.number >= fatal and place == here:
+        for i, g in enumerate(gradients[:submitted]):
+            step.share(g, last=i == parts - 1)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-seen, total = np.zeros(samples), np.zeros(1)
+# Random where a worker comes late: what it does not get from the others is wrong.
+noise = np.random.default_rng(seat)
+seen, total = (noise.normal(size=samples), noise.normal(size=1)) if job.outside else (np.zeros(samples), np.zeros(1))
 job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
-job.register("total", lambda: total, lambda value: np.copyto(total, value))
+job.register("total", lambda: {"total": (total, "a note", 0.1)}, lambda value: np.copyto(total, value["total"][0]))
 gradients = [job.empty(samples)] + [np.empty(5, "float64") for _ in range(parts - 1)]  # in the arena, and not
+done = np.zeros(1)
+print("PID", os.getpid(), flush=True)
 for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     assert len(step.indices) == max(step.weight, 1) and step.weight <= step.count <= batch
     for g in gradients:
@@ -40,18 +51,28 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     if step.weight:
         gradients[0][step.indices] = 1 / step.weight
     die("before")
-    if place == "before the answer" and fatal is not None and step.number >= fatal:
-        for g in gradients:
-            step.share(g, last=g is gradients[-1])
-        os.kill(os.getpid(), signal.SIGKILL)
-    if place == "between the parts" and fatal is not None and step.number >= fatal:
-        step.share(gradients[0], last=parts == 1)
-        os.kill(os.getpid(), signal.SIGKILL)
+    die("between the parts", submitted=1)
+    die("before the answer", submitted=parts)
+    done[0] = os.path.exists(end)
+    if parts > 1:
+        gradients[1][0] = done[0]
     step.allreduce(*gradients)
     contributed = gradients[0] > 0
     np.testing.assert_allclose(gradients[0][contributed], 1 / contributed.sum(), rtol=1e-5)
     seen += contributed
     total += contributed.sum()
     die("after")
-assert (seen == epochs).all(), f"samples seen how often: {np.unique(seen, return_counts=True)}"
-print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), total[0]]))
+    if parts == 2:  # what is called between the commit and the next step is called by those who have made the step
+        assert job.allreduce(np.ones(1))[0] == job.size
+        assert job.released or job.allgather(np.array([job.rank])).tolist() == list(range(job.size))
+    if step.number % 100 == 0 and job.rank == 0:
+        print("STEP", step.number, flush=True)
+    if end and parts > 1 and gradients[1][0] > 0:
+        break
+if job.released:
+    print("RELEASED", job.rank, flush=True)
+else:
+    place = job.place(samples, batch, seed).place
+    assert ((seen == place.epoch) | (seen == place.epoch + 1)).all(), f"samples seen how often: {np.unique(seen, return_counts=True)}"
+    assert total[0] == seen.sum() == place.epoch * samples + place.next - sum(b - a for a, b in place.left), (total, seen.sum(), place)
+    print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), total[0]]), flush=True)

@@ -75,7 +75,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """How many epochs are committed."""
-        return self._progress.cursor.epoch
+        return self._progress.place.epoch
 
     def __len__(self) -> int:
         """The number of steps of all epochs, as long as no worker is lost."""
