@@ -16,6 +16,14 @@ from conftest import ROOT
 HANG_MS = 60_000
 
 
+@pytest.fixture(autouse=True)
+def hears_ctrl_c():
+    """A process that was started in the background of a script ignores SIGINT, and Python then leaves it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_when(condition):
     """Send Ctrl-C to this process as soon as the condition holds."""
 
