@@ -39,12 +39,14 @@ type launch struct {
 	around  surroundings
 	group   *group.Group // the workers
 
+	told     chan struct{} // holds a token when there is news
 	changed  chan struct{} // holds a token when a worker has joined or ended, or the membership wants something
 	mu       sync.Mutex
 	ended    []ending
-	wanted   int   // workers that the membership has ordered and that are not started
-	unwanted []int // seats of workers that the membership wants to end
-	stopping int   // how many had ended when the launcher began to stop the others; -1 = it has not
+	wanted   int      // workers that the membership has ordered and that are not started
+	unwanted []int    // seats of workers that the membership wants to end
+	news     []string // lines for the terminal
+	stopping int      // how many had ended when the launcher began to stop the others; -1 = it has not
 	reports  map[int]map[string]float64
 	farewell farewell
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"syscall"
 	"time"
 
@@ -60,12 +61,42 @@ func (l *launch) onStop(seat int, _ string) {
 // onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
 func (l *launch) onEvent(e Event) {
 	if e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released) > 0 {
-		l.console.Note(e.String())
+		l.mu.Lock()
+		l.news = append(l.news, e.String())
+		l.mu.Unlock()
+		l.announce()
 	}
 	_ = l.dir.event(e, time.Now()) // as with reports
 	if l.cfg.OnEvent != nil {
 		l.cfg.OnEvent(e)
 	}
+}
+
+func (l *launch) announce() {
+	select {
+	case l.told <- struct{}{}:
+	default:
+	}
+}
+
+// herald writes what there is to tell, until the end. It has a goroutine of its own: a terminal that takes no more, as that
+// of a pager does, must not hold up who tells, which is the engine's thread.
+func (l *launch) herald(ctx context.Context) error {
+	for last := false; !last; {
+		select {
+		case <-l.told:
+		case <-ctx.Done():
+			last = true
+		}
+		l.mu.Lock()
+		news := l.news
+		l.news = nil
+		l.mu.Unlock()
+		for _, line := range news {
+			l.console.Note(line)
+		}
+	}
+	return nil
 }
 
 // survives reports whether the job goes on without a worker that ended like this: a worker that was killed is weather; one

@@ -78,7 +78,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &launch{cfg: cfg, spec: spec, changed: make(chan struct{}, 1), stopping: -1,
+	l := &launch{cfg: cfg, spec: spec, changed: make(chan struct{}, 1), told: make(chan struct{}, 1), stopping: -1,
 		reports: map[int]map[string]float64{}, farewell: newFarewell()}
 	if err := l.settle(); err != nil {
 		return nil, err
@@ -136,6 +136,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 	l.agent = agent
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
+	house.Go("herald", l.herald)
 	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, control) })
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.spec.Name, l.dir.path)
