@@ -1,0 +1,62 @@
+// Package fabric says what the agents of a job are to each other: a mesh of links that carry messages and data. fabric/tcp is the
+// mesh between real hosts, fabric/mem the one inside a process, for tests; fabric/fabrictest holds what both must do.
+//
+// The bytes between the processes of one host are fabric/arena's.
+package fabric
+
+import "errors"
+
+// Host names an agent for as long as it lives. A host that comes back is another Host.
+type Host string
+
+// Piece names a piece of data to the agent that gets it: which transfer it belongs to, and where in it it lies.
+type Piece struct {
+	Flight uint64 // the transfer, as all agents number it
+	Part   uint32 // what the sender and the receiver of a flight agreed to call this run of bytes
+	Offset uint64 // of the payload in the part, in bytes
+	Length uint32 // of the payload, in bytes; at most MaxPiece
+}
+
+// Bounds of what one frame carries.
+const (
+	MaxPiece   = 1 << 20
+	MaxMessage = 4 << 20
+)
+
+// Handler is told what arrives. Calls about one peer's messages come one after another, in the order in which they were sent,
+// Up before all others and Down after all others. Pieces come in any order, on goroutines of their own, and may come before a
+// message that was sent earlier. No call may wait for the network.
+type Handler interface {
+	// Up tells of a new link.
+	Up(peer Host)
+	// Message hands over a message; b is valid during the call only.
+	Message(from Host, b []byte)
+	// Place returns the memory for a piece, p.Length bytes, or nil to throw it away. It may block until the receiver knows the
+	// flight; it must return when the link is dropped or the mesh closes.
+	Place(from Host, p Piece) []byte
+	// Arrived tells that the payload of a piece is where Place said.
+	Arrived(from Host, p Piece)
+	// Down tells that a link is gone, and why: nothing more will come from this peer, ever.
+	Down(peer Host, err error)
+}
+
+// Mesh links an agent with every other agent of the job.
+type Mesh interface {
+	// Self is this agent.
+	Self() Host
+	// Send queues a message of at most MaxMessage bytes; b may be used again at once. A peer without a link gets nothing: its Down
+	// has been told or will be.
+	Send(to Host, b []byte)
+	// SendPiece queues a piece. The payload must stay as it is until its flight is over.
+	SendPiece(to Host, p Piece, payload []byte)
+	// Drop ends the link to a peer; Down is told with this error.
+	Drop(peer Host, why error)
+	// Close ends all links and waits until no call to the Handler is under way or will come.
+	Close() error
+}
+
+// Why a link is gone.
+var (
+	ErrSilent = errors.New("nothing was heard from it for longer than its rhythm explains")
+	ErrClosed = errors.New("it closed the link")
+)
