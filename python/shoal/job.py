@@ -259,6 +259,12 @@ def join() -> Job:
         return _current
 
 
+def leave_at_exit() -> None:
+    """Leave the job as the process exits, for exit handlers that need it to be left."""
+    if _current is not None:
+        _current._at_exit()
+
+
 def _connect(env: Mapping[str, str]) -> Port:
     path = env.get("SHOAL_SOCKET")
     if not path:

@@ -7,6 +7,8 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional
 
+from . import threads
+
 # Works that nobody waited for are held up to this number; torch has a handful under way at any time.
 _HELD = 256
 
@@ -20,14 +22,14 @@ class Waiter:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread: Optional[_Thread] = None
+        self._thread: Optional[threads.Thread] = None
         self._starting = threading.Lock()
         self._held: Dict[int, Any] = {}
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, task: Callable[[], object]) -> None:
-        """Call `task` on the thread, after what was asked for before; at once where the caller is on the thread itself."""
-        if threading.current_thread() is self._thread:
+        """Call `task` on the thread, after what was asked for before; at once on the thread itself, and when there is none any more."""
+        if threading.current_thread() is self._thread or threads.over():
             task()
             return
         with self._starting:
@@ -55,14 +57,14 @@ def is_waiter() -> bool:
     return isinstance(threading.current_thread(), _Thread)
 
 
-class _Thread(threading.Thread):
+class _Thread(threads.Thread):
     # Knows the queue, not the Waiter, which it would otherwise keep alive.
 
     def __init__(self, tasks: queue.SimpleQueue):
-        super().__init__(name="shoal-waiter", daemon=True)
+        super().__init__("shoal-waiter", self._work, lambda: tasks.put(None))
         self._tasks = tasks
 
-    def run(self) -> None:
+    def _work(self) -> None:
         for task in iter(self._tasks.get, None):
             task()
             del task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from datetime import timedelta
 from typing import Any, Callable, List, Optional
@@ -9,6 +10,7 @@ from typing import Any, Callable, List, Optional
 import torch
 from torch._C._distributed_c10d import Work as _Work
 
+from . import threads
 from .future import Future
 from .waiter import Waiter
 
@@ -130,6 +132,10 @@ class Transfer(Work):
         """A future of `result()`."""
         if self._future is None:
             self._future = torch.futures.Future()
-            threading.Thread(target=self._fulfil, args=(self._future,), name="shoal-transfer", daemon=True).start()
+            fulfil = functools.partial(self._fulfil, self._future)
+            if threads.over():
+                fulfil()
+            else:
+                threads.Thread("shoal-transfer", fulfil).start()
         self._waiter.release(self)
         return self._future
