@@ -93,13 +93,37 @@ type Call struct {
 	Shape     []int   // for messages and agreement
 	More      bool    // the step goes on: this call counts only together with the next ones, up to one without More
 	Step      bool    // a step of the job ends with this call
+	Promoted  bool    // the root of a broadcast is lost and this call has taken its part: what was Out is In
+	Far       *Far    // the memory is on another host; nil = it is here
 }
 
+// Far stands for memory on another host: In and Out are nil, and only their lengths are known.
+type Far struct{ In, Out int } // elements
+
 // InLen is the number of input elements.
-func (c *Call) InLen() int { return len(c.In) / c.DType.Size() }
+func (c *Call) InLen() int {
+	if c.Far != nil {
+		return c.Far.In
+	}
+	return len(c.In) / c.DType.Size()
+}
 
 // OutLen is the number of output elements.
-func (c *Call) OutLen() int { return len(c.Out) / c.DType.Size() }
+func (c *Call) OutLen() int {
+	if c.Far != nil {
+		return c.Far.Out
+	}
+	return len(c.Out) / c.DType.Size()
+}
+
+// Promote makes a call of a broadcast give what it would have got, in place of a root that is lost.
+func (c *Call) Promote() {
+	c.Promoted = true
+	c.In, c.Out = c.Out, nil
+	if c.Far != nil {
+		c.Far.In, c.Far.Out = c.Far.Out, 0
+	}
+}
 
 // String writes the call the way messages name it: all_reduce(f32[4,3], sum).
 func (c *Call) String() string {

@@ -71,7 +71,7 @@ func (pos *position) compact() []*Posted {
 	}
 	if first := &calls[0].Call; root < 0 && first.Kind == Broadcast {
 		root = 0
-		first.In, first.Out = first.Out, nil
+		first.Promote()
 	}
 	for _, p := range calls {
 		p.Call.Peer = root
