@@ -48,8 +48,17 @@ func (c *Control) word32(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&c.mem[off]))
 }
 
+// set64 and set32 store a word, with a full fence behind: who parks and who has news each store one word and then load the
+// other's, and both loads must not come too early. By Go's memory model a Store does that, but a program that is built with
+// the race detector stores a word outside of Go's own memory without the fence. An exchange has it always, at the same price.
+func (c *Control) set64(off int, v uint64) { c.word64(off).Swap(v) }
+
+func (c *Control) set32(off int, v uint32) { c.word32(off).Swap(v) }
+
+func slotOffset(ticket uint64) int { return headerBytes + int((ticket-1)%Slots)*SlotBytes }
+
 func (c *Control) slot(ticket uint64) []byte {
-	off := headerBytes + int((ticket-1)%Slots)*SlotBytes
+	off := slotOffset(ticket)
 	return c.mem[off : off+SlotBytes : off+SlotBytes]
 }
 
@@ -57,19 +66,19 @@ func (c *Control) slot(ticket uint64) []byte {
 func (c *Control) Tail() uint64 { return c.word64(offTail).Load() }
 
 // SetTail publishes every descriptor up to ticket t.
-func (c *Control) SetTail(t uint64) { c.word64(offTail).Store(t) }
+func (c *Control) SetTail(t uint64) { c.set64(offTail, t) }
 
 // AgentParked reports whether a submission must ring the agent's bell.
 func (c *Control) AgentParked() bool { return c.word32(offAgentParked).Load() != 0 }
 
 // SetAgentParked is stored by the agent before it looks a last time and parks.
-func (c *Control) SetAgentParked(parked bool) { c.word32(offAgentParked).Store(flag(parked)) }
+func (c *Control) SetAgentParked(parked bool) { c.set32(offAgentParked, flag(parked)) }
 
 // WorkerParked reports whether a completion must ring the worker's bell.
 func (c *Control) WorkerParked() bool { return c.word32(offWorkerParked).Load() != 0 }
 
 // SetWorkerParked is stored by the worker before it looks a last time and parks.
-func (c *Control) SetWorkerParked(parked bool) { c.word32(offWorkerParked).Store(flag(parked)) }
+func (c *Control) SetWorkerParked(parked bool) { c.set32(offWorkerParked, flag(parked)) }
 
 func flag(b bool) uint32 {
 	if b {
@@ -90,12 +99,12 @@ func (c *Control) Read(ticket uint64, d *Descriptor) {
 
 // Complete ends a call; text explains a failure and is cut to what a slot holds.
 func (c *Control) Complete(ticket uint64, s Status, text string) {
-	slot := c.slot(ticket)
 	if s == Failed {
+		slot := c.slot(ticket)
 		n := copy(slot[offErrText:], text)
 		binary.LittleEndian.PutUint32(slot[offErrLen:], uint32(n))
 	}
-	(*atomic.Uint64)(unsafe.Pointer(&slot[offCompletion])).Store(ticket<<8 | uint64(s))
+	c.set64(slotOffset(ticket)+offCompletion, ticket<<8|uint64(s))
 }
 
 // SetSource tells the worker which rank of the group a receive from any got its message from. To be called before Complete.
@@ -105,8 +114,7 @@ func (c *Control) SetSource(ticket uint64, rank int) {
 
 // Completion returns how the call of a ticket ended; 0 while it runs.
 func (c *Control) Completion(ticket uint64) Status {
-	slot := c.slot(ticket)
-	w := (*atomic.Uint64)(unsafe.Pointer(&slot[offCompletion])).Load()
+	w := c.word64(slotOffset(ticket) + offCompletion).Load()
 	if w>>8 != ticket {
 		return 0
 	}
