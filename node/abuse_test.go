@@ -88,22 +88,25 @@ func joinRaw(t testing.TB, a *node.Agent, rank int) *rawWorker {
 	return w
 }
 
-// submit posts a descriptor as it is, under the next ticket.
-func (w *rawWorker) submit(d arena.Descriptor) {
+// submit posts a descriptor as it is, under the next ticket, which it returns.
+func (w *rawWorker) submit(d arena.Descriptor) uint64 {
 	w.ticket++
 	d.Ticket = w.ticket
 	w.control.Write(&d)
 	w.control.SetTail(w.ticket)
 	w.agent.Ring()
+	return w.ticket
 }
 
 // wait returns how the newest call ended, and why if it failed.
-func (w *rawWorker) wait() (arena.Status, string) {
+func (w *rawWorker) wait() (arena.Status, string) { return w.waitFor(w.ticket) }
+
+func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
 	w.t.Helper()
 	w.control.SetWorkerParked(true)
 	for {
-		if s := w.control.Completion(w.ticket); s != 0 {
-			return s, w.control.ErrorText(w.ticket)
+		if s := w.control.Completion(ticket); s != 0 {
+			return s, w.control.ErrorText(ticket)
 		}
 		if err := w.bell.Park(w.conn); err != nil {
 			return 0, err.Error()
@@ -152,6 +155,26 @@ func TestWrongDescriptorFields(t *testing.T) {
 	w.submit(sound())
 	if status, text := w.wait(); status != arena.Done {
 		t.Errorf("a sound call after the wrong ones: status %d, %q", status, text)
+	}
+}
+
+// A call with the flag more is not complete before the last of its step is posted, also in a job of one.
+func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	d := sound()
+	d.More = true
+	part := w.submit(d)
+	for range 2 { // the second question is answered after a look at all calls that were there at the first
+		w.ask(api.Request{Type: api.TypeFree, ID: 99})
+	}
+	if s := w.control.Completion(part); s != 0 {
+		t.Errorf("the first part of a step has status %d before the last was posted", s)
+	}
+	w.submit(sound())
+	for _, ticket := range []uint64{part, w.ticket} {
+		if status, text := w.waitFor(ticket); status != arena.Done {
+			t.Errorf("call %d has status %d, %q", ticket, status, text)
+		}
 	}
 }
 
@@ -274,12 +297,16 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// Whatever bytes a descriptor holds, the agent answers, and goes on serving.
+// Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag more is answered when its
+// step is over, so each input is followed by a sound call, which ends the step.
 func FuzzDescriptor(f *testing.F) {
-	var seed [192]byte
-	d := sound()
-	d.Encode(seed[:])
-	f.Add(seed[8:])
+	for _, flags := range []arena.Descriptor{{}, {More: true}, {Step: true}, {More: true, Step: true}} {
+		var seed [192]byte
+		d := sound()
+		d.More, d.Step = flags.More, flags.Step
+		d.Encode(seed[:])
+		f.Add(seed[8:])
+	}
 	f.Add(bytes.Repeat([]byte{0xff}, 184))
 	dir := f.TempDir()
 	a, err := node.NewAgent(node.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
@@ -302,9 +329,13 @@ func FuzzDescriptor(f *testing.F) {
 		copy(raw[8:], b)
 		var d arena.Descriptor
 		d.Decode(&raw)
-		w.submit(d)
-		if status, text := w.wait(); status != arena.Done && (status != arena.Failed || !strings.HasPrefix(text, "rank 0, ")) {
+		ticket := w.submit(d)
+		w.submit(sound())
+		if status, text := w.waitFor(ticket); status != arena.Done && (status != arena.Failed || !strings.HasPrefix(text, "rank 0, ")) {
 			t.Fatalf("status %d, %q for %+v", status, text, d)
+		}
+		if status, text := w.wait(); status != arena.Done {
+			t.Fatalf("status %d, %q for a sound call after %+v", status, text, d)
 		}
 	})
 }

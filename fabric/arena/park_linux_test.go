@@ -53,7 +53,7 @@ func TestNobodyParksUnheard(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const rounds = 20_000
+			const rounds = 10_000
 			c := newControl(t)
 			c.SetAgentParked(false)
 			var ready, start, end meeting
