@@ -6,5 +6,5 @@ package collective
 func (s *Schedule) Transfer(send, recv *Call) {
 	s.Moves, s.spans = s.Moves[:0], s.spans[:0]
 	s.add(send.InLen(), s.take(Span{0, false, 0}), s.take(Span{1, true, 0}))
-	s.Bytes = 2 * len(send.In)
+	s.Bytes = 2 * send.InLen() * send.DType.Size()
 }

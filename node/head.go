@@ -1,0 +1,290 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// site is an agent as the head sees it: where a worker's calls are executed and completed. The head's own agent is one (engine),
+// the agents of other hosts are others (remote).
+type site interface {
+	// host is the agent's name.
+	host() fabric.Host
+	// finish completes a call. source is the sender of a message that was received from any rank.
+	finish(w topo.Worker, ticket uint64, source int, s arena.Status, text string)
+	// tell writes a worker's view; entered says whether it is a member now.
+	tell(w topo.Worker, v arena.View, entered bool)
+	// fly executes the part of a flight that this agent has, into memory of its own; head.flown tells.
+	fly(f *flight)
+	// land hands the results of a flight to the workers.
+	land(id uint64)
+	// abort forgets a flight.
+	abort(id uint64)
+}
+
+// flight is a complete set of calls whose memory lies on several hosts. It is executed there, and lands when all of them have the
+// result: so a host that is lost takes nothing with it that another host has already been given.
+type flight struct {
+	id    uint64
+	calls []*collective.Posted
+	sites []site // that take part, in the order of their first call
+	of    []int  // by call: its site
+	away  int    // sites that do not have the result yet
+	err   error
+}
+
+// head is where the calls of a whole job come together: it matches them, has them executed, and lets steps end. It runs on
+// the thread of its agent's engine.
+type head struct {
+	engine  *engine
+	matcher *collective.Matcher
+	crew    *crew
+	ready   []collective.Ready
+	spare   []*collective.Posted
+	flights []*flight // in the order in which they land
+	last    uint64    // number of the newest flight
+}
+
+func newHead(c *crew, e *engine) *head {
+	h := &head{engine: e, matcher: collective.NewMatcher(c.first), crew: c}
+	c.head = h
+	return h
+}
+
+// post takes a call of a worker of any host.
+func (h *head) post(p *collective.Posted) {
+	s := h.crew.seats[p.Worker]
+	switch {
+	case s == nil:
+		return // its host is lost
+	case p.Call.Kind == arena.KindEnter:
+		h.crew.asks(s, p)
+	default:
+		if err := h.check(s, p); err != nil {
+			h.fail(p, err)
+			return
+		}
+		h.crew.sees(&p.Call)
+		h.ready = h.matcher.Post(p, h.ready)
+		h.settle()
+	}
+}
+
+// check finds what is wrong with a call that only the head can know.
+func (h *head) check(s *seat, p *collective.Posted) error {
+	c := &p.Call
+	if !s.entered {
+		return s.blame(&collective.FieldError{Field: "group", Problem: "this worker has not entered the job yet: it is a job of one"})
+	}
+	self, size, ok := h.matcher.Index(c.Group, p.Worker)
+	if !ok {
+		return s.blame(&collective.FieldError{Field: "group", Problem: fmt.Sprintf("%d is no group of this rank", c.Group)})
+	}
+	if (c.More || c.Step) && (c.Group != topo.World || c.Kind.Pairwise()) {
+		return s.blame(&collective.FieldError{Field: "flags", Problem: "only a collective of all ranks can be part of a step"})
+	}
+	if err := c.Check(size, self); err != nil {
+		return s.blame(err)
+	}
+	return nil
+}
+
+// settle deals with everything that the Matcher made ready.
+func (h *head) settle() {
+	for i := range h.ready {
+		r := &h.ready[i]
+		if r.Err != nil {
+			h.failAll(r.Calls, r.Err)
+			continue
+		}
+		f := h.plan(r.Calls)
+		if len(f.sites) == 1 && f.sites[0] == site(h.engine) && len(h.flights) == 0 {
+			h.complete(r.Calls, h.engine.execute(r.Calls))
+			continue
+		}
+		f.calls = slices.Clone(f.calls) // the Matcher uses its list again
+		h.flights = append(h.flights, f)
+		h.launch(f)
+	}
+	clear(h.ready)
+	h.ready = h.ready[:0]
+}
+
+// plan finds where the calls of a set are.
+func (h *head) plan(calls []*collective.Posted) *flight {
+	f := &flight{calls: calls}
+	for _, p := range calls {
+		at := h.crew.seats[p.Worker].site
+		i := slices.Index(f.sites, at)
+		if i < 0 {
+			i = len(f.sites)
+			f.sites = append(f.sites, at)
+		}
+		f.of = append(f.of, i)
+	}
+	return f
+}
+
+// launch sends a flight to all its sites. The own one is the last: it works on it at once.
+func (h *head) launch(f *flight) {
+	h.last++
+	f.id, f.away = h.last, len(f.sites)
+	own := slices.Index(f.sites, site(h.engine))
+	for i, at := range f.sites {
+		if i != own {
+			at.fly(f)
+		}
+	}
+	if own >= 0 {
+		h.engine.fly(f)
+	}
+}
+
+// flown tells that a site has its part of a flight in its memory, or that it cannot.
+func (h *head) flown(id uint64, err error) {
+	i := slices.IndexFunc(h.flights, func(f *flight) bool { return f.id == id })
+	if i < 0 {
+		return // aborted meanwhile
+	}
+	f := h.flights[i]
+	f.away--
+	if f.err == nil {
+		f.err = err
+	}
+	h.landReady()
+}
+
+// landReady lands the flights that have arrived, in their order; those of a step only together, so that nothing of a step is seen
+// when a part of it has to be done again.
+func (h *head) landReady() {
+	for {
+		n, whole := 0, false
+		for n < len(h.flights) && h.flights[n].away == 0 && !whole {
+			whole = !h.flights[n].calls[0].Call.More
+			n++
+		}
+		if !whole {
+			return
+		}
+		landing := slices.Clone(h.flights[:n])
+		h.flights = append(h.flights[:0], h.flights[n:]...)
+		for _, f := range landing {
+			h.land(f)
+		}
+	}
+}
+
+func (h *head) land(f *flight) {
+	for _, at := range f.sites {
+		if f.err == nil {
+			at.land(f.id)
+		} else {
+			at.abort(f.id)
+		}
+	}
+	h.complete(f.calls, f.err)
+}
+
+// lostSite takes back what a lost agent's workers had posted, memory and all, and lets the flights that it was part of start again
+// without it.
+func (h *head) lostSite(gone site, how string) {
+	var lost []topo.Worker
+	for w, s := range h.crew.seats {
+		if s.site == gone {
+			lost = append(lost, w)
+		}
+	}
+	slices.Sort(lost)
+	for _, w := range lost {
+		delete(h.crew.seats, w)
+	}
+	h.crew.machine.HostLost(string(gone.host()), how)
+	flights := h.flights
+	h.flights = nil
+	for _, f := range flights {
+		h.again(f, gone, how)
+	}
+	for _, w := range lost {
+		h.ready = h.matcher.Vanish(w, how, h.ready)
+	}
+	h.settle()
+	h.crew.carryOut()
+	h.landReady()
+}
+
+// again starts a flight anew if a lost site was part of it.
+func (h *head) again(f *flight, gone site, how string) {
+	if !slices.Contains(f.sites, gone) {
+		h.flights = append(h.flights, f)
+		return
+	}
+	for _, at := range f.sites {
+		if at != gone {
+			at.abort(f.id)
+		}
+	}
+	left, err := h.matcher.Without(f.calls, func(w topo.Worker) bool { return h.crew.seats[w] == nil }, how)
+	switch {
+	case err != nil:
+		h.failAll(left, err)
+	case len(left) > 0:
+		next := h.plan(left)
+		h.flights = append(h.flights, next)
+		h.launch(next)
+	}
+}
+
+// complete ends the calls of a set that were executed, or could not be.
+func (h *head) complete(calls []*collective.Posted, err error) {
+	switch {
+	case err != nil:
+		h.failAll(calls, err)
+	case calls[0].Call.Step:
+		h.crew.stepped(calls)
+	default:
+		for _, p := range calls {
+			h.finish(p, arena.Done, "")
+		}
+	}
+}
+
+// quiet reports whether no collective of the world is under way.
+func (h *head) quiet() bool { return h.matcher.Quiet() && len(h.flights) == 0 }
+
+// fail completes a call with an error.
+func (h *head) fail(p *collective.Posted, err error) { h.finish(p, arena.Failed, err.Error()) }
+
+func (h *head) failAll(calls []*collective.Posted, err error) {
+	for _, p := range calls {
+		h.fail(p, err)
+	}
+}
+
+// finish completes a call where its worker is.
+func (h *head) finish(p *collective.Posted, status arena.Status, text string) {
+	if s := h.crew.seats[p.Worker]; s != nil {
+		source := -1
+		if p.Call.Kind == collective.Recv && status != arena.Failed {
+			source = p.Call.Peer
+		}
+		s.site.finish(p.Worker, p.Ticket, source, status, text)
+	}
+	h.recycle(p)
+}
+
+// lose tells the Matcher of a worker that will post no more. What it has posted still counts.
+func (h *head) lose(w topo.Worker, why string) {
+	if s := h.crew.seats[w]; s != nil && s.site == site(h.engine) {
+		h.engine.drainOf(w)
+	}
+	if h.matcher.Gone(w) {
+		return
+	}
+	h.ready = h.matcher.Lost(w, why, h.ready)
+	h.settle()
+}
