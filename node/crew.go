@@ -17,10 +17,10 @@ import (
 // The membership may be ahead of what the workers know: machine.View() is what was decided, told is what they know. The two
 // meet at the end of a step.
 type crew struct {
-	engine  *engine
+	head    *head
 	machine *member.Machine
-	host    string
-	first   []topo.Worker // the workers that the job begins with, in the order of their ranks
+	first   []topo.Worker         // the workers that the job begins with, in the order of their ranks
+	seats   map[topo.Worker]*seat // workers whose processes run, and those that posted what still counts
 	orders  Orders
 
 	told    topo.View
@@ -32,6 +32,16 @@ type crew struct {
 	parted  bool                               // they were
 	enters  map[topo.Worker]*collective.Posted // late workers that ask to take part
 }
+
+// seat is a worker as the head knows it.
+type seat struct {
+	site    site
+	rank    topo.Rank // as the worker knows it; 0 for one that has not entered
+	entered bool
+}
+
+// blame adds the worker to an error that names a field.
+func (s *seat) blame(err error) error { return fmt.Errorf("rank %d, %w", s.rank, err) }
 
 // Orders is what the membership wants of the launcher. The functions run on the engine's thread: they must not wait for the
 // agent.
@@ -80,21 +90,20 @@ func (e Event) String() string {
 	return fmt.Sprintf("generation %d at step %d: %d workers: %s", e.Generation, e.Step, e.Size, e.Because)
 }
 
-func newCrew(size int, cfg member.Config, host string, orders Orders) *crew {
-	c := &crew{machine: member.New(cfg), host: host, orders: orders, enters: map[topo.Worker]*collective.Posted{}}
-	for seat := range size {
-		c.first = append(c.first, topo.Worker(seat))
-		c.machine.Started(topo.Worker(seat), host)
+func newCrew(size int, cfg member.Config, orders Orders) *crew {
+	c := &crew{machine: member.New(cfg), orders: orders, seats: map[topo.Worker]*seat{}, enters: map[topo.Worker]*collective.Posted{}}
+	for w := range size {
+		c.first = append(c.first, topo.Worker(w))
 	}
 	c.machine.Ready() // the launcher starts the first workers by itself
 	return c
 }
 
 // arrived tells that a worker has joined. Those that the job begins with take part at once.
-func (c *crew) arrived(m *worker) {
-	if int(m.id) < len(c.first) {
-		m.rank, m.entered = topo.Rank(m.id), true
-		c.machine.Asks(m.id)
+func (c *crew) arrived(w topo.Worker) {
+	if s := c.seats[w]; s != nil && int(w) < len(c.first) {
+		s.rank, s.entered = topo.Rank(w), true
+		c.machine.Asks(w)
 		c.carryOut()
 	}
 }
@@ -103,17 +112,17 @@ func (c *crew) arrived(m *worker) {
 func (c *crew) begun() bool { return c.machine.View().Generation > 0 }
 
 // asks tells that a late worker asks to take part.
-func (c *crew) asks(m *worker, p *collective.Posted) {
-	if m.entered {
-		c.engine.finish(p, arena.Done, "")
+func (c *crew) asks(s *seat, p *collective.Posted) {
+	if s.entered {
+		c.head.finish(p, arena.Done, "")
 		return
 	}
 	if c.parting != "" {
-		c.turnAway(m.id, p)
+		c.turnAway(p.Worker, p)
 		return
 	}
-	c.enters[m.id] = p
-	c.machine.Asks(m.id)
+	c.enters[p.Worker] = p
+	c.machine.Asks(p.Worker)
 	c.carryOut()
 }
 
@@ -126,7 +135,7 @@ func (c *crew) sees(call *collective.Call) {
 
 func (c *crew) setElastic() {
 	c.elastic = true
-	c.engine.matcher.SetElastic()
+	c.head.matcher.SetElastic()
 }
 
 // state notes the job's data; every worker must state the same.
@@ -149,7 +158,7 @@ func (c *crew) stepped(calls []*collective.Posted) {
 	c.steps++
 	c.commit(calls)
 	c.waiting = append(c.waiting, calls...)
-	if c.engine.matcher.Quiet() {
+	if c.head.quiet() {
 		c.machine.Boundary()
 	}
 	c.carryOut()
@@ -174,18 +183,20 @@ func (c *crew) commit(calls []*collective.Posted) {
 // The membership hears it first: the step that the loss completes already ends with the news.
 func (c *crew) lost(w topo.Worker, how string) {
 	c.machine.Lost(w, how)
-	c.engine.lose(w, how)
+	c.head.lose(w, how)
 	c.carryOut()
 }
 
 func (c *crew) finished(w topo.Worker, how string) {
 	c.machine.Finished(w)
-	c.engine.lose(w, how)
+	c.head.lose(w, how)
 	c.carryOut()
 }
 
-func (c *crew) started(w topo.Worker) {
-	c.machine.Started(w, c.host)
+// started tells that a worker's process runs, or is about to.
+func (c *crew) started(w topo.Worker, at site) {
+	c.seats[w] = &seat{site: at}
+	c.machine.Started(w, string(at.host()))
 	c.carryOut()
 }
 
@@ -277,7 +288,7 @@ func (c *crew) endStep() {
 	status, calls := arena.Done, c.waiting
 	c.waiting = nil
 	switch next := c.machine.View(); {
-	case !c.engine.matcher.Quiet():
+	case !c.head.quiet():
 	case c.parting != "":
 		c.part()
 		status = arena.Changed
@@ -287,7 +298,7 @@ func (c *crew) endStep() {
 	}
 	c.machine.Step()
 	for _, p := range calls {
-		c.engine.finish(p, status, "")
+		c.head.finish(p, status, "")
 	}
 }
 
@@ -301,7 +312,7 @@ func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
 			joined++
 		}
 	}
-	c.engine.matcher.Advance(workers)
+	c.head.matcher.Advance(workers)
 	for rank, w := range workers {
 		p := c.enters[w]
 		if p != nil {
@@ -321,17 +332,14 @@ func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
 
 // tell writes a worker's view into its control block.
 func (c *crew) tell(w topo.Worker, v arena.View, entered bool) {
-	m := c.engine.worker(w)
-	if m == nil {
+	s := c.seats[w]
+	if s == nil {
 		return
 	}
 	v.Generation, v.Steps = uint64(c.machine.View().Generation), c.steps
-	var err error
 	if c.data != nil {
-		v.Cursor, err = c.data.AppendBinary(nil)
+		v.Cursor, _ = c.data.AppendBinary(nil) // fails never
 	}
-	m.rank, m.entered = topo.Rank(v.Rank), entered
-	if err = errors.Join(err, m.control.SetView(v)); err != nil {
-		c.engine.expel(m, err)
-	}
+	s.rank, s.entered = topo.Rank(v.Rank), entered
+	s.site.tell(w, v)
 }

@@ -3,24 +3,39 @@ package node
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// engine executes the calls of a job's workers on this host. One thread owns all of its state: it scans the control
-// blocks, lets the Matcher bring calls together, executes what is ready, and completes the slots. Sessions talk to it
-// through do.
+// chief decides for an agent: the head of the job, in this process or on another host. All of it is called on the engine's thread.
+type chief interface {
+	// arrived tells that a worker has joined.
+	arrived(w topo.Worker)
+	// post hands over a call that is sound as far as its memory goes.
+	post(p *collective.Posted)
+	// flown tells that this agent's part of a flight is executed, or why it cannot be.
+	flown(id uint64, err error)
+	// lose tells of a worker that will post no more.
+	lose(w topo.Worker, why string)
+}
+
+// engine serves the workers of this host: it takes their calls out of the control blocks, executes what its chief says is complete,
+// and completes the slots. One thread owns all of its state. Sessions talk to it through do.
 type engine struct {
-	bell    *arena.Bell
-	lanes   *lanes
-	members []*worker // by seat; nil = not here
-	matcher *collective.Matcher
-	crew    *crew
-	broke   func(w topo.Worker, err error)
-	ready   []collective.Ready
+	bell      *arena.Bell
+	lanes     *lanes
+	members   []*worker // that are here, in the order in which they came
+	byID      map[topo.Worker]*worker
+	chief     chief
+	name      fabric.Host
+	mesh      fabric.Mesh // nil while this agent is the only one
+	broke     func(w topo.Worker, err error)
+	transfers *transfers
 
 	schedule collective.Schedule
 	run      collective.Run
@@ -33,31 +48,19 @@ type engine struct {
 }
 
 // newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the protocol.
-func newEngine(c *crew, l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
+func newEngine(name fabric.Host, l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
 	bell, err := arena.NewBell()
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{bell: bell, lanes: l, matcher: collective.NewMatcher(c.first), crew: c, broke: broke}
-	c.engine = e
-	return e, nil
-}
-
-// worker finds a worker that is here.
-func (e *engine) worker(w topo.Worker) *worker {
-	if int(w) < len(e.members) {
-		return e.members[w]
-	}
-	return nil
+	return &engine{bell: bell, name: name, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke, transfers: newTransfers()}, nil
 }
 
 // admit makes a worker known.
 func (e *engine) admit(m *worker) {
-	for int(m.id) >= len(e.members) {
-		e.members = append(e.members, nil)
-	}
-	e.members[m.id] = m
-	e.crew.arrived(m)
+	e.members = append(e.members, m)
+	e.byID[m.id] = m
+	e.chief.arrived(m.id)
 }
 
 var errStopped = errors.New("the agent is stopping")
@@ -65,15 +68,23 @@ var errStopped = errors.New("the agent is stopping")
 // do runs f on the engine's thread and waits for it.
 func (e *engine) do(f func()) error {
 	done := make(chan struct{})
+	if err := e.later(func() { f(); close(done) }); err != nil {
+		return err
+	}
+	<-done
+	return nil
+}
+
+// later has f run on the engine's thread, after what was asked for before.
+func (e *engine) later(f func()) error {
 	e.mu.Lock()
 	if e.stopped {
 		e.mu.Unlock()
 		return errStopped
 	}
-	e.inbox = append(e.inbox, func() { f(); close(done) })
+	e.inbox = append(e.inbox, f)
 	e.mu.Unlock()
 	e.bell.Ring()
-	<-done
 	return nil
 }
 
@@ -110,9 +121,7 @@ func (e *engine) park() {
 
 func (e *engine) setParked(parked bool) {
 	for _, m := range e.members {
-		if m != nil {
-			m.control.SetAgentParked(parked)
-		}
+		m.control.SetAgentParked(parked)
 	}
 }
 
@@ -149,17 +158,20 @@ func (e *engine) stop() {
 
 // scan takes the new calls of every worker and executes what they made ready.
 func (e *engine) scan() bool {
-	worked := false
-	for seat, m := range e.members {
-		if m == nil {
-			continue
-		}
+	worked, over := false, false
+	for _, m := range e.members {
 		if e.drain(m) {
 			worked = true
 		}
-		if m.open == 0 && m.reap() {
-			e.members[seat] = nil
-		}
+		over = m.open == 0 && m.reap() || over
+	}
+	if over {
+		e.members = slices.DeleteFunc(e.members, func(m *worker) bool {
+			if m.over {
+				delete(e.byID, m.id)
+			}
+			return m.over
+		})
 	}
 	return worked
 }
@@ -169,14 +181,13 @@ func (e *engine) drain(m *worker) bool {
 	worked := false
 	for !m.broken && m.taken != m.control.Tail() {
 		worked = true
-		e.post(m)
-		e.settle()
+		e.take(m)
 	}
 	return worked
 }
 
-// post reads the next descriptor of a worker and hands the call to the Matcher, or fails it.
-func (e *engine) post(m *worker) {
+// take reads the next descriptor of a worker and hands the call to the chief, or fails it.
+func (e *engine) take(m *worker) {
 	p := e.fresh()
 	p.Worker, p.Ticket = m.id, m.taken+1
 	m.taken++
@@ -185,22 +196,25 @@ func (e *engine) post(m *worker) {
 	var broken *protocolError
 	switch {
 	case errors.As(err, &broken):
-		e.fail(p, err)
+		e.refuse(p, err)
 		e.expel(m, err)
 	case err != nil:
-		e.fail(p, err)
-	case p.Call.Kind == arena.KindEnter:
-		e.crew.asks(m, p)
+		e.refuse(p, err)
 	default:
-		e.crew.sees(&p.Call)
-		e.ready = e.matcher.Post(p, e.ready)
+		e.chief.post(p)
 	}
+}
+
+// refuse completes a call that cannot be handed on.
+func (e *engine) refuse(p *collective.Posted, err error) {
+	e.finish(p.Worker, p.Ticket, -1, arena.Failed, err.Error())
+	e.recycle(p)
 }
 
 // expel takes nothing more from a worker that broke the protocol, and fails what waits for it.
 func (e *engine) expel(m *worker, err error) {
 	m.broken = true
-	e.lose(m.id, "broke the protocol ("+err.Error()+")")
+	e.chief.lose(m.id, "broke the protocol ("+err.Error()+")")
 	e.broke(m.id, err)
 }
 
@@ -213,39 +227,18 @@ func (e *engine) fresh() *collective.Posted {
 	return new(collective.Posted)
 }
 
-// settle deals with everything that the Matcher made ready.
-func (e *engine) settle() {
-	for i := range e.ready {
-		r := &e.ready[i]
-		err := r.Err
-		if err == nil {
-			err = e.execute(r.Calls)
-		}
-		switch {
-		case err != nil:
-			for _, p := range r.Calls {
-				e.fail(p, err)
-			}
-		case r.Calls[0].Call.Step:
-			e.crew.stepped(r.Calls)
-		default:
-			for _, p := range r.Calls {
-				e.finish(p, arena.Done, "")
-			}
-		}
-	}
-	clear(e.ready)
-	e.ready = e.ready[:0]
+func (e *engine) recycle(p *collective.Posted) {
+	p.Call = collective.Call{Shape: p.Call.Shape[:0]}
+	e.spare = append(e.spare, p)
 }
 
+// execute runs a set of calls whose memory is all here, from inputs to outputs.
 func (e *engine) execute(posted []*collective.Posted) error {
 	e.calls = e.calls[:0]
 	for _, p := range posted {
 		e.calls = append(e.calls, &p.Call)
 	}
-	if e.calls[0].Kind.Pairwise() {
-		e.schedule.Transfer(e.calls[0], e.calls[1])
-	} else if err := e.schedule.Build(e.calls); err != nil {
+	if err := build(&e.schedule, e.calls); err != nil {
 		return e.blame(posted, err)
 	}
 	if len(e.schedule.Moves) > 0 {
@@ -255,44 +248,55 @@ func (e *engine) execute(posted []*collective.Posted) error {
 	return nil
 }
 
-// fail completes a call with an error.
-func (e *engine) fail(p *collective.Posted, err error) { e.finish(p, arena.Failed, err.Error()) }
-
-// finish completes the slot of a call and wakes its worker if it is parked.
-func (e *engine) finish(p *collective.Posted, status arena.Status, text string) {
-	if m := e.worker(p.Worker); m != nil {
-		if p.Call.Kind == collective.Recv && status != arena.Failed {
-			m.control.SetSource(p.Ticket, p.Call.Peer)
-		}
-		m.control.Complete(p.Ticket, status, text)
-		if m.control.WorkerParked() {
-			m.bell.Ring()
-		}
-		m.open--
+func build(s *collective.Schedule, calls []*collective.Call) error {
+	if calls[0].Kind.Pairwise() {
+		s.Transfer(calls[0], calls[1])
+		return nil
 	}
-	p.Call = collective.Call{Shape: p.Call.Shape[:0]}
-	e.spare = append(e.spare, p)
+	return s.Build(calls)
 }
 
-// lose tells the Matcher of a worker that will post no more. What it has posted still counts.
-func (e *engine) lose(w topo.Worker, why string) {
-	if m := e.worker(w); m != nil {
-		e.drain(m)
-	}
-	if e.matcher.Gone(w) {
+// finish completes the slot of a call and wakes its worker if it is parked. source is who sent what was received from any rank; -1 for
+// other calls.
+func (e *engine) finish(w topo.Worker, ticket uint64, source int, status arena.Status, text string) {
+	m := e.byID[w]
+	if m == nil {
 		return
 	}
-	e.ready = e.matcher.Lost(w, why, e.ready)
-	e.settle()
+	if source >= 0 {
+		m.control.SetSource(ticket, source)
+	}
+	m.control.Complete(ticket, status, text)
+	if m.control.WorkerParked() {
+		m.bell.Ring()
+	}
+	m.open--
+}
+
+// tell writes a worker's view into its control block.
+func (e *engine) tell(w topo.Worker, v arena.View) {
+	m := e.byID[w]
+	if m == nil {
+		return
+	}
+	m.rank = topo.Rank(v.Rank)
+	if err := m.control.SetView(v); err != nil {
+		e.expel(m, err)
+	}
+}
+
+// drainOf takes what a worker had submitted before it was lost.
+func (e *engine) drainOf(w topo.Worker) {
+	if m := e.byID[w]; m != nil {
+		e.drain(m)
+	}
 }
 
 // close frees what is left after serve has ended.
 func (e *engine) close() error {
 	for _, m := range e.members {
-		if m != nil {
-			m.left = true
-			m.reap()
-		}
+		m.left = true
+		m.reap()
 	}
 	return e.bell.Close()
 }

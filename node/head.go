@@ -17,8 +17,8 @@ type site interface {
 	host() fabric.Host
 	// finish completes a call. source is the sender of a message that was received from any rank.
 	finish(w topo.Worker, ticket uint64, source int, s arena.Status, text string)
-	// tell writes a worker's view; entered says whether it is a member now.
-	tell(w topo.Worker, v arena.View, entered bool)
+	// tell writes a worker's view.
+	tell(w topo.Worker, v arena.View)
 	// fly executes the part of a flight that this agent has, into memory of its own; head.flown tells.
 	fly(f *flight)
 	// land hands the results of a flight to the workers.
@@ -45,7 +45,6 @@ type head struct {
 	matcher *collective.Matcher
 	crew    *crew
 	ready   []collective.Ready
-	spare   []*collective.Posted
 	flights []*flight // in the order in which they land
 	last    uint64    // number of the newest flight
 }
@@ -56,12 +55,15 @@ func newHead(c *crew, e *engine) *head {
 	return h
 }
 
+// arrived tells that a worker has joined its agent.
+func (h *head) arrived(w topo.Worker) { h.crew.arrived(w) }
+
 // post takes a call of a worker of any host.
 func (h *head) post(p *collective.Posted) {
 	s := h.crew.seats[p.Worker]
 	switch {
-	case s == nil:
-		return // its host is lost
+	case s == nil: // its host is lost
+		h.engine.recycle(p)
 	case p.Call.Kind == arena.KindEnter:
 		h.crew.asks(s, p)
 	default:
@@ -274,7 +276,7 @@ func (h *head) finish(p *collective.Posted, status arena.Status, text string) {
 		}
 		s.site.finish(p.Worker, p.Ticket, source, status, text)
 	}
-	h.recycle(p)
+	h.engine.recycle(p)
 }
 
 // lose tells the Matcher of a worker that will post no more. What it has posted still counts.

@@ -13,12 +13,18 @@ import (
 // inlineBytes is the work below which waking other lanes costs more than they save.
 const inlineBytes = 256 << 10
 
+// work is something that lanes can share: pieces that may be done in any order.
+type work interface {
+	Chunks() int
+	Chunk(i int, s *collective.Scratch)
+}
+
 // lanes are the goroutines that execute a schedule together: the engine's own and one more for every further core.
 type lanes struct {
 	start   []chan struct{} // one a helper
 	done    chan struct{}
 	next    atomic.Int64
-	running *collective.Run
+	running work
 	own     *collective.Scratch
 }
 
@@ -43,7 +49,7 @@ func newLanes(g *group.Group) *lanes {
 }
 
 // execute runs all chunks and returns when the last is done.
-func (l *lanes) execute(r *collective.Run, bytes int) {
+func (l *lanes) execute(r work, bytes int) {
 	l.running = r
 	l.next.Store(0)
 	helpers := 0

@@ -32,5 +32,5 @@ func (c *crew) part() {
 // turnAway answers a worker that asks to enter with its release.
 func (c *crew) turnAway(w topo.Worker, p *collective.Posted) {
 	c.tell(w, arena.View{Size: 1, Released: true}, false)
-	c.engine.finish(p, arena.Changed, "")
+	c.head.finish(p, arena.Changed, "")
 }

@@ -15,7 +15,6 @@ import (
 type worker struct {
 	id       topo.Worker
 	rank     topo.Rank // as the worker knows it; 0 for one that has not entered
-	entered  bool
 	block    *arena.Segment // of the control block
 	control  *arena.Control
 	bell     *arena.Bell
@@ -25,6 +24,7 @@ type worker struct {
 	open     int              // calls that are not complete
 	broken   bool             // nothing more is taken from it
 	left     bool             // its process is gone: what it posted still counts
+	over     bool             // it was freed
 }
 
 // reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
@@ -33,10 +33,11 @@ func (m *worker) reap() bool {
 		s.Close()
 	}
 	m.dying = nil
-	if m.left {
+	if m.left && !m.over {
+		m.over = true
 		m.close()
 	}
-	return m.left
+	return m.over
 }
 
 func (m *worker) close() {
@@ -66,33 +67,16 @@ func (e *engine) read(m *worker, p *collective.Posted) error {
 		return &protocolError{fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
 	}
 	c := &p.Call
-	if d.Kind == arena.KindEnter {
-		c.Kind = arena.KindEnter
-		return nil
-	}
-	if !m.entered {
-		return fieldOf(m, "group", "this worker has not entered the job yet: it is a job of one")
-	}
-	self, size, ok := e.matcher.Index(topo.GroupID(d.Group), m.id)
-	if !ok {
-		return fieldOf(m, "group", "%d is no group of this rank", d.Group)
-	}
 	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType), collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
 	c.More, c.Step = d.More, d.Step
-	if c.Kind == collective.Barrier && c.DType == 0 {
+	switch {
+	case d.Kind == arena.KindEnter:
+		return nil
+	case c.Kind == collective.Barrier && c.DType == 0:
 		c.DType = tensor.U8 // a barrier moves nothing
 	}
-	if err := m.resolve(&d, c); err != nil {
-		return err
-	}
-	if (c.More || c.Step) && (c.Group != topo.World || c.Kind.Pairwise()) {
-		return fieldOf(m, "flags", "only a collective of all ranks can be part of a step")
-	}
-	if err := c.Check(size, self); err != nil {
-		return m.blame(err)
-	}
-	return nil
+	return m.resolve(&d, c)
 }
 
 // resolve finds the memory of a call.
@@ -175,7 +159,7 @@ func (m *worker) blame(err error) error { return fmt.Errorf("rank %d, %w", m.ran
 func (e *engine) blame(posted []*collective.Posted, err error) error {
 	var culprit *collective.MemberError
 	if errors.As(err, &culprit) {
-		if m := e.worker(posted[culprit.Member].Worker); m != nil {
+		if m := e.byID[posted[culprit.Member].Worker]; m != nil {
 			return m.blame(err)
 		}
 	}

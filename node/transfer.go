@@ -1,0 +1,209 @@
+package node
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// transfer is one agent's part of a flight: it exchanges pieces with the other agents of the flight.
+type transfer struct {
+	id       uint64
+	schedule collective.Schedule
+	relay    collective.Relay
+	calls    []*collective.Call
+	peers    []fabric.Host // the sites of the flight
+	self     int
+	mesh     fabric.Mesh
+	done     func()
+
+	mu   sync.Mutex
+	told bool // done was called
+}
+
+// transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the engine's thread adds and removes
+// them.
+type transfers struct {
+	mu     sync.Mutex
+	news   *sync.Cond
+	open   map[uint64]*transfer
+	newest uint64 // the highest number that was ever open
+	closed bool
+	spare  []*transfer
+}
+
+func newTransfers() *transfers {
+	t := &transfers{open: map[uint64]*transfer{}}
+	t.news = sync.NewCond(&t.mu)
+	return t
+}
+
+// fresh returns a transfer to fill in.
+func (ts *transfers) fresh() *transfer {
+	if n := len(ts.spare); n > 0 {
+		t := ts.spare[n-1]
+		ts.spare = ts.spare[:n-1]
+		t.told = false
+		return t
+	}
+	return &transfer{}
+}
+
+// add makes a transfer known: pieces for it may come.
+func (ts *transfers) add(t *transfer) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.open[t.id] = t
+	ts.newest = max(ts.newest, t.id)
+	ts.news.Broadcast()
+}
+
+// take removes a transfer; nil if it is not there.
+func (ts *transfers) take(id uint64) *transfer {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t := ts.open[id]
+	delete(ts.open, id)
+	return t
+}
+
+// wait finds the transfer of a piece. The piece may be here before the head's word of its flight: wait blocks until then. It returns nil
+// for a flight that is over.
+func (ts *transfers) wait(id uint64) *transfer {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for ts.open[id] == nil && id > ts.newest && !ts.closed {
+		ts.news.Wait()
+	}
+	return ts.open[id]
+}
+
+// skip says that no flight up to a number will be added any more.
+func (ts *transfers) skip(id uint64) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.newest = max(ts.newest, id)
+	ts.news.Broadcast()
+}
+
+// close lets nobody wait any more.
+func (ts *transfers) close() {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.closed = true
+	ts.news.Broadcast()
+}
+
+// Place is the mesh asking where a piece goes.
+func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
+	t := ts.wait(p.Flight)
+	if t == nil {
+		return nil
+	}
+	return t.relay.Place(slices.Index(t.peers, from), p.Part, p.Offset, p.Length)
+}
+
+var scratches = sync.Pool{New: func() any { return collective.NewScratch() }}
+
+// Arrived is the mesh telling that a piece is in its place.
+func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
+	ts.mu.Lock()
+	t := ts.open[p.Flight]
+	ts.mu.Unlock()
+	if t == nil {
+		return
+	}
+	s := scratches.Get().(*collective.Scratch)
+	t.send(t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, s, nil))
+	scratches.Put(s)
+	t.look()
+}
+
+func (t *transfer) send(out []collective.Outgoing) {
+	for _, o := range out {
+		t.mesh.SendPiece(t.peers[o.To], fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload))}, o.Payload)
+	}
+}
+
+// look calls done once the transfer is.
+func (t *transfer) look() {
+	if !t.relay.Done() {
+		return
+	}
+	t.mu.Lock()
+	first := !t.told
+	t.told = true
+	t.mu.Unlock()
+	if first {
+		t.done()
+	}
+}
+
+// Chunks and Chunk fold this agent's inputs, shared out over the lanes.
+func (t *transfer) Chunks() int { return t.relay.Chunks() }
+
+// Chunk folds piece i and sends what that completes.
+func (t *transfer) Chunk(i int, s *collective.Scratch) { t.send(t.relay.Chunk(i, s, nil)) }
+
+// delivery hands the results of a transfer to the workers, shared out over the lanes.
+type delivery struct{ *transfer }
+
+// Chunks is the number of pieces of results.
+func (d delivery) Chunks() int { return d.relay.Deliveries() }
+
+// Chunk delivers piece i.
+func (d delivery) Chunk(i int, s *collective.Scratch) { d.relay.Deliver(i, s) }
+
+// begin works on this agent's part of a flight. calls are those of all sites, in group order; of says at which site each is.
+func (e *engine) begin(id uint64, calls []*collective.Call, of []int, peers []fabric.Host, self int) {
+	t := e.transfers.fresh()
+	t.id, t.calls, t.peers, t.self, t.mesh = id, calls, peers, self, e.mesh
+	t.done = func() { _ = e.later(func() { e.chief.flown(id, nil) }) } // a stopped engine needs no news
+	if err := build(&t.schedule, calls); err != nil {
+		e.transfers.skip(id)
+		e.chief.flown(id, err)
+		return
+	}
+	t.relay.Prepare(&t.schedule, calls, collective.Sites{Of: of, N: len(peers), Self: self}, nil)
+	e.transfers.add(t)
+	e.lanes.execute(t, t.schedule.Bytes)
+	t.look()
+}
+
+// fly is begin for a flight of which the head and this agent are one process.
+func (e *engine) fly(f *flight) {
+	calls := make([]*collective.Call, len(f.calls))
+	for i, p := range f.calls {
+		calls[i] = &p.Call
+	}
+	peers := make([]fabric.Host, len(f.sites))
+	self := 0
+	for i, at := range f.sites {
+		peers[i] = at.host()
+		if at == site(e) {
+			self = i
+		}
+	}
+	e.begin(f.id, calls, f.of, peers, self)
+}
+
+// land hands the results of a flight to the workers.
+func (e *engine) land(id uint64) {
+	t := e.transfers.take(id)
+	if t == nil {
+		return
+	}
+	e.lanes.execute(delivery{t}, t.schedule.Bytes)
+	t.calls = nil
+	e.transfers.spare = append(e.transfers.spare, t)
+}
+
+// abort forgets a flight. Its memory is not used again: a piece may be on its way into it.
+func (e *engine) abort(id uint64) {
+	e.transfers.take(id)
+	e.transfers.skip(id)
+}
+
+func (e *engine) host() fabric.Host { return e.name }
