@@ -92,6 +92,9 @@ func (g *group) index(w topo.Worker) int {
 // MaxMembers bounds the members of a group, and with them what a call can make the agent allocate.
 const MaxMembers = 1 << 16
 
+// MaxStep bounds the collectives of a step: none is complete before the last is posted, and a worker cannot have more open.
+const MaxStep = 256
+
 // MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the agent's memory.
 const MaxGroups = 4096
 
@@ -151,6 +154,9 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	me.posted++
 	if pos.err == nil {
 		pos.err = m.settle(g, pos, p)
+	}
+	if pos.err == nil && me.since >= 0 && me.posted-me.since >= MaxStep {
+		pos.err = fieldError("flags", "the step goes on after %d collectives, and has room for no more: make fewer, larger ones", MaxStep)
 	}
 	if pos.err == nil {
 		pos.calls[self] = p

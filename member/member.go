@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -20,21 +21,28 @@ type Config struct {
 	Max  int // 0 = no limit
 }
 
-// Action is an order to the shell: Start, Stop, Activate, Pause, Resume or Finish.
+// Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.
 type Action interface{ action() }
 
 // Because is the reason that every order carries, in words for a person.
 type Because string
 
-// Start orders a number of new workers.
+// Start orders a number of new workers; First and those after it are numbers that no worker has had.
 type Start struct {
 	Count int
+	First topo.Worker
 	Because
 }
 
 // Stop orders a worker to end: it is no member any more, or will never be one.
 type Stop struct {
 	Worker topo.Worker
+	Because
+}
+
+// Propose asks for a generation to be decided, by as many hosts as it takes. The shell answers with Decided, or never.
+type Propose struct {
+	Record Record
 	Because
 }
 
@@ -60,6 +68,7 @@ type Finish struct {
 
 func (Start) action()    {}
 func (Stop) action()     {}
+func (Propose) action()  {}
 func (Activate) action() {}
 func (Pause) action()    {}
 func (Resume) action()   {}
@@ -84,9 +93,12 @@ type worker struct {
 type Machine struct {
 	cfg      Config
 	view     topo.View
+	proposed *Activate               // what is to be decided; nil = nothing
 	workers  map[topo.Worker]*worker // those that live
 	ordered  int                     // ordered and not started yet
+	next     topo.Worker             // no worker has had this number or a higher one
 	because  Because                 // of the last wish for another size
+	news     []string                // why members are gone, since the last proposal
 	boundary bool                    // the data plane stands between two steps
 	paused   bool
 	ending   bool                 // a member has finished: nobody joins any more
@@ -120,6 +132,7 @@ func (m *Machine) Want() int { return m.cfg.Want }
 // Started tells that the process of an ordered worker runs.
 func (m *Machine) Started(w topo.Worker, host string) {
 	m.ordered = max(m.ordered-1, 0)
+	m.next = max(m.next, w+1)
 	m.workers[w] = &worker{host: host}
 	if m.ending {
 		m.release(w, "the job is ending")
@@ -142,11 +155,11 @@ func (m *Machine) Lost(w topo.Worker, how string) {
 		return
 	}
 	delete(m.workers, w)
-	if s.phase != leaving && !m.ending {
-		m.cfg.Want = max(m.cfg.Want-1, m.cfg.Min)
+	if !m.ending {
+		m.cfg.Want = max(min(m.cfg.Want, m.have()), m.cfg.Min)
 	}
-	if s.phase == active {
-		m.change(Because(fmt.Sprintf("w%d %s", w, how)))
+	if m.takesPart(w) {
+		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
 	}
 	m.settle()
 }
@@ -160,11 +173,11 @@ func (m *Machine) Finished(w topo.Worker) {
 	delete(m.workers, w)
 	if s.phase == active {
 		m.done[w], m.ending = true, true
-		why := Because(fmt.Sprintf("w%d has finished its work", w))
+		why := fmt.Sprintf("w%d has finished its work", w)
 		for _, other := range m.in(starting, ready) {
-			m.release(other, why)
+			m.release(other, Because(why))
 		}
-		m.change(why)
+		m.news = append(m.news, why)
 	}
 	m.settle()
 }
@@ -181,10 +194,35 @@ func (m *Machine) Resize(n int, who string) error {
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %d workers", who, n))
 	m.cfg.Want = n
-	m.order(n - len(m.in(starting, ready, active)) - m.ordered)
+	m.order(n - m.have())
 	m.settle()
 	return nil
 }
+
+// Decided tells that the proposed generation is the one. While a proposal is out nothing else is: losses and wishes wait, and
+// are proposed next.
+func (m *Machine) Decided(g topo.Generation) {
+	a := m.proposed
+	if a == nil || a.View.Generation != g {
+		return
+	}
+	m.proposed, m.view = nil, a.View
+	for _, w := range a.Joined {
+		if s := m.workers[w]; s != nil && s.phase == ready {
+			s.phase = active
+		}
+	}
+	m.emit(*a)
+	for _, w := range a.Released {
+		if m.workers[w] != nil {
+			m.release(w, a.Because)
+		}
+	}
+	m.settle()
+}
+
+// Proposing reports whether a generation waits to be decided. The shell holds the end of a step until it is.
+func (m *Machine) Proposing() bool { return m.proposed != nil }
 
 // Boundary tells that the data plane stands between two steps, where members may join and leave. The shell calls it before
 // it lets a step end, and carries out what Ready returns first.
@@ -209,7 +247,8 @@ func (m *Machine) emit(a Action) { m.out = append(m.out, a) }
 func (m *Machine) order(n int) {
 	if n > 0 {
 		m.ordered += n
-		m.emit(Start{n, m.because})
+		m.emit(Start{n, m.next, m.because})
+		m.next += topo.Worker(n)
 	}
 }
 
@@ -250,14 +289,36 @@ func (m *Machine) short() bool {
 	return m.view.Generation > 0 && len(m.in(active)) < m.cfg.Min
 }
 
+// have counts the workers that are there to stay or on their way.
+func (m *Machine) have() int { return len(m.in(starting, ready, active)) + m.ordered }
+
+// takesPart reports whether a worker is a member, or will be one when what is proposed is decided.
+func (m *Machine) takesPart(w topo.Worker) bool {
+	_, is := m.view.Rank(w)
+	if m.proposed != nil {
+		_, is = m.proposed.View.Rank(w)
+	}
+	return is
+}
+
+// departed reports whether a member of the active generation is gone.
+func (m *Machine) departed() bool {
+	return slices.ContainsFunc(m.view.Members, func(x topo.Member) bool {
+		s := m.workers[x.Worker]
+		return s == nil || s.phase != active
+	})
+}
+
 // settle does what the state allows.
 func (m *Machine) settle() {
-	if m.over {
+	if m.over || m.proposed != nil {
 		return
 	}
-	if m.boundary && !m.ending && (len(m.joiners()) > 0 || len(m.surplus()) > 0) {
-		m.change(m.because)
+	if m.departed() || m.boundary && !m.ending && (len(m.joiners()) > 0 || len(m.surplus()) > 0) {
+		m.propose()
+		return
 	}
+	m.news = nil
 	alive := len(m.in(active))
 	switch {
 	case alive == 0 && m.ended():
@@ -291,9 +352,13 @@ func (m *Machine) ended() bool {
 	return true
 }
 
-// change activates the next generation: without the gone, and at a boundary without the surplus and with the joiners.
-func (m *Machine) change(why Because) {
-	a := Activate{Because: why}
+// propose asks for the next generation: without the gone, and at a boundary without the surplus and with the joiners.
+func (m *Machine) propose() {
+	a := &Activate{Because: Because(strings.Join(m.news, "; "))}
+	if len(m.news) == 0 {
+		a.Because = m.because
+	}
+	m.news = nil
 	for _, old := range m.view.Members {
 		switch s := m.workers[old.Worker]; {
 		case m.done[old.Worker]:
@@ -304,18 +369,13 @@ func (m *Machine) change(why Because) {
 	}
 	var joiners []topo.Member
 	if m.boundary && !m.ending {
-		a.Released = m.surplus()
-		a.Joined = m.joiners()
+		a.Released, a.Joined = m.surplus(), m.joiners()
 		for _, w := range a.Joined {
-			m.workers[w].phase = active
 			joiners = append(joiners, topo.Member{Worker: w, Host: m.workers[w].host})
 		}
 	}
-	m.view = m.view.Without(append(a.Lost, a.Finished...)...)
-	next := topo.View{Generation: m.view.Generation, Members: append(m.view.Without(a.Released...).Members, joiners...)}
-	m.view, a.View = next, next
-	m.emit(a)
-	for _, w := range a.Released {
-		m.release(w, why)
-	}
+	a.View = m.view.Without(slices.Concat(a.Lost, a.Finished, a.Released)...)
+	a.View.Members = append(a.View.Members, joiners...)
+	m.proposed = a
+	m.emit(Propose{Record{View: a.View, Want: m.cfg.Want, Next: m.next}, a.Because})
 }

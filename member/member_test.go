@@ -59,8 +59,14 @@ func play(script string) string {
 			continue
 		}
 		m = perform(&out, m, strings.Fields(line))
-		for _, a := range m.Ready() {
-			fmt.Fprintf(&out, "  %s\n", describe(a))
+		for list := m.Ready(); len(list) > 0; list = m.Ready() {
+			for _, a := range list {
+				if p, ok := a.(member.Propose); ok {
+					m.Decided(p.Record.View.Generation)
+				} else {
+					fmt.Fprintf(&out, "  %s\n", describe(a))
+				}
+			}
 		}
 	}
 	return out.String()
@@ -143,15 +149,19 @@ func TestInvariants(t *testing.T) {
 			over     bool
 		)
 		deal := func() {
-			for _, a := range m.Ready() {
-				switch a := a.(type) {
-				case member.Start:
-					ordered += a.Count
-				case member.Activate:
-					checkActivate(t, last, a, alive, boundary, m.Want())
-					last = a.View
-				case member.Finish:
-					over = true
+			for list := m.Ready(); len(list) > 0; list = m.Ready() {
+				for _, a := range list {
+					switch a := a.(type) {
+					case member.Start:
+						ordered += a.Count
+					case member.Propose:
+						m.Decided(a.Record.View.Generation)
+					case member.Activate:
+						checkActivate(t, last, a, alive, boundary, m.Want())
+						last = a.View
+					case member.Finish:
+						over = true
+					}
 				}
 			}
 		}

@@ -227,3 +227,32 @@ func TestArenaLargerThanMemory(t *testing.T) {
 		t.Errorf("after it: %v", err)
 	}
 }
+
+// A step has as many collectives as a worker has slots. One that goes on is told, and does not wait for ever.
+func TestStepWithoutEnd(t *testing.T) {
+	world(t, 2, func(j *client.Job) error {
+		step := func(parts int) error {
+			x := make([]float32, 4*parts)
+			var calls []*client.Handle
+			err := j.Grouped(func() error {
+				for i := range parts - 1 {
+					calls = append(calls, client.AllReduceAsync(j, x[4*i:4*i+4], collective.Sum, client.More()))
+				}
+				calls = append(calls, client.AllReduceAsync(j, x[4*(parts-1):], collective.Sum, client.EndStep()))
+				return nil
+			})
+			for _, h := range calls {
+				err = errors.Join(err, h.Wait(context.Background()))
+			}
+			return err
+		}
+		if err := step(collective.MaxStep); err != nil {
+			return err
+		}
+		var refused *client.CallError
+		if err := step(collective.MaxStep + 40); !errors.As(err, &refused) || !strings.Contains(err.Error(), "256 collectives") {
+			return fmt.Errorf("a step of too many parts: %w", err)
+		}
+		return step(3)
+	})
+}

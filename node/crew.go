@@ -234,20 +234,9 @@ func (c *crew) holder(rank int) (topo.Worker, bool) {
 
 // carryOut does what the membership has decided, and lets a step end that nothing holds any more.
 func (c *crew) carryOut() {
-	for _, a := range c.machine.Ready() {
-		switch a := a.(type) {
-		case member.Start:
-			c.orders.Start(a.Count, string(a.Because))
-		case member.Stop:
-			c.stop(a)
-		case member.Activate:
-			c.event("generation", a)
-		case member.Pause:
-			c.event("pause", member.Activate{View: c.machine.View(), Because: a.Because})
-		case member.Resume:
-			c.event("resume", member.Activate{View: c.machine.View(), Because: a.Because})
-		case member.Finish:
-			c.orders.End(a.OK, string(a.Because))
+	for orders := c.machine.Ready(); len(orders) > 0; orders = c.machine.Ready() {
+		for _, a := range orders {
+			c.obey(a)
 		}
 	}
 	if c.told.Generation == 0 && c.begun() {
@@ -255,6 +244,26 @@ func (c *crew) carryOut() {
 	}
 	if len(c.waiting) > 0 && (!c.machine.Paused() || c.parting != "") {
 		c.endStep()
+	}
+}
+
+// obey carries out one order. On one host nobody else has a say in what is proposed.
+func (c *crew) obey(a member.Action) {
+	switch a := a.(type) {
+	case member.Start:
+		c.orders.Start(a.Count, string(a.Because))
+	case member.Stop:
+		c.stop(a)
+	case member.Propose:
+		c.machine.Decided(a.Record.View.Generation)
+	case member.Activate:
+		c.event("generation", a)
+	case member.Pause:
+		c.event("pause", member.Activate{View: c.machine.View(), Because: a.Because})
+	case member.Resume:
+		c.event("resume", member.Activate{View: c.machine.View(), Because: a.Because})
+	case member.Finish:
+		c.orders.End(a.OK, string(a.Because))
 	}
 }
 

@@ -47,6 +47,9 @@ type engine struct {
 	stopped bool
 }
 
+// A worker has a slot for every collective of a step.
+const _ uint = arena.Slots - collective.MaxStep
+
 // newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the protocol.
 func newEngine(name fabric.Host, l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
 	bell, err := arena.NewBell()

@@ -40,12 +40,18 @@ func TestShape(t *testing.T) {
 }
 
 func TestDTypeNames(t *testing.T) {
-	for _, d := range tensor.DTypes() {
+	for _, d := range tensor.StoredDTypes() {
+		if d.Bits() == 0 || d.Size() != d.Bits()/8 {
+			t.Errorf("%v: %d bits, %d bytes", d, d.Bits(), d.Size())
+		}
 		if got, err := tensor.ParseDType(d.String()); got != d || err != nil {
 			t.Errorf("ParseDType(%q) = %v, %v", d.String(), got, err)
 		}
 	}
 	if _, err := tensor.ParseDType("f8"); err == nil {
 		t.Error("ParseDType accepts f8")
+	}
+	if beyond := tensor.F4 + 1; beyond.Bits() != 0 || tensor.DType(0).Bits() != 0 || tensor.I16.Valid() {
+		t.Error("what is no element type has bits, or what no call carries is valid")
 	}
 }

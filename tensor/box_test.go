@@ -1,0 +1,175 @@
+package tensor_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shoal-ml/shoal/tensor"
+	"pgregory.net/rapid"
+)
+
+var shapes = rapid.Custom(func(t *rapid.T) tensor.Shape {
+	return rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")
+})
+
+// boxIn draws a box, perhaps an empty one, in a tensor of the shape.
+func boxIn(t *rapid.T, s tensor.Shape, name string) tensor.Box {
+	b := s.Box()
+	for d := range b {
+		from := rapid.IntRange(0, s[d]).Draw(t, name)
+		b[d] = tensor.Span{From: from, To: rapid.IntRange(from, s[d]).Draw(t, name)}
+	}
+	return b
+}
+
+// members lists the row-major places in a tensor of shape s of the elements of b, by asking every element.
+func members(s tensor.Shape, b tensor.Box) (places []int) {
+	n, _ := s.Elements()
+	for place := range n {
+		inside, rest := true, place
+		for d := len(s) - 1; d >= 0; d-- {
+			i := rest % s[d]
+			rest /= s[d]
+			inside = inside && i >= b[d].From && i < b[d].To
+		}
+		if inside {
+			places = append(places, place)
+		}
+	}
+	return places
+}
+
+func TestBoxAlgebra(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := shapes.Draw(t, "shape")
+		a, b := boxIn(t, s, "a"), boxIn(t, s, "b")
+		inA, inB := members(s, a), members(s, b)
+		var both, onlyA []int
+		for _, p := range inA {
+			if slices.Contains(inB, p) {
+				both = append(both, p)
+			} else {
+				onlyA = append(onlyA, p)
+			}
+		}
+		if a.Elements() != len(inA) || a.Empty() != (len(inA) == 0) {
+			t.Fatalf("%v has %d elements, Empty %v; want %d", a, a.Elements(), a.Empty(), len(inA))
+		}
+		if got := members(s, a.Intersect(b)); !slices.Equal(got, both) || a.Overlaps(b) != (len(both) > 0) {
+			t.Fatalf("%v and %v share %v, Overlaps %v; want %v", a, b, got, a.Overlaps(b), both)
+		}
+		if a.Contains(b) != (len(both) == len(inB)) {
+			t.Fatalf("%v contains %v: %v", a, b, a.Contains(b))
+		}
+		var rest []int
+		for _, part := range a.Subtract(b) {
+			rest = append(rest, members(s, part)...)
+		}
+		slices.Sort(rest)
+		if !slices.Equal(rest, onlyA) || len(a.Subtract(b)) > max(2*len(s), 1) {
+			t.Fatalf("%v without %v = %v, want %v", a, b, a.Subtract(b), onlyA)
+		}
+	})
+}
+
+func TestBoxRange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := shapes.Draw(t, "shape")
+		b := boxIn(t, s, "box")
+		n := b.Elements()
+		from := rapid.IntRange(0, n).Draw(t, "from")
+		to := rapid.IntRange(from, n).Draw(t, "to")
+		parts := b.Range(from, to)
+		var got []int
+		for _, part := range parts {
+			got = append(got, members(s, part)...)
+		}
+		if diff := cmp.Diff(members(s, b)[from:to], got, cmp.Transformer("len", func(x []int) []int { return append([]int{}, x...) })); diff != "" {
+			t.Fatalf("positions %d to %d of %v (-want +got):\n%s", from, to, b, diff)
+		}
+		if len(parts) > max(2*len(s)-1, 1) {
+			t.Fatalf("%d parts in %d dimensions", len(parts), len(s))
+		}
+	})
+}
+
+// TestRuns walks a box in two memories: the packed tensor, and a part of it that is stored with gaps or permuted.
+func TestRuns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := shapes.Draw(t, "shape")
+		part := boxIn(t, s, "part")
+		b := boxIn(t, s, "box").Intersect(part)
+		order := rapid.Permutation(identity(len(s))).Draw(t, "order")
+		v, w := s.View(), tensor.View{Base: rapid.IntRange(0, 9).Draw(t, "base"), Strides: make([]int, len(s))}
+		step := 1
+		for _, d := range order {
+			w.Strides[d] = step
+			step *= max(part[d].Len(), 1) + rapid.IntRange(0, 1).Draw(t, "gap")
+		}
+		for d := range part {
+			w.Base -= part[d].From * w.Strides[d]
+		}
+		var a, z []int
+		for r := range tensor.Runs(b, v, w) {
+			for i := range r.N {
+				a, z = append(a, r.A+i), append(z, r.B+i)
+			}
+		}
+		places := members(s, b)
+		if !slices.Equal(a, places) {
+			t.Fatalf("runs of %v in the packed tensor: %v, want %v", b, a, places)
+		}
+		for i, place := range places {
+			want := w.Base
+			for d := len(s) - 1; d >= 0; d-- {
+				want += place % s[d] * w.Strides[d]
+				place /= s[d]
+			}
+			if z[i] != want {
+				t.Fatalf("element %d of %v lies at %d under the view, got %d", i, b, want, z[i])
+			}
+		}
+	})
+}
+
+func identity(n int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	return order
+}
+
+// TestRunsAreLong pins that runs are as long as the memory allows.
+func TestRunsAreLong(t *testing.T) {
+	s := tensor.Shape{4, 6, 8}
+	for _, c := range []struct {
+		box  tensor.Box
+		runs int
+	}{
+		{s.Box(), 1},
+		{tensor.Box{{1, 3}, {0, 6}, {0, 8}}, 1},
+		{tensor.Box{{0, 4}, {2, 3}, {0, 8}}, 4},
+		{tensor.Box{{0, 4}, {0, 6}, {0, 4}}, 24},
+		{tensor.Box{{2, 3}, {1, 5}, {0, 8}}, 1},
+	} {
+		n := 0
+		for range tensor.Runs(c.box, s.View(), c.box.Packed(0)) {
+			n++
+		}
+		if n != c.runs {
+			t.Errorf("%v of %v: %d runs, want %d", c.box, s, n, c.runs)
+		}
+	}
+}
+
+func TestBoxOrderAndText(t *testing.T) {
+	a, b := tensor.Box{{0, 4}, {2, 3}}, tensor.Box{{0, 4}, {3, 9}}
+	if a.Compare(b) >= 0 || b.Compare(a) <= 0 || a.Compare(a) != 0 || !a.Equal(a) || a.Equal(b) {
+		t.Error("Compare or Equal is wrong")
+	}
+	if got := a.String(); got != "[0:4,2:3]" {
+		t.Errorf("String() = %q", got)
+	}
+}

@@ -1,0 +1,95 @@
+package tensor
+
+import "iter"
+
+// A View says where the elements of a tensor lie in memory: element i at place Base + Σ i[d]·Strides[d], counted in
+// elements. A view of a part counts with the indices of the whole tensor, so it serves every box inside that part, and its
+// Base may be negative.
+type View struct {
+	Base    int
+	Strides []int
+}
+
+// View returns where the elements of a packed row-major tensor of this shape lie.
+func (s Shape) View() View { return View{Strides: s.Strides()} }
+
+// Strides returns the distance in memory, in elements, between neighbours in each dimension of a packed row-major tensor.
+func (s Shape) Strides() []int {
+	strides := make([]int, len(s))
+	step := 1
+	for d := len(s) - 1; d >= 0; d-- {
+		strides[d] = step
+		step *= s[d]
+	}
+	return strides
+}
+
+// Packed returns the view of the box as a packed row-major tensor of its own, the first element at place base.
+func (b Box) Packed(base int) View {
+	v := b.Shape().View()
+	v.Base = base
+	for d, x := range b {
+		v.Base -= x.From * v.Strides[d]
+	}
+	return v
+}
+
+// At returns the place of the first element of a box.
+func (v View) At(b Box) int {
+	at := v.Base
+	for d, x := range b {
+		at += x.From * v.Strides[d]
+	}
+	return at
+}
+
+// A Run is N elements that lie side by side in two memories, from the places A and B on.
+type Run struct{ A, B, N int }
+
+// Runs walks the elements of a box in row-major order, as the fewest runs that are contiguous under both views.
+func Runs(b Box, v, w View) iter.Seq[Run] {
+	return func(yield func(Run) bool) {
+		if b.Empty() {
+			return
+		}
+		outer, n := contiguous(b, v, w)
+		index := make([]int, outer)
+		run := Run{v.At(b), w.At(b), n}
+		for {
+			if !yield(run) {
+				return
+			}
+			d := outer - 1
+			for ; d >= 0; d-- {
+				run.A += v.Strides[d]
+				run.B += w.Strides[d]
+				if index[d]++; index[d] < b[d].Len() {
+					break
+				}
+				run.A -= index[d] * v.Strides[d]
+				run.B -= index[d] * w.Strides[d]
+				index[d] = 0
+			}
+			if d < 0 {
+				return
+			}
+		}
+	}
+}
+
+// contiguous returns how many dimensions must be walked and how many elements, in the dimensions after those, lie side by
+// side in both views.
+func contiguous(b Box, v, w View) (outer, n int) {
+	outer, n = len(b), 1
+	for outer > 0 {
+		d := outer - 1
+		if length := b[d].Len(); length > 1 {
+			if v.Strides[d] != n || w.Strides[d] != n {
+				break
+			}
+			n *= length
+		}
+		outer--
+	}
+	return outer, n
+}
