@@ -10,14 +10,19 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/node/proc"
+	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -25,26 +30,58 @@ import (
 type AgentConfig struct {
 	Job      string                                     // name of the job, also in messages
 	Socket   string                                     // path of the Unix socket
-	Tokens   []string                                   // a secret a worker that the job begins with
+	Tokens   []string                                   // a secret a worker that the job begins with; "" = it is on another host
 	Min, Max int                                        // bounds of the job's size; 0 = 1, no limit
 	Orders   Orders                                     // what the membership wants of the launcher
 	OnJoin   func(seat int, client string)              // may be nil
 	OnReport func(seat int, metrics map[string]float64) // may be nil
 	Linger   time.Duration                              // how long calls wait for a rank that has left, for Exited to say why; 0 = not
 	Log      *slog.Logger                               // nil = slog.Default()
+	Hosts    Hosts                                      // other hosts; the zero value where there are none
+	Follow   *Follow                                    // this agent is not the head: it serves one on another host
+}
+
+// Hosts is what the head's launcher has to do with other hosts. The functions run on the engine's thread: they must not wait for the
+// agent.
+type Hosts struct {
+	Link    func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh; nil = this host is alone
+	Spec    job.Spec                                    // what the other hosts run
+	Addr    string                                      // for MASTER_ADDR
+	Port    int                                         // for MASTER_PORT
+	Up      func(host string, slots int)                // a host offers room for workers
+	Down    func(host, how string)                      // a host is lost, and all its workers
+	Leaving func(host, why string)                      // a host asks to be relieved of its workers
+	Started func(seat, pid int, problem string)
+	Ended   func(seat int, e proc.Exit, tail []string, log string)
+	Line    func(seat int, stderr bool, text string)
+}
+
+// Follow is what an agent that is not the head needs.
+type Follow struct {
+	Link    func(h fabric.Handler) (fabric.Mesh, error) // joins the mesh
+	Slots   int                                         // workers that this host can run
+	Size    func() int                                  // workers that the job begins with; asked when the head has told
+	Errands Errands
 }
 
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the
-// launcher gave it, which it keeps for life. The first seats are the ranks that the job begins with.
+// head of the job gave it, which it keeps for life. The first seats are the ranks that the job begins with.
+//
+// One agent of a job is its head, where the calls of all hosts come together; on one host it is the only one.
 type Agent struct {
 	cfg      AgentConfig
-	host     string
+	name     string
 	listener *arena.Listener
 	engine   *engine
+	head     *head     // nil = it is on another host
+	office   *office   // the head's, for other hosts
+	follower *follower // nil = this is the head
+	mesh     fabric.Mesh
 	group    *group.Group
 
 	mu     sync.Mutex
-	seats  []presence
+	seats  map[int]*presence
+	next   int // number of the next seat
 	closed bool
 	conns  map[*arena.Conn]struct{}
 }
@@ -52,20 +89,21 @@ type Agent struct {
 // presence is what the agent knows of a worker's life.
 type presence struct {
 	token  string
+	late   bool // the job ran already when it was started
 	joined bool // has ever joined
 	left   bool // said leave
 	conn   *arena.Conn
 }
 
-// NewAgent opens the socket; Run serves it.
+// NewAgent opens the socket, and the links to other hosts if there are to be any; Run serves them.
 func NewAgent(cfg AgentConfig) (*Agent, error) {
-	if len(cfg.Tokens) == 0 {
+	if len(cfg.Tokens) == 0 && cfg.Follow == nil {
 		return nil, errors.New("node: a job needs at least one worker")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	host, err := os.Hostname()
+	name, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
@@ -73,17 +111,44 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, host: host, listener: l, conns: map[*arena.Conn]struct{}{},
-		group: group.New(context.Background())}
-	for _, token := range cfg.Tokens {
-		a.seats = append(a.seats, presence{token: token})
-	}
-	c := newCrew(len(cfg.Tokens), member.Config{Want: len(cfg.Tokens), Min: cfg.Min, Max: cfg.Max}, host, cfg.Orders.withDefaults())
-	if a.engine, err = newEngine(c, newLanes(a.group), a.expelled); err != nil {
+	a := &Agent{cfg: cfg, name: name, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, group: group.New(context.Background())}
+	if a.engine, err = newEngine(fabric.Host(name), newLanes(a.group), a.expelled); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes())
 	}
+	if err := a.link(); err != nil {
+		l.Close()
+		return nil, errors.Join(err, a.stopLanes(), a.engine.close())
+	}
 	return a, nil
+}
+
+// link gives the agent its part: head or follower.
+func (a *Agent) link() (err error) {
+	if f := a.cfg.Follow; f != nil {
+		a.follower = &follower{transfers: a.engine.transfers, agent: a, offer: offer{f.Slots, runtime.NumCPU()}, orders: f.Errands,
+			open: map[openCall]*collective.Posted{}, asks: map[uint64]chan *answerNote{}}
+		a.engine.chief = a.follower
+		a.mesh, err = f.Link(a.follower)
+		a.follower.mesh = a.mesh
+	} else {
+		cfg := member.Config{Want: len(a.cfg.Tokens), Min: a.cfg.Min, Max: a.cfg.Max}
+		a.head = newHead(newCrew(len(a.cfg.Tokens), cfg, a.cfg.Orders.withDefaults()), a.engine)
+		a.engine.chief = a.head
+		for seat, token := range a.cfg.Tokens {
+			a.seats[seat] = &presence{token: token}
+		}
+		a.next = len(a.cfg.Tokens)
+		if a.cfg.Hosts.Link != nil {
+			o := &office{transfers: a.engine.transfers, agent: a}
+			a.mesh, err = a.cfg.Hosts.Link(o)
+			a.office, o.mesh = o, a.mesh
+		}
+	}
+	if err == nil && a.mesh != nil {
+		a.engine.mesh, a.engine.name = a.mesh, a.mesh.Self()
+	}
+	return err
 }
 
 func (a *Agent) stopLanes() error {
@@ -99,6 +164,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop()
 	err := a.accept()
 	a.shut()
+	if a.mesh != nil {
+		a.engine.transfers.close()
+		err = errors.Join(err, a.mesh.Close())
+	}
 	a.engine.stop()
 	return errors.Join(err, engine.Wait(), a.stopLanes(), a.engine.close())
 }
@@ -148,22 +217,23 @@ func (a *Agent) shut() {
 }
 
 // seat finds the seat that a token belongs to.
-func (a *Agent) seat(n int, token string) error {
+func (a *Agent) seat(n int, token string) (late bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n < 0 || n >= len(a.seats) {
-		return &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is outside 0..%d", n, len(a.seats)-1)}
+	p := a.seats[n]
+	if p == nil {
+		return false, &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is outside 0..%d", n, a.next-1)}
 	}
-	if subtle.ConstantTimeCompare([]byte(token), []byte(a.seats[n].token)) != 1 {
-		return &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", n, api.EnvToken)}
+	if p.token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(p.token)) != 1 {
+		return false, &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", n, api.EnvToken)}
 	}
-	return nil
+	return p.late, nil
 }
 
 // admit makes a worker known, once a seat.
-func (a *Agent) admit(m *worker, c *arena.Conn) error {
+func (a *Agent) admit(m *worker, c *arena.Conn, client string) error {
 	a.mu.Lock()
-	p := &a.seats[m.id]
+	p := a.seats[int(m.id)]
 	twice := p.joined
 	if !twice {
 		p.joined, p.conn = true, c
@@ -172,7 +242,55 @@ func (a *Agent) admit(m *worker, c *arena.Conn) error {
 	if twice {
 		return fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
 	}
-	return a.engine.do(func() { a.engine.admit(m) })
+	return a.engine.do(func() {
+		if a.follower != nil {
+			a.follower.send(&letter{Joined: &joinedNote{m.id, client}})
+		}
+		a.engine.admit(m)
+	})
+}
+
+// size is the number of workers that the job begins with.
+func (a *Agent) size() int {
+	if f := a.cfg.Follow; f != nil {
+		return f.Size()
+	}
+	return len(a.cfg.Tokens)
+}
+
+// here is the number of workers on this host.
+func (a *Agent) here() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, p := range a.seats {
+		if p.token != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// groupOf gives a worker a group of the ranks that it lists.
+func (a *Agent) groupOf(w topo.Worker, ranks []int) (id topo.GroupID, self int, err error) {
+	if a.follower != nil {
+		return a.follower.group(w, ranks)
+	}
+	if stopped := a.engine.do(func() { id, self, err = a.head.group(w, ranks) }); stopped != nil {
+		return 0, 0, stopped
+	}
+	return id, self, err
+}
+
+// state notes what the job trains on.
+func (a *Agent) state(w topo.Worker, d cursor.Cursor) (err error) {
+	if a.follower != nil {
+		return a.follower.state(w, d)
+	}
+	if stopped := a.engine.do(func() { err = a.head.crew.state(d) }); stopped != nil {
+		return stopped
+	}
+	return err
 }
 
 // finish cleans up after a conversation. What the worker posted stays until it is used.
@@ -184,7 +302,7 @@ func (a *Agent) finish(s *session) {
 	if s.joined {
 		// When the engine has stopped, its own end frees the member.
 		_ = a.engine.do(func() {
-			if m := a.engine.worker(s.worker); m != nil {
+			if m := a.engine.byID[s.worker]; m != nil {
 				m.left = true
 			}
 		})
@@ -195,10 +313,13 @@ func (a *Agent) leave(w topo.Worker, joined bool) {
 	if !joined {
 		return
 	}
-	a.mu.Lock()
-	a.seats[w].left = true
-	a.mu.Unlock()
-	lose := func() { _ = a.engine.do(func() { a.engine.lose(w, "has left the job") }) }
+	a.noteLeft(int(w))
+	lose := func() {
+		_ = a.engine.do(func() { a.engine.chief.lose(w, "has left the job") })
+	}
+	if a.follower != nil {
+		_ = a.engine.later(func() { a.follower.send(&letter{Left: &workerNote{Worker: w}}) })
+	}
 	if a.cfg.Linger == 0 {
 		lose()
 		return
@@ -213,8 +334,23 @@ func (a *Agent) leave(w topo.Worker, joined bool) {
 	})
 }
 
+func (a *Agent) noteJoined(seat int) { a.note(seat, func(p *presence) { p.joined = true }) }
+
+func (a *Agent) noteLeft(seat int) { a.note(seat, func(p *presence) { p.left = true }) }
+
+func (a *Agent) note(seat int, change func(p *presence)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.seats[seat]; p != nil {
+		change(p)
+	}
+}
+
 func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
-	if a.cfg.OnReport != nil {
+	switch {
+	case a.follower != nil:
+		_ = a.engine.later(func() { a.follower.send(&letter{Report: &reportNote{w, metrics}}) })
+	case a.cfg.OnReport != nil:
 		a.cfg.OnReport(int(w), metrics)
 	}
 }
@@ -222,58 +358,68 @@ func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
 // expelled hangs up on a worker that broke the protocol.
 func (a *Agent) expelled(w topo.Worker, err error) {
 	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "worker", w, "error", err)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c := a.seats[w].conn; c != nil {
-		c.Shutdown()
+	if a.follower != nil {
+		a.follower.send(&letter{Expelled: &workerNote{w, err.Error()}})
 	}
+	a.note(int(w), func(p *presence) {
+		if p.conn != nil {
+			_ = p.conn.Shutdown()
+		}
+	})
 }
 
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
 // Joined reports whether a worker has ever joined.
-func (a *Agent) Joined(seat int) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.seats[seat].joined
+func (a *Agent) Joined(seat int) (joined bool) {
+	a.note(seat, func(p *presence) { joined = p.joined })
+	return joined
 }
 
 // Left reports whether a worker has said that it leaves.
-func (a *Agent) Left(seat int) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.seats[seat].left
+func (a *Agent) Left(seat int) (left bool) {
+	a.note(seat, func(p *presence) { left = p.left })
+	return left
 }
 
 // Seat makes room for one more worker, which the launcher is about to start, and returns its number and secret.
 func (a *Agent) Seat() (seat int, token string) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	token = newToken()
-	a.seats = append(a.seats, presence{token: token})
-	return len(a.seats) - 1, token
+	seat = a.next
+	a.mu.Unlock()
+	return seat, a.Expect(seat, true)
 }
 
-// Started tells that the process of a further worker runs.
-func (a *Agent) Started(seat int) {
-	_ = a.engine.do(func() { a.engine.crew.started(topo.Worker(seat)) })
+// Expect makes room for a worker whose number the head has chosen, and returns its secret.
+func (a *Agent) Expect(seat int, late bool) (token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	token = newToken()
+	a.seats[seat] = &presence{token: token, late: late}
+	a.next = max(a.next, seat+1)
+	return token
+}
+
+// Started tells that the process of a worker runs, or is about to; host is where, "" = here.
+func (a *Agent) Started(seat int, host string) {
+	_ = a.engine.do(func() { a.head.started(topo.Worker(seat), fabric.Host(host)) })
 }
 
 // Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An elastic job goes on
 // without it; in another, what waits for it fails.
 func (a *Agent) Finished(seat int, how string) {
-	_ = a.engine.do(func() { a.engine.crew.finished(topo.Worker(seat), how) })
+	_ = a.engine.do(func() { a.head.crew.finished(topo.Worker(seat), how) })
 }
 
 // Lost tells that the process of a worker is gone otherwise ("was killed by SIGKILL").
 func (a *Agent) Lost(seat int, how string) {
-	_ = a.engine.do(func() { a.engine.crew.lost(topo.Worker(seat), how) })
+	_ = a.engine.do(func() { a.head.crew.lost(topo.Worker(seat), how) })
 }
 
 // Resize asks for another number of workers. who asks is part of the reason that people read.
 func (a *Agent) Resize(n int, who string) (err error) {
-	if e := a.engine.do(func() { err = a.engine.crew.resize(n, who) }); e != nil {
+	if e := a.engine.do(func() { err = a.head.crew.resize(n, who) }); e != nil {
 		return e
 	}
 	return err
@@ -282,7 +428,7 @@ func (a *Agent) Resize(n int, who string) (err error) {
 // Release lets every worker go when the step ends that is under way: its training loop ends as at the end of the data. It returns
 // false in a job that does not train in steps, whose workers have no such moment. why is what people read.
 func (a *Agent) Release(why string) (ok bool) {
-	_ = a.engine.do(func() { ok = a.engine.crew.release(why) })
+	_ = a.engine.do(func() { ok = a.head.crew.release(why) })
 	return ok
 }
 
@@ -299,6 +445,6 @@ type Status struct {
 
 // Status returns the state of the job.
 func (a *Agent) Status() (s Status) {
-	_ = a.engine.do(func() { s = a.engine.crew.status() })
+	_ = a.engine.do(func() { s = a.head.crew.status() })
 	return s
 }

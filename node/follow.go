@@ -42,7 +42,12 @@ type Errands struct {
 	Over   func(err error)                 // the job is over, or its head is lost
 }
 
-func (f *follower) send(l *letter) { f.mesh.Send(f.head, l.encode()) }
+func (f *follower) send(l *letter) {
+	f.mu.Lock()
+	head := f.head
+	f.mu.Unlock()
+	f.mesh.Send(head, l.encode())
+}
 
 func (f *follower) arrived(topo.Worker) {} // the session tells, with the name of the client
 
@@ -71,8 +76,10 @@ func (f *follower) lose(w topo.Worker, why string) {
 	f.send(&letter{Lose: &workerNote{w, why}})
 }
 
-// Up offers this host's room to every agent: only the head takes it.
-func (f *follower) Up(peer fabric.Host) {}
+// Up offers this host's room to every agent: the head takes it.
+func (f *follower) Up(peer fabric.Host) {
+	_ = f.agent.engine.later(func() { f.mesh.Send(peer, (&letter{Offer: &f.offer}).encode()) })
+}
 
 // Down is told that a link is gone. That to the head is the job.
 func (f *follower) Down(peer fabric.Host, err error) {
@@ -96,10 +103,17 @@ func (f *follower) Down(peer fabric.Host, err error) {
 func (f *follower) Message(from fabric.Host, b []byte) {
 	l, err := decode(b)
 	if err != nil {
-		f.mesh.Drop(from, fmt.Errorf("it sent %w; are both sides the same version of shoal?", err))
+		_ = f.agent.engine.later(func() { f.mesh.Drop(from, fmt.Errorf("it sent %w; are both sides the same version of shoal?", err)) })
 		return
 	}
-	if l.Answer != nil { // a session waits for it
+	switch {
+	case l.Offer != nil: // meant for the head
+		return
+	case l.Job != nil:
+		f.mu.Lock()
+		f.head = from
+		f.mu.Unlock()
+	case l.Answer != nil: // a session waits for it
 		f.mu.Lock()
 		c := f.asks[l.Answer.ID]
 		delete(f.asks, l.Answer.ID)

@@ -44,15 +44,50 @@ type head struct {
 	engine  *engine
 	matcher *collective.Matcher
 	crew    *crew
+	known   map[fabric.Host]*remote // the agents of other hosts
 	ready   []collective.Ready
 	flights []*flight // in the order in which they land
 	last    uint64    // number of the newest flight
 }
 
 func newHead(c *crew, e *engine) *head {
-	h := &head{engine: e, matcher: collective.NewMatcher(c.first), crew: c}
+	h := &head{engine: e, matcher: collective.NewMatcher(c.first), crew: c, known: map[fabric.Host]*remote{}}
 	c.head = h
 	return h
+}
+
+// at finds an agent by its name; "" is the head's own. nil = it is not there.
+func (h *head) at(name fabric.Host) site {
+	if name == "" || name == h.engine.name {
+		return h.engine
+	}
+	if r := h.known[name]; r != nil {
+		return r
+	}
+	return nil
+}
+
+// started tells that a worker's process runs, or is about to.
+func (h *head) started(w topo.Worker, host fabric.Host) {
+	if at := h.at(host); at != nil {
+		h.crew.started(w, at)
+	} else { // its host was lost meanwhile
+		h.crew.machine.Started(w, string(host))
+		h.crew.lost(w, "was lost with its host "+string(host))
+	}
+}
+
+// group gives a worker a group of the ranks that it lists.
+func (h *head) group(w topo.Worker, ranks []int) (id topo.GroupID, self int, err error) {
+	workers := make([]topo.Worker, len(ranks))
+	for i, rank := range ranks {
+		holder, ok := h.crew.holder(rank)
+		if !ok {
+			return 0, 0, &collective.FieldError{Field: "ranks", Problem: fmt.Sprintf("%v: %d is no rank of the job", ranks, rank)}
+		}
+		workers[i] = holder
+	}
+	return h.matcher.Group(w, workers)
 }
 
 // arrived tells that a worker has joined its agent.
@@ -205,7 +240,9 @@ func (h *head) lostSite(gone site, how string) {
 	for _, w := range lost {
 		delete(h.crew.seats, w)
 	}
-	h.crew.machine.HostLost(string(gone.host()), how)
+	for _, w := range lost {
+		h.crew.machine.Lost(w, how)
+	}
 	flights := h.flights
 	h.flights = nil
 	for _, f := range flights {

@@ -18,7 +18,6 @@ import (
 type remote struct {
 	name fabric.Host
 	mesh fabric.Mesh
-	head *head
 }
 
 func (r *remote) host() fabric.Host { return r.name }
@@ -51,7 +50,6 @@ type office struct {
 	*transfers
 	agent *Agent
 	mesh  fabric.Mesh
-	known map[fabric.Host]*remote // engine's thread
 }
 
 // Up is told of a new link.
@@ -60,11 +58,11 @@ func (o *office) Up(fabric.Host) {}
 // Down is told that a link is gone.
 func (o *office) Down(peer fabric.Host, err error) {
 	_ = o.agent.engine.later(func() {
-		r := o.known[peer]
+		r := o.agent.head.known[peer]
 		if r == nil {
 			return
 		}
-		delete(o.known, peer)
+		delete(o.agent.head.known, peer)
 		how := fmt.Sprintf("was lost with its host %s: %v", peer, err)
 		o.agent.head.lostSite(r, how)
 		o.agent.cfg.Hosts.Down(string(peer), how)
@@ -74,13 +72,12 @@ func (o *office) Down(peer fabric.Host, err error) {
 // Message is told what another agent says.
 func (o *office) Message(from fabric.Host, b []byte) {
 	l, err := decode(b)
-	if err != nil {
-		o.mesh.Drop(from, fmt.Errorf("it sent %w; are both sides the same version of shoal?", err))
-		return
-	}
 	_ = o.agent.engine.later(func() {
-		if err := o.read(from, l); err != nil {
-			o.mesh.Drop(from, err)
+		if err == nil {
+			err = o.read(from, l)
+		}
+		if err != nil {
+			o.mesh.Drop(from, fmt.Errorf("%w; are both sides the same version of shoal?", err))
 		}
 	})
 }
@@ -90,13 +87,13 @@ var errStranger = errors.New("it spoke before it said what it offers")
 // read deals with a letter.
 func (o *office) read(from fabric.Host, l *letter) error {
 	a, hosts := o.agent, &o.agent.cfg.Hosts
-	r := o.known[from]
+	r := o.agent.head.known[from]
 	if l.Offer != nil {
 		if r != nil || l.Offer.Slots < 0 {
 			return errors.New("it made an offer that makes no sense")
 		}
-		r = &remote{name: from, mesh: o.mesh, head: a.head}
-		o.known[from] = r
+		r = &remote{name: from, mesh: o.mesh}
+		o.agent.head.known[from] = r
 		r.send(&letter{Job: &jobNote{Spec: hosts.Spec, Addr: hosts.Addr, Port: hosts.Port}})
 		hosts.Up(string(from), l.Offer.Slots)
 		return nil

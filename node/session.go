@@ -97,14 +97,15 @@ func (s *session) join(r *api.Request) error {
 		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) speaks %d: install the same version of shoal on both sides",
 			r.Client, r.Version, r.Protocol, version.Version, arena.Protocol)
 	}
-	if err := a.seat(r.Rank, r.Token); err != nil {
+	late, err := a.seat(r.Rank, r.Token)
+	if err != nil {
 		return err
 	}
 	m, err := newMember(topo.Worker(r.Rank))
 	if err != nil {
 		return err
 	}
-	if err := a.admit(m, s.conn); err != nil {
+	if err := a.admit(m, s.conn, r.Client); err != nil {
 		m.close()
 		return err
 	}
@@ -112,9 +113,9 @@ func (s *session) join(r *api.Request) error {
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
-	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.host, Rank: r.Rank, Size: len(a.cfg.Tokens), Generation: 1,
-		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: spinMicros(len(a.cfg.Tokens))}
-	if r.Rank >= len(a.cfg.Tokens) {
+	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.name, Rank: r.Rank, Size: a.size(), Generation: 1,
+		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: spinMicros(a.here())}
+	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
 	}
 	return s.conn.Send(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
@@ -152,7 +153,7 @@ func (s *session) segment(n int64) error {
 	}
 	s.lastSeg++
 	id := s.lastSeg
-	if err := s.agent.engine.do(func() { s.agent.engine.worker(s.worker).segments[id] = seg }); err != nil {
+	if err := s.agent.engine.do(func() { s.agent.engine.byID[s.worker].segments[id] = seg }); err != nil {
 		seg.Close()
 		return err
 	}
@@ -162,7 +163,7 @@ func (s *session) segment(n int64) error {
 func (s *session) free(id uint32) error {
 	known := false
 	err := s.agent.engine.do(func() {
-		m := s.agent.engine.worker(s.worker)
+		m := s.agent.engine.byID[s.worker]
 		seg := m.segments[id]
 		if known = seg != nil; known {
 			delete(m.segments, id)
@@ -179,26 +180,7 @@ func (s *session) free(id uint32) error {
 }
 
 func (s *session) group(list []int) error {
-	var (
-		id   topo.GroupID
-		self int
-		err  error
-	)
-	e := s.agent.engine
-	if stopped := e.do(func() {
-		workers := make([]topo.Worker, len(list))
-		for i, rank := range list {
-			w, ok := e.crew.holder(rank)
-			if !ok {
-				err = &collective.FieldError{Field: "ranks", Problem: fmt.Sprintf("%v: %d is no rank of the job", list, rank)}
-				return
-			}
-			workers[i] = w
-		}
-		id, self, err = e.matcher.Group(s.worker, workers)
-	}); stopped != nil {
-		return stopped
-	}
+	id, self, err := s.agent.groupOf(s.worker, list)
 	if err != nil {
 		return err
 	}
@@ -211,10 +193,7 @@ func (s *session) data(r *api.Request) error {
 	if err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
-	if stopped := s.agent.engine.do(func() { err = s.agent.engine.crew.state(d) }); stopped != nil {
-		return stopped
-	}
-	if err != nil {
+	if err := s.agent.state(s.worker, d); err != nil {
 		return err
 	}
 	return s.conn.Send(api.Reply{Type: api.TypeData})
