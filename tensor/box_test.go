@@ -173,3 +173,33 @@ func TestBoxOrderAndText(t *testing.T) {
 		t.Errorf("String() = %q", got)
 	}
 }
+
+func TestOverlaps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := shapes.Draw(t, "shape")
+		draw := func(name string) (boxes []tensor.Box) {
+			for range rapid.IntRange(0, 8).Draw(t, name) {
+				boxes = append(boxes, boxIn(t, s, name))
+			}
+			return boxes
+		}
+		a, b := draw("a"), draw("b")
+		want, got := map[[2]int]bool{}, map[[2]int]bool{}
+		for i := range a {
+			for j := range b {
+				if a[i].Intersect(b[j]).Elements() > 0 {
+					want[[2]int{i, j}] = true
+				}
+			}
+		}
+		for i, j := range tensor.Overlaps(a, b) {
+			if got[[2]int{i, j}] {
+				t.Fatalf("the pair %d, %d comes twice", i, j)
+			}
+			got[[2]int{i, j}] = true
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("overlaps of %v and %v (-want +got):\n%s", a, b, diff)
+		}
+	})
+}

@@ -11,8 +11,10 @@ import platform
 import threading
 from typing import Callable
 
-_MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3
-_MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4
+_MEMBARRIER_QUERY = 0
+# Of the commands this one fences the caller in any case; a private barrier is left out while the process has one thread.
+# It interrupts only processes that have registered for it, and shoal's do not.
+_MEMBARRIER_GLOBAL_EXPEDITED = 1 << 1
 _MEMBARRIER_SYSCALL = {"aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
 
 
@@ -34,11 +36,13 @@ def _membarrier(machine: str) -> Callable[[], object]:
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
     number = _MEMBARRIER_SYSCALL.get(machine)
-    if number is None or syscall(number, _MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0:
+    # Where the system call is missing or forbidden, the query gives -1.
+    known = -1 if number is None else syscall(number, _MEMBARRIER_QUERY, 0, 0)
+    if known < 0 or not known & _MEMBARRIER_GLOBAL_EXPEDITED:
         raise OSError(f"shoal knows no memory fence for {machine}: run it on x86-64 or on arm64 with Linux 4.16 or later")
 
     def fence() -> None:
-        syscall(number, _MEMBARRIER_PRIVATE_EXPEDITED, 0, 0)
+        syscall(number, _MEMBARRIER_GLOBAL_EXPEDITED, 0, 0)
 
     return fence
 

@@ -1,20 +1,19 @@
 """Training in steps while workers are killed, stopped, added and released: every sample exactly once an epoch, and the
 same state everywhere."""
 
-import contextlib
 import json
 import os
 import pathlib
 import random
 import re
 import signal
-import subprocess
 
 import pytest
 
+import running_job
+
 pytest.importorskip("numpy")
 WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
-HANG = 100
 
 
 def results(output):
@@ -48,65 +47,10 @@ def test_killed_workers(launch, n, kills, parts, seed):
     assert ended[0][4] == 8 * 500
 
 
-class Running:
-    """A job under way: what it has printed so far, its workers, and its end."""
-
-    def __init__(self, binary, process, end):
-        self._binary, self._process, self._end = binary, process, end
-        self.output = ""
-
-    def until(self, pattern):
-        """Read on until a line has the pattern, and return the match."""
-        for line in self._process.stdout:
-            self.output += line
-            found = re.search(pattern, line)
-            if found:
-                return found
-        raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
-
-    def resize(self, n):
-        """Ask for n workers, and return when they are there."""
-        done = subprocess.run([self._binary, "resize", self.name, str(n)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
-        assert done.returncode == 0, done.stdout
-
-    @property
-    def name(self):
-        return re.search(r"job ([^,]+),", self.output)[1]
-
-    def workers(self):
-        """The running workers by rank: their process ids."""
-        listed = subprocess.run([self._binary, "ps", "--json", self.name], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
-        lines = [json.loads(line) for line in listed.splitlines()]
-        found = [w for line in lines for w in line.get("workers", [line]) if w.get("running")]
-        return {w["rank"]: w["pid"] for w in found if w.get("rank") is not None and w["rank"] >= 0}
-
-    def finish(self):
-        """End the training; return all that was printed."""
-        self._end.touch()
-        rest, _ = self._process.communicate(timeout=HANG)
-        self.output += rest
-        assert self._process.returncode == 0, self.output[-6000:]
-        return self.output
-
-
 @pytest.fixture
 def running(launch, binary, tmp_path):
-    """Returns a context manager: a job of n workers that trains until it is told to finish."""
-
-    @contextlib.contextmanager
-    def start(n, *arguments, program=WORKER):
-        end = tmp_path / "end"
-        process = launch.start(n, program, *arguments, end)
-        job = Running(str(binary), process, end)
-        try:
-            job.until("STEP 0")
-            yield job
-        finally:
-            process.kill()
-            process.stdout.close()
-            process.wait()
-
-    return start
+    """Returns running(n, arguments): a job of n workers that trains until it is told to finish, as a context manager."""
+    return lambda n, *arguments: running_job.running(launch, binary, tmp_path / "end", n, WORKER, *arguments)
 
 
 @pytest.mark.parametrize("n, to", [(1, 2), (2, 4)])
@@ -119,7 +63,7 @@ def test_workers_join_and_are_released(running, n, to):
         job.resize(to)
         output = job.finish()
     ended = agree(output)
-    assert len(ended) == to and len(re.findall("RELEASED", output)) == to - n
+    assert len(ended) == to and len(re.findall("RELEASED", output)) == to - n, output
 
 
 def test_a_stopped_worker_is_waited_for(running):
@@ -142,7 +86,7 @@ def test_random_losses_and_joins(running, seed):
         for _ in range(12):
             workers = job.workers()
             if len(workers) > 1 and choice.random() < 0.5:
-                os.kill(workers[choice.choice(sorted(workers))], signal.SIGKILL)
+                job.kill(choice.choice(sorted(workers)))
             else:
                 job.resize(choice.choice([2, 3, 4, 5]))
             job.until("STEP")

@@ -1,0 +1,116 @@
+package head
+
+import (
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Leave or Finish.
+type Action interface{ action() }
+
+// Send sends a message to another agent. It may be lost.
+type Send struct {
+	To      string
+	Message Message
+}
+
+// Part is one collective of a flight: the calls in group order, or why they fail.
+type Part struct {
+	Calls []*collective.Posted
+	Err   error
+}
+
+// Execute asks for the result of a flight, part after part. Calls of this host's workers are those that were posted here, with their
+// memory; those of others are Far. The inputs must stay as they are; results go to staging memory until Apply says that they count.
+// Where Hosts is this host alone they may go to their place at once: nobody can ask for the flight again without them. The shell
+// answers with Executed. A part with Err needs no execution.
+type Execute struct {
+	Flight Flight
+	Hosts  []string // that execute it, in order; all of them have calls in it, or are told for the sake of the step
+	Parts  []Part
+}
+
+// Drop tells that a flight is no more, executed or not: its staging memory is free, pieces of it that still come are thrown away. A
+// flight with what is left of its calls may follow.
+type Drop struct{ Flight Flight }
+
+// Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it what the job is. The shell copies
+// the staged results of its own workers to their place, writes the news into their control blocks when Changed, then completes the
+// calls; calls of other hosts are in Parts too.
+type Apply struct {
+	Index  uint64 // counts from 1
+	Flight Flight // 0 = only the state changes
+	Parts  []Part
+	State
+	Changed  bool          // workers of this host must be told their view
+	Entered  []topo.Worker // new members that run here: their call "enter" is complete
+	Released []topo.Worker // workers that run here and are no members any more, or asked and will not be
+}
+
+// State is what a job is after an entry of the log.
+type State struct {
+	Steps   uint64         // committed
+	View    topo.View      // the members, as they know it; generation 0 = those that the job begins with
+	Joined  int            // how many members are new in View
+	Data    *cursor.Cursor // what the next step trains on; nil = nobody said
+	Elastic bool           // the job takes steps, so members may come and go
+	Parted  string         // why all members were let go; "" = they were not
+}
+
+// Start orders new workers on this host; First and those after it are their numbers. Started or Lost answers for each.
+type Start struct {
+	Count int
+	First topo.Worker
+	member.Because
+}
+
+// Stop orders the end of a worker of this host that never asked: it will be no member.
+type Stop struct {
+	Worker topo.Worker
+	member.Because
+}
+
+// Grouped answers Group.
+type Grouped struct {
+	Worker     topo.Worker
+	ID         topo.GroupID
+	Self, Size int
+	Err        error
+}
+
+// Refuse tells that what a worker said contradicts the others: it has broken the rules, and the shell ends it.
+type Refuse struct {
+	Worker topo.Worker
+	Why    string
+}
+
+// Decided tells that a generation was decided, and who leads it.
+type Decided struct{ Record member.Record }
+
+// News is a decision of the membership that a person may want to know, on the head: member.Activate, Pause or Resume.
+type News struct{ Decision member.Action }
+
+// Leave tells this agent that it is not part of the job any more, and why: it was drained, or the others went on without it. Workers
+// that still run here must end.
+type Leave struct{ member.Because }
+
+// Finish tells that the job is over.
+type Finish struct {
+	OK bool
+	member.Because
+}
+
+func (Send) action()    {}
+func (Execute) action() {}
+func (Drop) action()    {}
+func (Apply) action()   {}
+func (Start) action()   {}
+func (Stop) action()    {}
+func (Grouped) action() {}
+func (Refuse) action()  {}
+func (Decided) action() {}
+func (News) action()    {}
+func (Leave) action()   {}
+func (Finish) action()  {}

@@ -1,0 +1,127 @@
+// Package head is how the agents of a job act as one: which calls are executed together, when a result counts, who belongs to the
+// job, and who goes on when the agent that decides all this is lost.
+//
+// One agent is the head: it owns the matcher, the membership and the job's place in its data. Every agent, the head's own host
+// among them, follows: it forwards what its workers do, executes flights, and applies the entries of the log that the head writes.
+// All of it is one state machine, Agent, without goroutine, clock or socket: node drives it with workers, memory and links, and sim
+// with a simulated network, so what sim proves is what runs. docs/design/quorum.md has the protocol and its invariants.
+package head
+
+import (
+	"errors"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Flight names what the data plane executes as one, and commits as one: collectives that became ready together. A step is never
+// split over flights. Flights are numbered by the head; the number of a later head is higher, and no two heads share one.
+type Flight uint64
+
+// Config says what an agent begins with.
+type Config struct {
+	Self  string         // this host; no two agents of a job ever share a name
+	Slots int            // how many workers it has room for; 0 = any number
+	Job   *member.Config // the size of the job, on the host that begins it as head; nil on all others
+}
+
+// Agent is the part of one host in a job. Every input may lead to actions; the shell takes them with Ready after each input or after
+// several, and carries them out in order. Create it with New; use it from one thread.
+type Agent struct {
+	cfg Config
+	out []Action
+}
+
+// ErrNotHead answers a request that only the head can serve.
+var ErrNotHead = errors.New("this agent is not the head of the job")
+
+// New returns an agent. One without a Job follows whoever welcomes it.
+func New(cfg Config) *Agent { return &Agent{cfg: cfg} }
+
+// Ready returns the actions since the last call.
+func (a *Agent) Ready() []Action {
+	out := a.out
+	a.out = nil
+	return out
+}
+
+// Inputs from the network. They fit fabric.Handler.
+
+// Up tells of a link to another agent. The head takes in an agent that it does not know.
+func (a *Agent) Up(host string) {}
+
+// Down tells that the link to another agent is gone for good, and how ("was silent for too long"). The head loses the host and all its
+// workers at once; another agent that loses the head tries to take over, and one that loses a third tells the head.
+func (a *Agent) Down(host, how string) {}
+
+// Receive hands over a message. Messages may be lost, repeated, late and out of order.
+func (a *Agent) Receive(from string, m Message) {}
+
+// Tick is time that passes: what was not answered is sent again. Nothing is lost by ticking too often or too rarely.
+func (a *Agent) Tick() {}
+
+// Inputs from the workers of this host and their launcher.
+
+// Started tells that the process of a worker runs that a Start order asked for.
+func (a *Agent) Started(w topo.Worker) {}
+
+// Asks tells that a worker asks to take part: one that the job begins with when it joins, a later one by its call "enter". That call
+// is not posted; the Apply that lists the worker among Entered completes it, or the one that lists it among Released.
+func (a *Agent) Asks(w topo.Worker) {}
+
+// Post hands over a call of a member that collective.Call.Check found sound. The agent holds p until an Apply returns it.
+func (a *Agent) Post(p *collective.Posted) {}
+
+// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in full still counts.
+func (a *Agent) Lost(w topo.Worker, how string) {}
+
+// Finished tells that a worker has done its work and left.
+func (a *Agent) Finished(w topo.Worker) {}
+
+// Executed tells that this host has what an Execute asked for, in staging memory or (where Hosts is this host alone) in its place.
+func (a *Agent) Executed(f Flight) {}
+
+// State notes what the job trains on, as a worker states it. Every worker must state the same; where two hosts differ, the worker that
+// is heard later is told with Refuse.
+func (a *Agent) State(w topo.Worker, data cursor.Cursor) error { return nil }
+
+// Group asks for a group of the listed workers on behalf of one of them; Grouped answers.
+func (a *Agent) Group(w topo.Worker, list []topo.Worker) {}
+
+// Inputs from people and policies.
+
+// Resize asks for another number of workers, on the head.
+func (a *Agent) Resize(n int, who string) error { return ErrNotHead }
+
+// Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room. A head
+// that is drained hands over.
+func (a *Agent) Drain(host, who string) error { return ErrNotHead }
+
+// Release lets every member go when the step ends that is under way, on the head; false in a job that has no steps.
+func (a *Agent) Release(why string) bool { return false }
+
+// Force makes this agent the head with whoever is left, though they are too few to be sure that no other head goes on. A person
+// must know that the others are gone.
+func (a *Agent) Force() {}
+
+// What may be asked at any time.
+
+// Head is the host that leads, as far as this agent knows; "" before it was welcomed.
+func (a *Agent) Head() string { return "" }
+
+// Leads reports whether this agent is the head, and ready to decide.
+func (a *Agent) Leads() bool { return false }
+
+// Record is the newest generation that this agent knows to be decided.
+func (a *Agent) Record() member.Record { return member.Record{} }
+
+// Known is the state of the job as this agent's workers know it: that of the last Apply.
+func (a *Agent) Known() State { return State{} }
+
+// Machine is the membership on the head, to look at; nil elsewhere.
+func (a *Agent) Machine() *member.Machine { return nil }
+
+// Index returns a worker's index in a group and the group's size; false if it is no member, or the group is not known here.
+func (a *Agent) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) { return 0, 0, false }

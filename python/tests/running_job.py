@@ -1,0 +1,75 @@
+"""A job under way, for tests that change its workers while it trains."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+
+HANG = 100  # seconds
+
+
+class Running:
+    """A job under way: what it has printed so far, its workers, and its end."""
+
+    def __init__(self, binary, process, end):
+        self._binary, self._process, self._end = binary, process, end
+        self.output = ""
+
+    def until(self, pattern):
+        """Read on until a line has the pattern, and return the match."""
+        for line in self._process.stdout:
+            self.output += line
+            found = re.search(pattern, line)
+            if found:
+                return found
+        raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
+
+    def resize(self, n):
+        """Ask for n workers, and return when they are there."""
+        done = subprocess.run([self._binary, "resize", self.name, str(n)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
+        assert done.returncode == 0, done.stdout
+
+    @property
+    def name(self):
+        return re.search(r"job ([^,]+),", self.output)[1]
+
+    def workers(self):
+        """The members by rank: their process ids."""
+        return {w["rank"]: w["pid"] for w in self._members()}
+
+    def _members(self):
+        listed = subprocess.run([self._binary, "ps", "--json", self.name], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
+        return [w for w in map(json.loads, listed.splitlines()) if w["rank"] >= 0]
+
+    def kill(self, rank):
+        """Kill a worker, and return when the job knows."""
+        worker, pid = next((w["worker"], w["pid"]) for w in self._members() if w["rank"] == rank)
+        os.kill(pid, signal.SIGKILL)
+        self.until(rf"\bw{worker} was killed by SIGKILL")
+
+    def finish(self):
+        """End the training; return all that was printed."""
+        self._end.touch()
+        self.output += self._process.stdout.read()  # communicate() would miss what `until` has read ahead
+        assert self._process.wait() == 0, self.output[-6000:]
+        return self.output
+
+
+@contextlib.contextmanager
+def running(launch, binary, end, n, program, *arguments):
+    """A job of n workers that trains until the file `end` is there, which is its last argument."""
+    process = launch.start(n, program, *arguments, end)
+    job = Running(str(binary), process, end)
+    hang = threading.Timer(HANG, process.terminate)
+    hang.start()
+    try:
+        job.until("STEP 0")
+        yield job
+    finally:
+        hang.cancel()
+        process.kill()
+        process.stdout.close()
+        process.wait()
