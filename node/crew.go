@@ -200,6 +200,14 @@ func (c *crew) started(w topo.Worker, at site) {
 	c.carryOut()
 }
 
+// drain releases the workers of a host.
+func (c *crew) drain(host, why string) error {
+	if !c.elastic {
+		return errors.New("this job cannot change its size: its workers call plain collectives")
+	}
+	return errors.New("later")
+}
+
 func (c *crew) resize(n int, who string) error {
 	if !c.elastic {
 		return errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
@@ -347,7 +355,11 @@ func (c *crew) tell(w topo.Worker, v arena.View, entered bool) {
 	}
 	v.Generation, v.Steps = uint64(c.machine.View().Generation), c.steps
 	if c.data != nil {
-		v.Cursor, _ = c.data.AppendBinary(nil) // fails never
+		var err error
+		if v.Cursor, err = c.data.AppendBinary(nil); err != nil {
+			c.head.lose(w, "cannot be told of the job's position: "+err.Error())
+			return
+		}
 	}
 	s.rank, s.entered = topo.Rank(v.Rank), entered
 	s.site.tell(w, v)

@@ -23,40 +23,43 @@ type surroundings struct {
 	socket string
 	mark   string // value of proc.RunVariable
 	cores  int
+	here   int    // workers that begin on this host
+	addr   string // of the host where torch's rank 0 listens
 	port   int
 }
 
-// environment returns the variables of a worker that the job begins with.
-func (s surroundings) environment(rank int, token string) []string {
-	return s.variables(rank, token, rank, s.spec.Workers, s.port)
+// place is where a worker stands in its job when it starts. A late one is to torch a job of one, with a port of its own, until it
+// enters.
+type place struct {
+	seat       int
+	token      string
+	rank, size int
+	local      int // its number among those that begin on its host
+	here       int // how many those are; 0 = 1
+	port       int
 }
 
-// lateEnvironment returns the variables of a worker that starts when the job runs: to torch it is a job of one, with a port
-// of its own, until it enters.
-func (s surroundings) lateEnvironment(seat int, token string, port int) []string {
-	return s.variables(seat, token, 0, 1, port)
-}
-
-// variables puts an environment together. Of two entries for a key the later one counts.
-func (s surroundings) variables(seat int, token string, rank, workers, port int) []string {
-	size := strconv.Itoa(workers)
+// environment returns the variables of a worker. Of two entries for a key the later one counts.
+func (s surroundings) environment(p place) []string {
+	here := max(p.here, 1)
+	size := strconv.Itoa(p.size)
 	env := slices.Clone(s.base)
-	env = append(env, defaults(s.base, s.cores, s.spec.Workers)...)
-	env = append(env, "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port))
+	env = append(env, defaults(s.base, s.cores, max(here, s.here))...)
+	env = append(env, "MASTER_ADDR="+s.addr, "MASTER_PORT="+strconv.Itoa(p.port))
 	for _, key := range slices.Sorted(maps.Keys(s.spec.Env)) {
 		env = append(env, key+"="+s.spec.Env[key])
 	}
 	return append(env,
 		api.EnvSocket+"="+s.socket,
 		api.EnvJob+"="+s.spec.Name,
-		api.EnvRank+"="+strconv.Itoa(seat),
+		api.EnvRank+"="+strconv.Itoa(p.seat),
 		api.EnvSize+"="+size,
-		api.EnvToken+"="+token,
+		api.EnvToken+"="+p.token,
 		proc.RunVariable+"="+s.mark,
-		"RANK="+strconv.Itoa(rank),
+		"RANK="+strconv.Itoa(p.rank),
 		"WORLD_SIZE="+size,
-		"LOCAL_RANK="+strconv.Itoa(rank),
-		"LOCAL_WORLD_SIZE="+size,
+		"LOCAL_RANK="+strconv.Itoa(p.local),
+		"LOCAL_WORLD_SIZE="+strconv.Itoa(here),
 	)
 }
 

@@ -12,7 +12,7 @@ func TestEnvironment(t *testing.T) {
 	s := surroundings{
 		base:   []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
 		spec:   job.Spec{Name: "digits", Workers: 3, Env: map[string]string{"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7"}},
-		socket: "/run/s", mark: "outer/run", cores: 8, port: 4242,
+		socket: "/run/s", mark: "outer/run", cores: 8, here: 3, addr: "127.0.0.1", port: 4242,
 	}
 	want := map[string]string{
 		"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7", "MASTER_ADDR": "127.0.0.1",
@@ -20,7 +20,7 @@ func TestEnvironment(t *testing.T) {
 		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
 		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
 	}
-	env := s.environment(1, "t1")
+	env := s.environment(place{seat: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
 	for key, value := range want {
 		if got, _ := lookup(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
@@ -34,7 +34,7 @@ func TestEnvironment(t *testing.T) {
 // To torch, a worker that comes late is a job of one with a port of its own.
 func TestLateEnvironment(t *testing.T) {
 	s := surroundings{spec: job.Spec{Name: "digits", Workers: 3}, socket: "/run/s", cores: 8, port: 4242}
-	env := s.lateEnvironment(5, "t5", 4343)
+	env := s.environment(place{seat: 5, token: "t5", size: 1, port: 4343})
 	for key, value := range map[string]string{"SHOAL_RANK": "5", "SHOAL_TOKEN": "t5", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
 		if got, _ := lookup(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
@@ -44,7 +44,7 @@ func TestLateEnvironment(t *testing.T) {
 
 func TestEnvironmentLeavesChoices(t *testing.T) {
 	s := surroundings{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="}, spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
-	env := s.environment(0, "t")
+	env := s.environment(place{token: "t", size: 1, port: 4242})
 	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "", "MASTER_PORT": "4242"} {
 		if got, set := lookup(env, key); got != value || !set {
 			t.Errorf("%s=%q, want %q", key, got, value)

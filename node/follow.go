@@ -36,10 +36,10 @@ type openCall struct {
 // Errands is what the head wants of the launcher of another host. The functions run on the engine's thread: they must not wait for the
 // agent.
 type Errands struct {
-	Job    func(j jobNote)                 // what the job is: told first, once
-	Start  func(seat int, late bool)       // start a worker
-	Signal func(seat int, signal int)      // to a worker
-	Over   func(err error)                 // the job is over, or its head is lost
+	Job    func(j jobNote)            // what the job is: told first, once
+	Start  func(seat int, late bool)  // start a worker
+	Signal func(seat int, signal int) // to a worker
+	Over   func(err error)            // the job is over, or its head is lost
 }
 
 func (f *follower) send(l *letter) {
@@ -242,3 +242,9 @@ func (f *follower) ask(q *askNote) (*answerNote, error) {
 	}
 	return a, nil
 }
+
+// tellHead sends the head a letter of the launcher's.
+func (a *Agent) tellHead(l *letter) { _ = a.engine.later(func() { a.follower.send(l) }) }
+
+// sayLeaving asks the head to relieve this host of its workers.
+func (a *Agent) sayLeaving(why string) { a.tellHead(&letter{Leaving: &reason{why}}) }

@@ -33,10 +33,12 @@ type launch struct {
 	agent   *Agent
 	console *proc.Console
 	outputs []*proc.Output
-	workers []*proc.Worker
+	workers []hand // by seat
+	hosts   hosts
 
 	program string
 	around  surroundings
+	port    int          // for MASTER_PORT
 	group   *group.Group // the workers
 
 	told     chan struct{} // holds a token when there is news
@@ -175,9 +177,9 @@ func (l *launch) endings() []ending {
 }
 
 func (l *launch) failure(v verdict) *Failure {
-	out, e := l.outputs[v.culprit.rank], v.culprit.exit
-	return &Failure{Job: l.spec.Name, Rank: v.culprit.rank, Size: len(l.workers), Host: l.host, Exit: e,
-		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: out.Tail(), Log: out.LogPath()}
+	w, e := l.workers[v.culprit.rank], v.culprit.exit
+	return &Failure{Job: l.spec.Name, Rank: v.culprit.rank, Size: len(l.workers), Host: w.Host(), Exit: e,
+		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: w.Tail(), Log: w.LogPath()}
 }
 
 func (l *launch) result(err error) *Result {

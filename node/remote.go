@@ -50,6 +50,16 @@ type office struct {
 	*transfers
 	agent *Agent
 	mesh  fabric.Mesh
+
+	dismissed chan struct{} // closed when all have left; nil = the job runs
+}
+
+// lookGone notes when the last host has left.
+func (o *office) lookGone() {
+	if o.dismissed != nil && len(o.agent.head.known) == 0 {
+		close(o.dismissed)
+		o.dismissed = nil
+	}
 }
 
 // Up is told of a new link.
@@ -63,6 +73,10 @@ func (o *office) Down(peer fabric.Host, err error) {
 			return
 		}
 		delete(o.agent.head.known, peer)
+		if o.dismissed != nil {
+			o.lookGone()
+			return
+		}
 		how := fmt.Sprintf("was lost with its host %s: %v", peer, err)
 		o.agent.head.lostSite(r, how)
 		o.agent.cfg.Hosts.Down(string(peer), how)

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
-// start runs the process of one seat.
+// start runs the process of one seat on this host.
 func (l *launch) start(seat int, env []string) error {
 	out, err := proc.NewOutput(l.console, seat, l.dir.log(seat))
 	if err != nil {
@@ -19,10 +19,15 @@ func (l *launch) start(seat int, env []string) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	l.workers = append(l.workers, w)
-	l.mu.Unlock()
+	l.add(near{w, out, l.host})
 	return nil
+}
+
+// add notes a worker process. They are added in the order of their seats.
+func (l *launch) add(h hand) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.workers = append(l.workers, h)
 }
 
 // obey starts and stops the workers that the membership wants started and stopped.
@@ -32,9 +37,7 @@ func (l *launch) obey() error {
 	l.wanted, l.unwanted = 0, nil
 	l.mu.Unlock()
 	for range wanted {
-		seat, token := l.agent.Seat()
-		l.agent.Started(seat)
-		if err := l.start(seat, l.around.lateEnvironment(seat, token, freePort())); err != nil {
+		if err := l.startLate(); err != nil {
 			return err
 		}
 	}
@@ -42,6 +45,16 @@ func (l *launch) obey() error {
 		l.workers[seat].Signal(syscall.SIGTERM)
 	}
 	return nil
+}
+
+// startLate starts a worker of a job that runs already, where there is most room.
+func (l *launch) startLate() error {
+	seat, token := l.agent.Seat()
+	if host := l.roomiest(); host != "" {
+		return l.startFar(seat, host, true)
+	}
+	l.agent.Started(seat, "")
+	return l.start(seat, l.around.environment(place{seat: seat, token: token, size: 1, port: freePort()}))
 }
 
 func (l *launch) onStart(count int, _ string) {
@@ -103,7 +116,7 @@ func (l *launch) herald(ctx context.Context) error {
 // that failed by itself is a fault that somebody should see, unless the user said how many workers are enough, or it came
 // late and the job was well without it.
 func (l *launch) survives(seat int, e proc.Exit) bool {
-	return (e.Signal != 0 || l.spec.Min > 0 || seat >= l.spec.Workers) && l.agent.Status().Elastic
+	return (e.Signal != 0 || e.Lost != "" || l.spec.Min > 0 || seat >= l.spec.Workers) && l.agent.Status().Elastic
 }
 
 // launched is the number of workers that were started or are about to be.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 
@@ -34,6 +33,7 @@ type RunConfig struct {
 	OnJoin         func(rank int, client string)
 	OnReport       func(rank int, metrics map[string]float64)
 	OnEvent        func(e Event) // a change of the membership
+	Fleet          *Fleet        // other hosts; nil = this one alone
 }
 
 // Result says how a run went. It is what result.json holds.
@@ -112,7 +112,7 @@ func (l *launch) settle() (err error) {
 	if l.dir, l.spec.Name, err = newRunDir(parent, l.spec.Name); err != nil {
 		return errors.Join(err, l.place.Close())
 	}
-	l.started = time.Now()
+	l.started, l.port = time.Now(), freePort()
 	l.console = proc.NewConsole(l.cfg.Stdout, l.cfg.Stderr, l.spec.Workers, l.cfg.Color)
 	if err := l.dir.writeJob(l.spec, l.place.Run, l.started); err != nil {
 		return errors.Join(err, l.place.Close(), l.dir.close())
@@ -122,14 +122,13 @@ func (l *launch) settle() (err error) {
 
 // run starts everything, waits for a verdict, and ends everything.
 func (l *launch) run(ctx context.Context, program string) error {
-	tokens := newTokens(l.spec.Workers)
 	control, err := listenControl(l.place.Control())
 	if err != nil {
 		return errors.Join(err, l.place.Close())
 	}
-	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: tokens, Min: l.spec.Min, Max: l.spec.Max,
+	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: make([]string, l.spec.Workers), Min: l.spec.Min, Max: l.spec.Max,
 		OnJoin: l.onJoin, OnReport: l.onReport, Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent},
-		Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil))})
+		Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), Hosts: l.fleet()})
 	if err != nil {
 		return errors.Join(err, control.Close(), l.place.Close())
 	}
@@ -137,15 +136,14 @@ func (l *launch) run(ctx context.Context, program string) error {
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
 	house.Go("herald", l.herald)
+	house.Go("hosts", l.hosts.attend)
 	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, control) })
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.spec.Name, l.dir.path)
 	}
 	l.program, l.group = program, group.New(context.Background())
-	l.around = surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(), mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), port: freePort()}
-	guarded := l.guard(house)
-	for seat := 0; guarded && err == nil && seat < l.spec.Workers; seat++ {
-		err = l.start(seat, l.around.environment(seat, tokens[seat]))
+	if l.guard(house) {
+		err = l.startAll(ctx, house)
 	}
 	var v verdict
 	if err == nil {
@@ -153,6 +151,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 	}
 	err = errors.Join(err, l.stop(ctx.Err() != nil || l.stoppedBy() != ""), l.outcome())
 	l.hearOut()
+	l.agent.Dismiss()
 	house.Stop(nil)
 	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(l.group), l.place.Close())
 	if v.fault != noFault {
@@ -199,15 +198,7 @@ func (l *launch) interrupted(ctx context.Context) error {
 	return fmt.Errorf("job %s was stopped: %w", l.spec.Name, context.Cause(ctx))
 }
 
-// newTokens makes the secrets by which the agent knows its workers.
-func newTokens(n int) []string {
-	tokens := make([]string, n)
-	for i := range tokens {
-		tokens[i] = newToken()
-	}
-	return tokens
-}
-
+// newToken makes a secret by which an agent knows a worker.
 func newToken() string {
 	var secret [16]byte
 	rand.Read(secret[:])

@@ -18,6 +18,8 @@ type Console struct {
 	out, err io.Writer
 	width    int
 	color    bool
+
+	Forward func(rank int, stderr bool, line string) // also gets every line of a worker; nil = nobody does
 }
 
 // NewConsole returns a console for n workers.
@@ -48,6 +50,7 @@ func (c *Console) write(w io.Writer, prefix string, line []byte) {
 // Output is where the output of one worker goes: all of it to its log, its lines to the console, the last to the tail.
 type Output struct {
 	console *Console
+	rank    int
 	prefix  string
 	log     *os.File
 
@@ -62,7 +65,7 @@ func NewOutput(c *Console, rank int, path string) (*Output, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proc: log of rank %d: %w", rank, err)
 	}
-	return &Output{console: c, prefix: c.prefix(rank), log: log, tail: NewTail(tailLines)}, nil
+	return &Output{console: c, rank: rank, prefix: c.prefix(rank), log: log, tail: NewTail(tailLines)}, nil
 }
 
 // LogPath is the file that holds the whole output.
@@ -93,6 +96,9 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 		o.tail.Add(string(line))
 		o.mu.Unlock()
 		o.console.write(to, o.prefix, line)
+		if o.console.Forward != nil {
+			o.console.Forward(o.rank, to == o.console.err, string(line))
+		}
 	}}
 	buf := make([]byte, 32<<10)
 	for {
@@ -116,6 +122,15 @@ func (o *Output) writeLog(p []byte) {
 	if _, o.logErr = o.log.Write(p); o.logErr != nil {
 		o.console.write(o.console.err, o.prefix, fmt.Appendf(nil, "shoal: the log of this worker stops here: %v", o.logErr))
 	}
+}
+
+// Line writes a line of a worker on another host.
+func (c *Console) Line(rank int, stderr bool, text string) {
+	to := c.out
+	if stderr {
+		to = c.err
+	}
+	c.write(to, c.prefix(rank), []byte(text))
 }
 
 // Note writes a line of shoal's own between the workers' lines.

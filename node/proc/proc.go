@@ -26,13 +26,17 @@ type Exit struct {
 	Signal  syscall.Signal // what killed it, or 0
 	Started time.Time
 	Ended   time.Time
+	Lost    string // how it was lost with its host, when nothing else is known of its end: "was lost with host b"
 }
 
 // OK reports whether the process ended by itself with exit code 0.
-func (e Exit) OK() bool { return e.Signal == 0 && e.Code == 0 }
+func (e Exit) OK() bool { return e.Signal == 0 && e.Code == 0 && e.Lost == "" }
 
 // String continues a sentence: "exited with code 3", "was killed by SIGKILL".
 func (e Exit) String() string {
+	if e.Lost != "" {
+		return e.Lost
+	}
 	if e.Signal == 0 {
 		return fmt.Sprintf("exited with code %d", e.Code)
 	}
