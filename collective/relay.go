@@ -1,0 +1,144 @@
+package collective
+
+import (
+	"sync/atomic"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// pieceBytes is how much of an accumulator goes into one piece: enough that its header and the calls about it cost nothing,
+// little enough that a host sends on the first piece while the next ones are still on their way.
+const pieceBytes = 256 << 10
+
+// Sites says where the members of a group are.
+type Sites struct {
+	Of   []int // by member: its host
+	N    int   // hosts; all agents number them in the same way, from 0
+	Self int   // this host
+}
+
+// Outgoing is a piece that is due to be sent.
+type Outgoing struct {
+	To      int    // host
+	Part    uint32 // the segment
+	Offset  uint64 // of the payload in the part, in bytes
+	Payload []byte
+}
+
+// Relay executes a schedule over several hosts, of which it is one: it exchanges pieces with the Relays of the others. What it
+// makes of them it keeps in memory of its own until Deliver, so that the inputs stay as they are while a host could still be
+// lost. docs/design/hosts-collectives.md has the reasons.
+//
+// The life of one use:
+//
+//  1. Prepare.
+//  2. Chunk for every index below Chunks, and Place and Arrived for every piece that comes, all in any order, from any goroutine; what
+//     Chunk and Arrived return is to be sent. Until Done.
+//  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries.
+//
+// Payloads are parts of the inputs and of the Relay's memory. They are needed no longer when all hosts are Done. A use that is given
+// up before is not followed by another: links may still read and write its memory, so the Relay must be thrown away, and the
+// memory of its calls must stay until no link has a piece of it.
+//
+// Every element is summed in an order that only the schedule, the sites and the strategy decide: a host adds the inputs of its
+// own members in rank order, then the partial sums of its children in the order of their hosts. Partial sums travel in
+// the type of the accumulator; the root of the tree scales and rounds once. So all hosts get the same bits whatever the
+// timing, and integers, minima and maxima come out as in Run.
+//
+// The zero value is ready and is used again and again.
+type Relay struct {
+	run   Run      // folds local sources; executes the moves that need no other host
+	local Schedule // those moves
+	self  int
+	acc   tensor.DType // of partial sums
+	per   int          // elements a piece
+	left  atomic.Int64 // pieces that are to be summed, or to come down, until Done
+
+	moves    []Move // by move: what of it is on this host
+	spans    []Span
+	segments []segment // of which this host is a part
+	inlets   []inlet
+	outlets  []int
+	starts   []start
+	first    int   // of starts
+	staged   []int // the segments with destinations on this host
+	results  int   // chunks of those
+	stream   bool
+
+	stage   []byte          // partial sums and results
+	due     []atomic.Uint32 // by segment, piece and sender: has it come
+	missing []atomic.Int32  // by segment and piece: partial sums that have not come
+	plan    plan
+}
+
+// segment is this host's part in one tree of a move.
+type segment struct {
+	part    uint32 // its number, the same on all hosts
+	move    int
+	from, n int     // its elements of the move
+	parent  int     // host; -1 at the root
+	up      bool    // a partial sum goes to the parent
+	down    bool    // the result comes from the parent
+	direct  bool    // what is sent first is the only input itself
+	in      []inlet // the children that give partial sums
+	out     []int   // the hosts of the children that take the result
+	sum     int     // where partial sums are, in stage; also the first inlet's
+	result  int     // where the result is, in stage; the same where the types are
+	due     int     // first entry in due: one for each inlet and one for the parent, for each piece
+	missing int     // first entry in missing
+	first   int     // first chunk of Deliver
+}
+
+// inlet is where the partial sums of a child come in.
+type inlet struct{ host, at int }
+
+// start is a piece that needs nothing from another host.
+type start struct{ segment, piece int }
+
+// What is known of a piece that another host sends.
+const (
+	early   uint32 = iota // it cannot come yet: it depends on what this host has not sent
+	awaited               // it may come
+	placed                // its memory is given out
+	here
+)
+
+// Chunks is the number of pieces that need nothing from another host.
+func (r *Relay) Chunks() int { return len(r.starts) }
+
+// Chunk sums piece i and appends to out what is now to be sent.
+func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
+	p := r.starts[(i+r.first)%len(r.starts)]
+	return r.ascend(&r.segments[p.segment], p.piece, s, out)
+}
+
+// Place returns the memory for a piece of n bytes from a host, and nil if no such piece is due: it would be a lie, or is here
+// already.
+func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
+	e, ok := r.find(from, part, off, n)
+	if !ok || !r.due[e.due].CompareAndSwap(awaited, placed) {
+		return nil
+	}
+	return r.stage[e.at : e.at+int(n) : e.at+int(n)]
+}
+
+// Arrived tells that a piece is where Place said, and appends to out what is now to be sent.
+func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch, out []Outgoing) []Outgoing {
+	e, ok := r.find(from, part, off, n)
+	switch {
+	case !ok || !r.due[e.due].CompareAndSwap(placed, here):
+		return out
+	case e.down:
+		return r.descend(e.segment, e.piece, out)
+	case r.missing[e.segment.missing+e.piece].Add(-1) == 0:
+		return r.ascend(e.segment, e.piece, s, out)
+	}
+	return out
+}
+
+// Done reports whether this host has all results that its members and other hosts get from it, and all that it has to send was
+// returned.
+func (r *Relay) Done() bool { return r.left.Load() == 0 }
+
+// Deliveries is the number of independent pieces of work that write the outputs.
+func (r *Relay) Deliveries() int { return r.run.Chunks() + r.results }

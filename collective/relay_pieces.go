@@ -1,0 +1,175 @@
+package collective
+
+import (
+	"slices"
+	"sort"
+)
+
+// event is a piece from another host.
+type event struct {
+	segment *segment
+	piece   int
+	down    bool
+	due     int // entry in due
+	at      int // where its bytes go, in stage
+}
+
+// find looks up a piece, whose every argument may be a lie.
+func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e event, ok bool) {
+	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= part })
+	if i == len(r.segments) || r.segments[i].part != part {
+		return e, false
+	}
+	g := &r.segments[i]
+	inlet := slices.IndexFunc(g.in, func(in inlet) bool { return in.host == from })
+	size, base := r.acc.Size(), 0
+	switch {
+	case g.down && from == g.parent:
+		e.down, inlet = true, len(g.in)
+		size, base = r.run.dtype.Size(), g.result
+	case inlet >= 0:
+		base = g.in[inlet].at
+	default:
+		return e, false
+	}
+	if off >= uint64(g.n*size) || off%uint64(r.per*size) != 0 {
+		return e, false
+	}
+	e.segment, e.piece, e.at = g, int(off)/(r.per*size), base+int(off)
+	e.due = g.due + e.piece*(len(g.in)+1) + inlet
+	_, elements := r.piece(g, e.piece)
+	return e, int(n) == elements*size
+}
+
+// piece is the first element of a piece, counted from the segment's, and the number of its elements.
+func (r *Relay) piece(g *segment, i int) (from, n int) {
+	from = i * r.per
+	return from, min(r.per, g.n-from)
+}
+
+func (r *Relay) piecesOf(n int) int { return (n + r.per - 1) / r.per }
+
+// ascend sums a piece of which all partial sums are here, and sends it to the parent, or down again if this is the root.
+func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
+	from, n := r.piece(g, i)
+	if !g.direct {
+		per := chunkBytes / r.run.dtype.Size()
+		for at := 0; at < n; at += per {
+			r.sum(g, from+at, min(per, n-at), s)
+		}
+	}
+	r.left.Add(-1)
+	if !g.up {
+		return r.send(g, from, n, out)
+	}
+	payload := r.at(g.sum, from, n, r.acc.Size())
+	if g.direct {
+		payload = r.input(g, from, n)
+	}
+	if g.down {
+		r.due[g.due+i*(len(g.in)+1)+len(g.in)].Store(awaited)
+	}
+	return append(out, Outgoing{g.parent, g.part, uint64(from * r.acc.Size()), payload})
+}
+
+// descend passes on a piece of the result that came from the parent.
+func (r *Relay) descend(g *segment, i int, out []Outgoing) []Outgoing {
+	from, n := r.piece(g, i)
+	r.left.Add(-1)
+	return r.send(g, from, n, out)
+}
+
+// send gives a run of the result to the children.
+func (r *Relay) send(g *segment, from, n int, out []Outgoing) []Outgoing {
+	size := r.run.dtype.Size()
+	payload := r.at(g.result, from, n, size)
+	if g.direct && g.parent < 0 {
+		payload = r.input(g, from, n)
+	}
+	for _, to := range g.out {
+		out = append(out, Outgoing{to, g.part, uint64(from * size), payload})
+	}
+	return out
+}
+
+// sum adds up a run of elements that fits into the scratch: the local sources, then the children's partial sums.
+func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
+	k, size := r.run.kernels, r.acc.Size()
+	acc := r.at(g.sum, from, n, size)
+	m := &r.moves[g.move]
+	switch {
+	case len(g.in) == 0:
+		r.own(m, g.from+from, n, acc)
+	case len(m.Src) == 1 && r.plain():
+		k.Pair(r.acc, r.run.op, acc, r.input(g, from, n), acc)
+	case len(m.Src) > 0:
+		own := s.acc[:len(acc)]
+		r.own(m, g.from+from, n, own)
+		k.Pair(r.acc, r.run.op, acc, own, acc)
+	}
+	if len(g.in) > 0 {
+		for _, in := range g.in[1:] {
+			k.Fold(r.acc, r.run.op, acc, r.at(in.at, from, n, size))
+		}
+	}
+	if g.up {
+		return
+	}
+	if r.run.total != 1 {
+		k.Scale(r.run.dtype, acc, r.run.total)
+	}
+	if g.sum != g.result {
+		k.Store(r.run.dtype, r.at(g.result, from, n, r.run.dtype.Size()), acc)
+	}
+}
+
+// own adds up the local sources.
+func (r *Relay) own(m *Move, from, n int, acc []byte) {
+	if len(r.run.scale) > 0 {
+		r.run.sumScaled(m, from, n, acc)
+	} else {
+		r.run.fold(m, from, n, acc)
+	}
+}
+
+// plain reports whether an input is its own partial sum.
+func (r *Relay) plain() bool { return r.acc == r.run.dtype && len(r.run.scale) == 0 }
+
+// at is a run of elements in stage.
+func (r *Relay) at(base, from, n, size int) []byte {
+	lo, hi := base+from*size, base+(from+n)*size
+	return r.stage[lo:hi:hi]
+}
+
+// input is a run of the only local source of a segment.
+func (r *Relay) input(g *segment, from, n int) []byte {
+	return r.run.memory(r.moves[g.move].Src[0], g.from+from, n)
+}
+
+// Deliver writes chunk i of the results to the outputs.
+func (r *Relay) Deliver(i int, s *Scratch) {
+	if own := r.run.Chunks(); i >= own {
+		r.hand(i - own)
+		return
+	}
+	r.run.Chunk(i, s)
+}
+
+// hand copies chunk i of the staged results.
+func (r *Relay) hand(i int) {
+	after := sort.Search(len(r.staged), func(j int) bool { return r.segments[r.staged[j]].first > i })
+	g := &r.segments[r.staged[after-1]]
+	size := r.run.dtype.Size()
+	per := chunkBytes / size
+	from := (i - g.first) * per
+	n := min(per, g.n-from)
+	src := r.at(g.result, from, n, size)
+	for _, d := range r.moves[g.move].Dst {
+		dst := r.run.memory(d, g.from+from, n)
+		if r.stream {
+			r.run.kernels.StreamCopy(dst, src)
+		} else {
+			r.run.kernels.Copy(dst, src)
+		}
+	}
+}

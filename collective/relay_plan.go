@@ -1,0 +1,287 @@
+package collective
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/shoal-ml/shoal/kernel"
+)
+
+// plan is the memory in which a schedule is turned into segments.
+type plan struct {
+	roles  []role // by host; empty between moves
+	hosts  []int  // with a part in the move at hand, ascending: their indices are what Strategy calls positions
+	self   int    // position of this host; -1 = it has no part in the move
+	root   int    // position, or -1
+	parent []int  // by position
+	flows  []role // by position: of the host and all below it
+
+	stage   int // sizes, as far as they are known
+	due     int
+	missing int
+	pieces  int
+	longest int // bytes of the longest segment with destinations here
+}
+
+// role is what a host is in a move, or a part of a tree for the rest of it.
+type role struct{ gives, takes bool }
+
+// cutAlign is what segments begin at a multiple of, in elements: no two share a cache line.
+const cutAlign = 64
+
+// Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give the same schedule, sites and
+// strategy, and calls that differ only in being Far.
+func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, strategy Strategy) {
+	r.reset(calls, sites)
+	parts := uint32(0)
+	for i := range s.Moves {
+		m := &s.Moves[i]
+		r.meet(m, sites)
+		trees := 0
+		if len(r.plan.hosts) > 1 {
+			trees = strategy.Trees(len(r.plan.hosts), r.plan.root)
+		}
+		if r.plan.self >= 0 {
+			r.addMove(m, sites, trees == 0)
+			for t := range trees {
+				if from, n := cut(m.N, t, trees); n > 0 {
+					r.grow(strategy, t)
+					r.addSegment(segment{part: parts + uint32(t), move: len(r.moves) - 1, from: from, n: n})
+				}
+			}
+		}
+		parts += uint32(trees)
+	}
+	r.run.Prepare(&r.local, calls)
+	r.allot()
+}
+
+func (r *Relay) reset(calls []*Call, sites Sites) {
+	r.local.Moves, r.moves, r.spans, r.segments = r.local.Moves[:0], r.moves[:0], r.spans[:0], r.segments[:0]
+	r.inlets, r.outlets, r.starts, r.staged = r.inlets[:0], r.outlets[:0], r.starts[:0], r.staged[:0]
+	p := &r.plan
+	p.stage, p.due, p.missing, p.pieces, p.longest = 0, 0, 0, 0, 0
+	if len(p.roles) < sites.N {
+		p.roles = make([]role, sites.N)
+	}
+	r.self, r.results, r.first = sites.Self, 0, -1
+	r.run.Prepare(&r.local, calls) // no moves yet, but the weights
+	r.acc = r.run.dtype
+	if r.run.reduces {
+		r.acc = kernel.AccType(r.run.dtype)
+	}
+	r.per = pieceBytes / r.acc.Size()
+}
+
+// counts reports whether a source is summed at all.
+func (r *Relay) counts(src Span) bool { return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0 }
+
+// meet finds the hosts of a move and its root.
+func (r *Relay) meet(m *Move, sites Sites) {
+	p := &r.plan
+	for _, h := range p.hosts {
+		p.roles[h] = role{}
+	}
+	p.hosts = p.hosts[:0]
+	takers, taker := 0, 0
+	for _, src := range m.Src {
+		h := sites.Of[src.Member]
+		if !r.counts(src) || p.roles[h].gives {
+			continue
+		}
+		p.roles[h].gives = true
+		p.hosts = append(p.hosts, h)
+	}
+	for _, dst := range m.Dst {
+		h := sites.Of[dst.Member]
+		if p.roles[h].takes {
+			continue
+		}
+		if !p.roles[h].gives {
+			p.hosts = append(p.hosts, h)
+		}
+		p.roles[h].takes = true
+		takers, taker = takers+1, h
+	}
+	slices.Sort(p.hosts)
+	p.self, p.root = slices.Index(p.hosts, sites.Self), -1
+	switch {
+	case !r.run.reduces:
+		p.root = slices.Index(p.hosts, sites.Of[m.Src[0].Member])
+	case takers == 1:
+		p.root = slices.Index(p.hosts, taker)
+	}
+}
+
+// addMove keeps what of a move is on this host. What needs no other host, or only a copy that is given to them too, is left to Run.
+func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
+	own := Move{N: m.N}
+	at := len(r.spans)
+	for _, src := range m.Src {
+		if sites.Of[src.Member] == sites.Self && r.counts(src) {
+			r.spans = append(r.spans, src)
+		}
+	}
+	own.Src = r.spans[at:len(r.spans):len(r.spans)]
+	at = len(r.spans)
+	for _, dst := range m.Dst {
+		if sites.Of[dst.Member] == sites.Self {
+			r.spans = append(r.spans, dst)
+		}
+	}
+	own.Dst = r.spans[at:len(r.spans):len(r.spans)]
+	r.moves = append(r.moves, own)
+	if alone || !r.run.reduces && len(own.Src) > 0 {
+		r.local.add(own.N, own.Src, own.Dst)
+	}
+}
+
+// cut is the part of n elements that tree t of several gets.
+func cut(n, t, trees int) (from, length int) {
+	lines := (n + cutAlign - 1) / cutAlign
+	from = min(n, lines*t/trees*cutAlign)
+	return from, min(n, lines*(t+1)/trees*cutAlign) - from
+}
+
+// grow works out tree t, and what flows along it.
+func (r *Relay) grow(strategy Strategy, t int) {
+	p := &r.plan
+	k := len(p.hosts)
+	p.parent, p.flows = p.parent[:0], p.flows[:0]
+	for i := range k {
+		p.parent = append(p.parent, strategy.Parent(t, k, p.root, i))
+		p.flows = append(p.flows, role{})
+	}
+	for i, h := range p.hosts {
+		for at := i; p.roles[h].gives && at >= 0 && !p.flows[at].gives; at = p.parent[at] {
+			p.flows[at].gives = true
+		}
+		for at := i; p.roles[h].takes && at >= 0 && !p.flows[at].takes; at = p.parent[at] {
+			p.flows[at].takes = true
+		}
+	}
+}
+
+// addSegment fills in this host's part of the tree at hand.
+func (r *Relay) addSegment(g segment) {
+	p := &r.plan
+	m := &r.moves[g.move]
+	mine := p.flows[p.self]
+	g.parent = -1
+	if at := p.parent[p.self]; at >= 0 {
+		g.parent, g.up, g.down = p.hosts[at], mine.gives, mine.takes
+	}
+	ins, outs := len(r.inlets), len(r.outlets)
+	for i, at := range p.parent {
+		if at == p.self && p.flows[i].gives {
+			r.inlets = append(r.inlets, inlet{host: p.hosts[i]})
+		}
+		if at == p.self && p.flows[i].takes {
+			r.outlets = append(r.outlets, p.hosts[i])
+		}
+	}
+	g.in, g.out = r.inlets[ins:len(r.inlets):len(r.inlets)], r.outlets[outs:len(r.outlets):len(r.outlets)]
+	g.direct = !r.run.reduces && g.parent < 0 || g.up && len(g.in) == 0 && len(m.Src) == 1 && r.plain()
+	r.place(&g, mine)
+	pieces := r.piecesOf(g.n)
+	g.due, g.missing = p.due, p.missing
+	p.due += pieces * (len(g.in) + 1)
+	p.missing += pieces
+	if mine.gives && len(g.in) == 0 {
+		r.start(len(r.segments), &g, pieces)
+	}
+	if mine.gives {
+		p.pieces += pieces
+	}
+	if g.down {
+		p.pieces += pieces
+	}
+	if len(m.Dst) > 0 && (r.run.reduces || g.parent >= 0) {
+		bytes := g.n * r.run.dtype.Size()
+		g.first = r.results
+		r.results += (bytes + chunkBytes - 1) / chunkBytes
+		p.longest = max(p.longest, bytes)
+		r.staged = append(r.staged, len(r.segments))
+	}
+	r.segments = append(r.segments, g)
+}
+
+// place gives a segment its memory. A partial sum has reached the parent before the result comes down, so that the two share
+// a place where their types are the same; the sum is made where the first child's comes in.
+func (r *Relay) place(g *segment, mine role) {
+	size, wide := r.run.dtype.Size(), r.acc.Size()
+	sums := r.run.reduces && mine.gives && !g.direct
+	results := mine.takes && (g.down || !g.direct)
+	switch {
+	case r.acc != r.run.dtype && sums:
+		g.sum = r.reserve(g.n * wide)
+		fallthrough
+	case r.acc != r.run.dtype:
+		if results {
+			g.result = r.reserve(g.n * size)
+		}
+	case sums || results:
+		g.result = r.reserve(g.n * size)
+		g.sum = g.result
+	}
+	for i := range g.in {
+		g.in[i].at = g.sum
+		if i > 0 {
+			g.in[i].at = r.reserve(g.n * wide)
+		}
+	}
+}
+
+// reserve takes n bytes of stage, from a cache line on.
+func (r *Relay) reserve(n int) (at int) {
+	const line = 64
+	at = r.plan.stage
+	r.plan.stage += (n + line - 1) / line * line
+	return at
+}
+
+// start lists the pieces of a segment that need nothing from others. The first to be worked on are for the next host: else all
+// would begin by sending to the same one.
+func (r *Relay) start(index int, g *segment, pieces int) {
+	to := g.parent
+	if to < 0 && len(g.out) > 0 {
+		to = g.out[0]
+	}
+	if r.first < 0 && to > r.self {
+		r.first = len(r.starts)
+	}
+	for i := range pieces {
+		r.starts = append(r.starts, start{index, i})
+	}
+}
+
+// allot gets the memory that the segments need.
+func (r *Relay) allot() {
+	p := &r.plan
+	if len(r.stage) < p.stage {
+		r.stage = make([]byte, p.stage)
+	}
+	if len(r.due) < p.due {
+		r.due = make([]atomic.Uint32, p.due)
+	}
+	if len(r.missing) < p.missing {
+		r.missing = make([]atomic.Int32, p.missing)
+	}
+	for i := range r.segments {
+		g := &r.segments[i]
+		width := len(g.in) + 1
+		for piece := range r.piecesOf(g.n) {
+			r.missing[g.missing+piece].Store(int32(len(g.in)))
+			for from := range width {
+				state := awaited
+				if from == len(g.in) && (g.up || !g.down) {
+					state = early
+				}
+				r.due[g.due+piece*width+from].Store(state)
+			}
+		}
+	}
+	r.first = max(r.first, 0)
+	r.stream = p.longest >= streamBytes
+	r.left.Store(int64(p.pieces))
+}

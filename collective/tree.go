@@ -1,0 +1,34 @@
+package collective
+
+// Strategy says along which trees the hosts of a move work together. A move is cut into as many segments as there are trees,
+// all at work at once: partial sums go up a segment's tree, the result comes down. Hosts are called by their position among
+// the k hosts that hold a source or a destination of the move. A move that must end or begin at one host names it as its
+// root; root is -1 where any host will do.
+//
+// The trees decide the order in which floating-point numbers are added, so all hosts must use the same strategy.
+type Strategy interface {
+	// Trees is the number of trees over k hosts.
+	Trees(k, root int) int
+	// Parent is the position to which host i sends its partial sums in tree t, and from which it gets the result; -1 if i is the
+	// root of the tree.
+	Parent(t, k, root, i int) int
+	String() string
+}
+
+// Below these lengths a step's latency is more than the time that its bytes take.
+const (
+	starBytes   = 4 << 10
+	cliqueBytes = 1 << 20
+)
+
+// Suits is the strategy for a move of so many bytes, as long as nobody has measured the network.
+func Suits(bytes int) Strategy {
+	switch {
+	case bytes <= starBytes:
+		return Star{}
+	case bytes <= cliqueBytes:
+		return Clique{}
+	default:
+		return Ring{}
+	}
+}

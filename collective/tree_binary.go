@@ -1,0 +1,22 @@
+package collective
+
+// Tree is one binary tree, laid out like a heap.
+//
+// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: n up, and n to each of at most two children
+// down: up to 3n, so it is for lengths at which steps count, among many hosts.
+type Tree struct{}
+
+// Trees is 1.
+func (Tree) Trees(int, int) int { return 1 }
+
+// Parent is that of the heap which has the root first.
+func (Tree) Parent(_, k, root, i int) int {
+	root = max(root, 0)
+	place := (i - root + k) % k
+	if place == 0 {
+		return -1
+	}
+	return ((place-1)/2 + root) % k
+}
+
+func (Tree) String() string { return "tree" }

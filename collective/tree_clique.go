@@ -1,0 +1,20 @@
+package collective
+
+// Clique makes every host the middle of a star for a segment of its own: all hosts exchange with all others at once.
+//
+// Steps: 2 for all-reduce, 1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, as in a ring, but over k−1 links and with
+// k−1 hosts sending to one at the same time; with a root, those of Star.
+type Clique struct{}
+
+// Trees is k stars, or the one around the root.
+func (Clique) Trees(k, root int) int { return oneEach(k, root) }
+
+// Parent is the middle of star t.
+func (Clique) Parent(t, _, root, i int) int {
+	if i == rootOf(t, root) {
+		return -1
+	}
+	return rootOf(t, root)
+}
+
+func (Clique) String() string { return "clique" }

@@ -1,0 +1,20 @@
+package collective
+
+// Star has one host collect everything and hand out the result: the fewest pieces, for moves so short that only those count.
+//
+// Steps: 2 for all-reduce, 1 for a move with a root. Bytes sent: n by each host, (k−1)n by the one in the middle.
+type Star struct{}
+
+// Trees is 1.
+func (Star) Trees(int, int) int { return 1 }
+
+// Parent is the middle.
+func (Star) Parent(_, _, root, i int) int {
+	middle := max(root, 0)
+	if i == middle {
+		return -1
+	}
+	return middle
+}
+
+func (Star) String() string { return "star" }

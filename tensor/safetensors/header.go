@@ -1,0 +1,204 @@
+// Package safetensors reads and writes the safetensors file format: eight bytes of length, a JSON header, then the
+// elements of all tensors, row-major and little-endian, without a gap. docs/formats/safetensors.md says what is
+// accepted. The package deals with headers; the elements lie where a header says, and callers read and write them there.
+package safetensors
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const (
+	// MaxHeader is the longest JSON header in bytes, as in the reference implementation.
+	MaxHeader = 100_000_000
+
+	lengthBytes = 8
+	metadataKey = "__metadata__"
+)
+
+// dtypes lists the element types by their names in a header, in the order in which a writer has to store them backwards:
+// the widest come first in a file, so that each element is aligned to its size.
+var dtypes = [...]struct {
+	name  string
+	dtype tensor.DType
+}{
+	{"BOOL", tensor.Bool}, {"F4", tensor.F4}, {"F6_E2M3", tensor.F6E2M3}, {"F6_E3M2", tensor.F6E3M2}, {"U8", tensor.U8}, {"I8", tensor.I8},
+	{"F8_E5M2", tensor.F8E5M2}, {"F8_E4M3", tensor.F8E4M3}, {"F8_E8M0", tensor.F8E8M0}, {"F8_E4M3FNUZ", tensor.F8E4M3FNUZ},
+	{"F8_E5M2FNUZ", tensor.F8E5M2FNUZ}, {"I16", tensor.I16}, {"U16", tensor.U16}, {"F16", tensor.F16}, {"BF16", tensor.BF16},
+	{"I32", tensor.I32}, {"U32", tensor.U32}, {"F32", tensor.F32}, {"C64", tensor.C64}, {"F64", tensor.F64}, {"I64", tensor.I64}, {"U64", tensor.U64},
+}
+
+// rank is the place of d in dtypes, -1 when the format has no such element type.
+func rank(d tensor.DType) int {
+	for i, t := range dtypes {
+		if t.dtype == d {
+			return i
+		}
+	}
+	return -1
+}
+
+// Tensor is an entry of a header.
+type Tensor struct {
+	Name       string
+	DType      tensor.DType
+	Shape      tensor.Shape
+	Begin, End int64 // the bytes of its elements, counted from the start of the data
+}
+
+// Header tells what is in a file.
+type Header struct {
+	Tensors  []Tensor // in the order of their data, which is without gaps
+	Metadata map[string]string
+	Data     int64 // where in the file the data starts
+}
+
+// Size is the length of the whole file in bytes.
+func (h *Header) Size() int64 {
+	if n := len(h.Tensors); n > 0 {
+		return h.Data + h.Tensors[n-1].End
+	}
+	return h.Data
+}
+
+// bytes is the length of the elements of a tensor. It fails for a shape that no file can hold, and where the last byte
+// would not be full.
+func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
+	n, err := s.Elements()
+	if err != nil {
+		return 0, err
+	}
+	if n > math.MaxInt64/d.Bits() {
+		return 0, fmt.Errorf("%v elements of shape %v have more bits than an int64 can count", d, s)
+	}
+	if n*d.Bits()%8 != 0 {
+		return 0, fmt.Errorf("%v elements of shape %v do not fill whole bytes", d, s)
+	}
+	return int64(n*d.Bits()) / 8, nil
+}
+
+// ReadHeader reads the header of a file of size bytes, and checks it whole: after that every tensor lies inside the file,
+// they do not overlap, and nothing lies between or behind them. name stands in errors.
+func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("safetensors: %s: %w", name, fmt.Errorf(format, args...))
+	}
+	var length [lengthBytes]byte
+	if size < lengthBytes {
+		return nil, fail("%d bytes are too few even for the length of a header; the file is cut off, or of another format", size)
+	}
+	if err := readFull(r, length[:], 0); err != nil {
+		return nil, fail("byte 0: %w", err)
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	switch {
+	case n > MaxHeader:
+		return nil, fail("byte 0: a header of %d bytes, the limit is %d; the file is probably of another format", n, MaxHeader)
+	case int64(n) > size-lengthBytes:
+		return nil, fail("byte 0: a header of %d bytes in a file of %d; the file is cut off", n, size)
+	}
+	text := make([]byte, n)
+	if err := readFull(r, text, lengthBytes); err != nil {
+		return nil, fail("byte %d: %w", lengthBytes, err)
+	}
+	h, err := parse(text)
+	if err != nil {
+		return nil, fail("%w", err)
+	}
+	h.Data = lengthBytes + int64(n)
+	if err := h.check(size - h.Data); err != nil {
+		return nil, fail("%w", err)
+	}
+	return h, nil
+}
+
+// readFull is ReadAt with a file that is shorter than it said as the error that it is.
+func readFull(r io.ReaderAt, b []byte, at int64) error {
+	n, err := r.ReadAt(b, at)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// check puts the tensors in the order of their data and demands that they fill it.
+func (h *Header) check(data int64) error {
+	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
+	})
+	var end int64
+	for _, t := range h.Tensors {
+		want, err := bytes(t.DType, t.Shape)
+		switch {
+		case err != nil:
+			return fmt.Errorf("tensor %q: %w", t.Name, err)
+		case t.End < t.Begin || t.End-t.Begin != want:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] hold %d bytes, %v elements of shape %v have %d", t.Name, t.Begin, t.End, t.End-t.Begin, t.DType, t.Shape, want)
+		case t.Begin < end:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] overlap a tensor that ends at %d", t.Name, t.Begin, t.End, end)
+		case t.Begin > end:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole behind %d", t.Name, t.Begin, t.End, end)
+		case t.End > data:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] in %d bytes of data; the file is cut off", t.Name, t.Begin, t.End, data)
+		}
+		end = t.End
+	}
+	if end != data {
+		return fmt.Errorf("byte %d: %d bytes behind the last tensor belong to none", h.Data+end, data-end)
+	}
+	return nil
+}
+
+// Layout is the header of a file with these tensors, of which Begin and End are ignored and set. Tensors stand in the
+// order of the reference implementation: by element type, widest first, then by name. It fails on element types that the
+// format lacks, on names that occur twice, and on a header that would be too long.
+func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
+	fail := func(t Tensor, format string, args ...any) (*Header, error) {
+		return nil, fmt.Errorf("safetensors: tensor %q: %w", t.Name, fmt.Errorf(format, args...))
+	}
+	h := &Header{Tensors: slices.Clone(tensors), Metadata: maps.Clone(metadata)}
+	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
+		return cmp.Or(cmp.Compare(rank(b.DType), rank(a.DType)), cmp.Compare(a.Name, b.Name))
+	})
+	seen := map[string]bool{metadataKey: true}
+	var end int64
+	for i := range h.Tensors {
+		t := &h.Tensors[i]
+		if rank(t.DType) < 0 {
+			return fail(*t, "the format has no element type %v; cast it first", t.DType)
+		}
+		if !utf8.ValidString(t.Name) {
+			return fail(*t, "the name is not UTF-8")
+		}
+		if seen[t.Name] {
+			return fail(*t, "the name is taken; every name of a file is of one tensor, and %s is the format's own", metadataKey)
+		}
+		seen[t.Name] = true
+		n, err := bytes(t.DType, t.Shape)
+		if err != nil {
+			return fail(*t, "%w", err)
+		}
+		if n > math.MaxInt64-MaxHeader-lengthBytes-end {
+			return fail(*t, "the file would have more bytes than an int64 can count")
+		}
+		t.Begin, t.End = end, end+n
+		end = t.End
+	}
+	text, err := h.marshal()
+	if err != nil {
+		return nil, err
+	}
+	h.Data = lengthBytes + int64(len(text))
+	return h, nil
+}

@@ -1,0 +1,127 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// AppendBinary appends the start of the file: the length of the header and the header, Data bytes in all. It is the same
+// for the same tensors and metadata, byte by byte.
+func (h *Header) AppendBinary(b []byte) ([]byte, error) {
+	text, err := h.marshal()
+	if err != nil {
+		return b, err
+	}
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(text)))
+	return append(b, text...), nil
+}
+
+// marshal writes the JSON as the reference implementation does, keys of the metadata sorted, and pads it with spaces
+// so that the data starts at a multiple of eight bytes.
+func (h *Header) marshal() ([]byte, error) {
+	b := []byte{'{'}
+	if h.Metadata != nil {
+		b = append(appendString(b, metadataKey), ":{"...)
+		for i, key := range slices.Sorted(maps.Keys(h.Metadata)) {
+			if value := h.Metadata[key]; !utf8.ValidString(key) || !utf8.ValidString(value) {
+				return nil, fmt.Errorf("safetensors: metadata %q: %q is not UTF-8", key, value)
+			}
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendString(b, key), ':')
+			b = appendString(b, h.Metadata[key])
+		}
+		b = append(b, '}')
+	}
+	for _, t := range h.Tensors {
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = appendString(b, t.Name)
+		b = append(b, `:{"dtype":"`...)
+		b = append(b, dtypes[rank(t.DType)].name...)
+		b = append(b, `","shape":[`...)
+		for i, d := range t.Shape {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendInt(b, int64(d), 10)
+		}
+		b = fmt.Appendf(b, `],"data_offsets":[%d,%d]}`, t.Begin, t.End)
+	}
+	b = append(b, '}')
+	for len(b)%lengthBytes != 0 {
+		b = append(b, ' ')
+	}
+	if len(b) > MaxHeader {
+		return nil, fmt.Errorf("safetensors: a header of %d bytes, the limit is %d; spread the tensors over more files", len(b), MaxHeader)
+	}
+	return b, nil
+}
+
+// appendString quotes s, escaping only what JSON demands.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, `\n`...)
+		case '\r':
+			b = append(b, `\r`...)
+		case '\t':
+			b = append(b, `\t`...)
+		case '\b':
+			b = append(b, `\b`...)
+		case '\f':
+			b = append(b, `\f`...)
+		default:
+			if c < ' ' {
+				b = fmt.Appendf(b, `\u%04x`, c)
+			} else {
+				b = append(b, c)
+			}
+		}
+	}
+	return append(b, '"')
+}
+
+// Write writes a whole file from front to back: the header, then for each tensor what copy writes. It fails when that is
+// not as many bytes as the tensor has. Who can write at offsets needs only AppendBinary.
+func (h *Header) Write(w io.Writer, copy func(w io.Writer, t Tensor) error) error {
+	start, err := h.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(start); err != nil {
+		return err
+	}
+	for _, t := range h.Tensors {
+		c := &counter{w: w}
+		if err := copy(c, t); err != nil {
+			return fmt.Errorf("safetensors: tensor %q: %w", t.Name, err)
+		}
+		if want := t.End - t.Begin; c.n != want {
+			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, it has %d", t.Name, c.n, want)
+		}
+	}
+	return nil
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
