@@ -137,6 +137,9 @@ func (a *Agent) link() (err error) {
 		a.engine.chief = a.head
 		for seat, token := range a.cfg.Tokens {
 			a.seats[seat] = &presence{token: token}
+			if token != "" {
+				a.head.started(topo.Worker(seat), "")
+			}
 		}
 		a.next = len(a.cfg.Tokens)
 		if a.cfg.Hosts.Link != nil {

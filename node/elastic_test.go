@@ -192,7 +192,7 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	for range 2 {
 		<-f.started
 		seat, token := f.agent.Seat()
-		f.agent.Started(seat)
+		f.agent.Started(seat, "")
 		f.run(seat, token, stays)
 	}
 	f.check(0)

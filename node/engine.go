@@ -298,7 +298,7 @@ func (e *engine) drainOf(w topo.Worker) {
 // close frees what is left after serve has ended.
 func (e *engine) close() error {
 	for _, m := range e.members {
-		m.left = true
+		m.left, m.pinned = true, false
 		m.reap()
 	}
 	return e.bell.Close()

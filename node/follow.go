@@ -171,9 +171,10 @@ func (f *follower) read(l *letter) error {
 // fly works on this agent's part of a flight.
 func (f *follower) fly(n *flyNote) error {
 	var (
-		calls []*collective.Call
-		of    []int
-		self  = -1
+		calls   []*collective.Call
+		of      []int
+		workers []topo.Worker
+		self    = -1
 	)
 	for i, h := range n.Sites {
 		if h == f.mesh.Self() {
@@ -191,6 +192,7 @@ func (f *follower) fly(n *flyNote) error {
 			if p == nil {
 				return fmt.Errorf("it sent a flight with call %d of worker %d, which is not open", c.Ticket, c.Worker)
 			}
+			workers = append(workers, c.Worker)
 			call.In, call.Out, call.Far = p.Call.In, p.Call.Out, nil
 			if call.Promoted {
 				call.In, call.Out = p.Call.Out, nil
@@ -201,7 +203,7 @@ func (f *follower) fly(n *flyNote) error {
 	if self < 0 || len(calls) == 0 {
 		return errors.New("it sent a flight in which this host has no part")
 	}
-	f.agent.engine.begin(n.Flight, calls, of, n.Sites, self)
+	f.agent.engine.begin(n.Flight, calls, of, workers, n.Sites, self)
 	return nil
 }
 

@@ -3,9 +3,11 @@ package node
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // transfer is one agent's part of a flight: it exchanges pieces with the other agents of the flight.
@@ -14,13 +16,14 @@ type transfer struct {
 	schedule collective.Schedule
 	relay    collective.Relay
 	calls    []*collective.Call
+	workers  []topo.Worker // of this host
 	peers    []fabric.Host // the sites of the flight
-	self     int
 	mesh     fabric.Mesh
 	done     func()
 
-	mu   sync.Mutex
-	told bool // done was called
+	inputs sync.RWMutex // held by who reads them
+	over   bool         // they may not be read any more
+	told   atomic.Bool  // done was called
 }
 
 // transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the engine's thread adds and removes
@@ -45,7 +48,7 @@ func (ts *transfers) fresh() *transfer {
 	if n := len(ts.spare); n > 0 {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
-		t.told = false
+		t.told.Store(false)
 		return t
 	}
 	return &transfer{}
@@ -115,6 +118,11 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	if t == nil {
 		return
 	}
+	t.inputs.RLock()
+	defer t.inputs.RUnlock()
+	if t.over {
+		return
+	}
 	s := scratches.Get().(*collective.Scratch)
 	t.send(t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, s, nil))
 	scratches.Put(s)
@@ -129,14 +137,7 @@ func (t *transfer) send(out []collective.Outgoing) {
 
 // look calls done once the transfer is.
 func (t *transfer) look() {
-	if !t.relay.Done() {
-		return
-	}
-	t.mu.Lock()
-	first := !t.told
-	t.told = true
-	t.mu.Unlock()
-	if first {
+	if t.relay.Done() && !t.told.Swap(true) {
 		t.done()
 	}
 }
@@ -156,17 +157,22 @@ func (d delivery) Chunks() int { return d.relay.Deliveries() }
 // Chunk delivers piece i.
 func (d delivery) Chunk(i int, s *collective.Scratch) { d.relay.Deliver(i, s) }
 
-// begin works on this agent's part of a flight. calls are those of all sites, in group order; of says at which site each is.
-func (e *engine) begin(id uint64, calls []*collective.Call, of []int, peers []fabric.Host, self int) {
+// begin works on this agent's part of a flight. calls are those of all sites, in group order; of says at which site each is, and
+// workers whose the calls of this one are.
+func (e *engine) begin(id uint64, calls []*collective.Call, of []int, workers []topo.Worker, peers []fabric.Host, self int) {
 	t := e.transfers.fresh()
-	t.id, t.calls, t.peers, t.self, t.mesh = id, calls, peers, self, e.mesh
+	t.id, t.calls, t.workers, t.peers, t.mesh = id, calls, workers, peers, e.mesh
 	t.done = func() { _ = e.later(func() { e.chief.flown(id, nil) }) } // a stopped engine needs no news
 	if err := build(&t.schedule, calls); err != nil {
 		e.transfers.skip(id)
 		e.chief.flown(id, err)
 		return
 	}
-	t.relay.Prepare(&t.schedule, calls, collective.Sites{Of: of, N: len(peers), Self: self}, nil)
+	longest := 0
+	for _, m := range t.schedule.Moves {
+		longest = max(longest, m.N*calls[0].DType.Size())
+	}
+	t.relay.Prepare(&t.schedule, calls, collective.Sites{Of: of, N: len(peers), Self: self}, collective.Suits(longest))
 	e.transfers.add(t)
 	e.lanes.execute(t, t.schedule.Bytes)
 	t.look()
@@ -175,8 +181,12 @@ func (e *engine) begin(id uint64, calls []*collective.Call, of []int, peers []fa
 // fly is begin for a flight of which the head and this agent are one process.
 func (e *engine) fly(f *flight) {
 	calls := make([]*collective.Call, len(f.calls))
+	var workers []topo.Worker
 	for i, p := range f.calls {
 		calls[i] = &p.Call
+		if f.sites[f.of[i]] == site(e) {
+			workers = append(workers, p.Worker)
+		}
 	}
 	peers := make([]fabric.Host, len(f.sites))
 	self := 0
@@ -186,7 +196,7 @@ func (e *engine) fly(f *flight) {
 			self = i
 		}
 	}
-	e.begin(f.id, calls, f.of, peers, self)
+	e.begin(f.id, calls, f.of, workers, peers, self)
 }
 
 // land hands the results of a flight to the workers.
@@ -200,10 +210,21 @@ func (e *engine) land(id uint64) {
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 
-// abort forgets a flight. Its memory is not used again: a piece may be on its way into it.
+// abort forgets a flight. Its memory is not used again, and that of its workers stays: a piece may be on its way out of or into it.
 func (e *engine) abort(id uint64) {
-	e.transfers.take(id)
+	t := e.transfers.take(id)
 	e.transfers.skip(id)
+	if t == nil {
+		return
+	}
+	t.inputs.Lock()
+	t.over = true
+	t.inputs.Unlock()
+	for _, w := range t.workers {
+		if m := e.byID[w]; m != nil {
+			m.pinned = true
+		}
+	}
 }
 
 func (e *engine) host() fabric.Host { return e.name }

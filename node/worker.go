@@ -25,10 +25,14 @@ type worker struct {
 	broken   bool             // nothing more is taken from it
 	left     bool             // its process is gone: what it posted still counts
 	over     bool             // it was freed
+	pinned   bool             // a link may still read its segments: they stay until the agent ends
 }
 
 // reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
 func (m *worker) reap() bool {
+	if m.pinned {
+		return false
+	}
 	for _, s := range m.dying {
 		s.Close()
 	}
