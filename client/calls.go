@@ -12,7 +12,10 @@ import (
 )
 
 // CallError is a collective that failed: the ranks disagree, a rank is gone, or an argument is wrong. The text is the agent's.
-type CallError struct{ Problem string }
+type CallError struct {
+	Problem string
+	Lost    bool // a rank that the call needs is gone
+}
 
 func (e *CallError) Error() string { return "client: " + e.Problem }
 
@@ -96,8 +99,8 @@ func (k *calls) resolve(h *Handle) bool {
 		return false
 	}
 	switch h.status {
-	case arena.Failed:
-		h.err = &CallError{k.control.ErrorText(h.ticket)}
+	case arena.Failed, arena.Lost:
+		h.err = &CallError{k.control.ErrorText(h.ticket), h.status == arena.Lost}
 	case arena.Changed:
 		k.changed = true
 	}

@@ -259,12 +259,19 @@ func (e *engine) execute(posted []*collective.Posted) error {
 }
 
 // fail completes a call with an error.
-func (e *engine) fail(p *collective.Posted, err error) { e.finish(p, arena.Failed, err.Error()) }
+func (e *engine) fail(p *collective.Posted, err error) {
+	status := arena.Failed
+	var lost *collective.LostError
+	if errors.As(err, &lost) {
+		status = arena.Lost
+	}
+	e.finish(p, status, err.Error())
+}
 
 // finish completes the slot of a call and wakes its worker if it is parked.
 func (e *engine) finish(p *collective.Posted, status arena.Status, text string) {
 	if m := e.worker(p.Worker); m != nil {
-		if p.Call.Kind == collective.Recv && status != arena.Failed {
+		if p.Call.Kind == collective.Recv && status.OK() {
 			m.control.SetSource(p.Ticket, p.Call.Peer)
 		}
 		m.control.Complete(p.Ticket, status, text)
