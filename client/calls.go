@@ -12,7 +12,10 @@ import (
 )
 
 // CallError is a collective that failed: the ranks disagree, a rank is gone, or an argument is wrong. The text is the agent's.
-type CallError struct{ Problem string }
+type CallError struct {
+	Problem string
+	Lost    bool // a rank that the call needs is gone
+}
 
 func (e *CallError) Error() string { return "client: " + e.Problem }
 
@@ -48,6 +51,7 @@ type Handle struct {
 	status arena.Status // 0 = not known yet
 	err    error
 	finish func() // copies results out of the staging memory and gives it back; nil = nothing to do
+	once   sync.Once
 }
 
 // submit writes a descriptor and, outside of Grouped, publishes it.
@@ -95,8 +99,8 @@ func (k *calls) resolve(h *Handle) bool {
 		return false
 	}
 	switch h.status {
-	case arena.Failed:
-		h.err = &CallError{k.control.ErrorText(h.ticket)}
+	case arena.Failed, arena.Lost:
+		h.err = &CallError{k.control.ErrorText(h.ticket), h.status == arena.Lost}
 	case arena.Changed:
 		k.changed = true
 	}
@@ -187,7 +191,8 @@ func (k *calls) takeChanged() bool {
 
 func (k *calls) close() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
-// Wait returns when the call is complete and its result in place. A call that failed returns a *CallError.
+// Wait returns when the call is complete and its result in place. A call that failed returns a *CallError. Any number of
+// goroutines may wait for the same call.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.calls == nil { // a job of one: done at once
 		return h.err
@@ -195,11 +200,15 @@ func (h *Handle) Wait(ctx context.Context) error {
 	if err := h.calls.await(ctx, h); err != nil {
 		return err
 	}
+	h.once.Do(h.tidy)
+	return h.err
+}
+
+func (h *Handle) tidy() {
 	if h.finish != nil {
 		h.finish()
 		h.finish = nil
 	}
-	return h.err
 }
 
 // Done reports whether Wait would return at once.

@@ -80,11 +80,13 @@ func (j *Job) join(rank int) error {
 	}
 	block, err := arena.OpenSegment(fds[0])
 	if err != nil {
+		arena.CloseFDs(fds[1:])
 		return err
 	}
 	control, err := arena.OpenControl(block.Mem)
 	if err != nil {
-		return err
+		arena.CloseFDs(fds[1:])
+		return errors.Join(err, block.Close())
 	}
 	j.name, j.host, j.generation, j.block = reply.Job, reply.Host, topo.Generation(reply.Generation), block
 	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn, time.Duration(reply.SpinUS)*time.Microsecond)

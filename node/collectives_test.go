@@ -185,7 +185,8 @@ func TestLeavingFailsTheOthersCall(t *testing.T) {
 			return j.Close()
 		}
 		err := client.Barrier(context.Background(), j)
-		if err == nil || !strings.Contains(err.Error(), "rank 1 has left the job, while rank 0 waits for it in barrier()") {
+		var failed *client.CallError
+		if !errors.As(err, &failed) || !failed.Lost || !strings.Contains(err.Error(), "rank 1 has left the job, while rank 0 waits for it in barrier()") {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil

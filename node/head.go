@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -296,7 +297,14 @@ func (h *head) complete(calls []*collective.Posted, err error) {
 func (h *head) quiet() bool { return h.matcher.Quiet() && len(h.flights) == 0 }
 
 // fail completes a call with an error.
-func (h *head) fail(p *collective.Posted, err error) { h.finish(p, arena.Failed, err.Error()) }
+func (h *head) fail(p *collective.Posted, err error) {
+	status := arena.Failed
+	var lost *collective.LostError
+	if errors.As(err, &lost) {
+		status = arena.Lost
+	}
+	h.finish(p, status, err.Error())
+}
 
 func (h *head) failAll(calls []*collective.Posted, err error) {
 	for _, p := range calls {
@@ -308,7 +316,7 @@ func (h *head) failAll(calls []*collective.Posted, err error) {
 func (h *head) finish(p *collective.Posted, status arena.Status, text string) {
 	if s := h.crew.seats[p.Worker]; s != nil {
 		source := -1
-		if p.Call.Kind == collective.Recv && status != arena.Failed {
+		if p.Call.Kind == collective.Recv && status.OK() {
 			source = p.Call.Peer
 		}
 		s.site.finish(p.Worker, p.Ticket, source, status, text)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -51,17 +52,27 @@ func List(ctx context.Context) ([]*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control: %w", err)
 	}
+	asked, answers := make([]*Job, len(sockets)), make([]error, len(sockets))
+	g := group.New(ctx) // all at once, since one that does not answer takes the patience
+	for i, socket := range sockets {
+		asked[i] = At(socket)
+		g.Go("ask a launcher", func(ctx context.Context) error {
+			answers[i] = asked[i].Refresh(ctx)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
 	var (
 		jobs   []*Job
 		silent []error
 	)
-	for _, socket := range sockets {
-		j := At(socket)
-		err := j.Refresh(ctx)
+	for i, err := range answers {
 		var refusal *Refusal
 		switch {
 		case err == nil:
-			jobs = append(jobs, j)
+			jobs = append(jobs, asked[i])
 		case errors.Is(err, ErrEnded), errors.As(err, &refusal): // a launcher that is gone, or at its end
 		default:
 			silent = append(silent, err)

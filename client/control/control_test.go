@@ -3,11 +3,13 @@ package control_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-ml/shoal/client/control"
@@ -31,14 +33,18 @@ func place(t *testing.T) string {
 
 // serve answers every request on a socket with a code and a text.
 func serve(t *testing.T, socket string, code int, text string) {
+	serveWith(t, socket, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		w.Write([]byte(text))
+	})
+}
+
+func serveWith(t *testing.T, socket string, answer http.HandlerFunc) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(code)
-		w.Write([]byte(text))
-	})}
+	server := &http.Server{Handler: answer}
 	g := group.New(t.Context())
 	g.Go("launcher", func(context.Context) error { server.Serve(l); return nil })
 	t.Cleanup(func() { server.Close(); g.Wait() })
@@ -62,6 +68,29 @@ func TestListSkipsTheDead(t *testing.T) {
 	var unknown *control.Unknown
 	if _, err := control.Find(t.Context(), "dead"); !errors.As(err, &unknown) || !strings.HasSuffix(err.Error(), "running: old, new") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Launchers are asked at once: here none answers before all were asked, which in turn would be never.
+func TestListAsksAtOnce(t *testing.T) {
+	const launchers = 4
+	dir := place(t)
+	var asked atomic.Int32
+	all := make(chan struct{})
+	for i := range launchers {
+		serveWith(t, filepath.Join(dir, fmt.Sprintf("%d.ctl", i)), func(w http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) == launchers {
+				close(all)
+			}
+			select {
+			case <-all:
+				fmt.Fprintf(w, `{"job":"job%d"}`, i)
+			case <-r.Context().Done():
+			}
+		})
+	}
+	if jobs, err := control.List(t.Context()); err != nil || len(jobs) != launchers {
+		t.Errorf("%d of %d launchers answered: %v", len(jobs), launchers, err)
 	}
 }
 

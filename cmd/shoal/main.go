@@ -49,6 +49,10 @@ func newRootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(), newResizeCommand(), newStopCommand(), newExplainCommand(),
 		newBenchCommand(), newVersionCommand())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = knownCommand
+	}
 	return root
 }
 

@@ -49,6 +49,15 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return usageError("%s\nAll commands: %s --help", msg, cmd.CommandPath())
 }
 
+// knownCommand is for help, which explains a command.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	found, rest, err := cmd.Root().Find(args)
+	if err == nil && len(rest) > 0 {
+		err = unknownCommand(found, rest[0])
+	}
+	return err
+}
+
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })

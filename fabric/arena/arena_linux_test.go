@@ -246,3 +246,21 @@ func TestFilePages(t *testing.T) {
 		t.Errorf("got %d, want the active and inactive file pages, 500", got)
 	}
 }
+
+func TestOpenSegmentClosesWhatItCannotMap(t *testing.T) {
+	bell, err := NewBell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bell.Close()
+	fd, err := unix.FcntlInt(uintptr(bell.FD()), unix.F_DUPFD_CLOEXEC, 500) // a number that nobody takes meanwhile
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := OpenSegment(fd); err == nil {
+		t.Errorf("an eventfd was mapped: %v", s)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != unix.EBADF {
+		t.Errorf("the descriptor is still open: %v", err)
+	}
+}

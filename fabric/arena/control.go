@@ -99,7 +99,7 @@ func (c *Control) Read(ticket uint64, d *Descriptor) {
 
 // Complete ends a call; text explains a failure and is cut to what a slot holds.
 func (c *Control) Complete(ticket uint64, s Status, text string) {
-	if s == Failed {
+	if !s.OK() {
 		slot := c.slot(ticket)
 		n := copy(slot[offErrText:], text)
 		binary.LittleEndian.PutUint32(slot[offErrLen:], uint32(n))

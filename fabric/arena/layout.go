@@ -56,7 +56,11 @@ const (
 	Done    Status = 1
 	Failed  Status = 2
 	Changed Status = 3 // done, and the view has changed
+	Lost    Status = 4 // failed, because a member that the call needs is gone
 )
+
+// OK reports whether the result of the call is there.
+func (s Status) OK() bool { return s == Done || s == Changed }
 
 // KindEnter asks to become a member; the other kinds are the collectives'.
 const KindEnter = 12

@@ -65,13 +65,18 @@ func reserve(fd int, n int64) (*Segment, error) {
 	return mapFD(fd, n)
 }
 
-// OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over.
+// OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over, also when it fails.
 func OpenSegment(fd int) (*Segment, error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("arena: %w", err)
+	err := unix.Fstat(fd, &st)
+	if err == nil {
+		var s *Segment
+		if s, err = mapFD(fd, st.Size); err == nil {
+			return s, nil
+		}
 	}
-	return mapFD(fd, st.Size)
+	unix.Close(fd)
+	return nil, fmt.Errorf("arena: %w", err)
 }
 
 func mapFD(fd int, n int64) (*Segment, error) {

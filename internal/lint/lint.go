@@ -39,6 +39,7 @@ var Rules = []Rule{
 	{"folder-names", checkFolderNames},
 	{"package-comments", checkPackageComments},
 	{"code-map", checkCodeMap},
+	{"links", checkLinks},
 	{"file-size", checkFileSize},
 	{"function-size", checkFunctionSize},
 	{"goroutines", checkGoroutines},

@@ -57,6 +57,9 @@ var broken = []struct {
 	{"code-map", map[string]string{"new/a.go": "// Package new is new.\npackage new\n"}, "new/ is not on the map"},
 	{"code-map", map[string]string{"ARCHITECTURE.md": "| `old/` | gone |\n"}, "old/ is on the map of the code but not in the tree"},
 
+	{"links", map[string]string{"docs/a.md": "# A\n\nSee [the tools](dependencies.md#tools) and\n[more](b.md \"B\").\n"}, "docs/a.md:4: the link to b.md leads nowhere"},
+	{"links", map[string]string{"README.md": "![kernels](kernel) [b](/docs/b.md)\n"}, "README.md:1: the link to /docs/b.md leads nowhere"},
+
 	{"file-size", map[string]string{"tensor/b.go": "package tensor\n" + strings.Repeat("\n", HardFileLines)}, "801 lines, the limit is 800"},
 	{"file-size", map[string]string{"python/shoal/a.py": strings.Repeat("\n", HardFileLines+1)}, "python/shoal/a.py: 801 lines"},
 	{"function-size", map[string]string{"tensor/b.go": "package tensor\n\nfunc F() {\n" + strings.Repeat("\n", FunctionLines) + "}\n"}, "tensor/b.go:3: func F has 72 lines"},
@@ -147,7 +150,8 @@ func TestEveryRuleCanFail(t *testing.T) {
 	}
 }
 
-// TestExempt shows what the rules pass over: generated files, test data, and the goroutines of internal/group.
+// TestExempt shows what the rules pass over: generated files, test data, the goroutines of internal/group, and links that
+// lead somewhere.
 func TestExempt(t *testing.T) {
 	long := strings.Repeat("\n", HardFileLines)
 	tree := build(t, map[string]string{
@@ -156,6 +160,7 @@ func TestExempt(t *testing.T) {
 		"tensor/testdata/a.py":    "import pickle\n" + long,
 		"tensor/testdata/a.go":    "package {\n",
 		"internal/group/group.go": "// Package group runs.\npackage group\n\nfunc F() { go F() }\n",
+		"docs/a.md":               "[far](https://example.org/x) [here](#a) [map](../ARCHITECTURE.md) [dir](../kernel/) `[x](y)`\n```\n[x](y)\n```\n",
 		"tensor/b_test.go":        "package tensor\n\nfunc F() {\n" + strings.Repeat("\n", FunctionLines) + "}\n",
 	})
 	for _, rule := range rules() {

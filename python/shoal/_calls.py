@@ -24,6 +24,7 @@ from ._layout import (
     ERROR_TEXT_AT,
     FAILED,
     HEADER_BYTES,
+    LOST,
     TAIL_WORD,
     WORKER_PARKED_WORD32,
 )
@@ -141,7 +142,7 @@ class Calls:
                     self.on_change()
                     handle.settle(DONE)
                 elif not handle.status:
-                    handle.settle(FAILED, self._error(handle))
+                    handle.settle(LOST if word == handle.floor + LOST else FAILED, self._error(handle))
         self._open.pop(handle.ticket, None)
         return True
 

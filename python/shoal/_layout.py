@@ -28,7 +28,7 @@ COMPLETION = 192
 ERROR_LENGTH = struct.Struct("<I")
 ERROR_LENGTH_AT = 200
 ERROR_TEXT_AT = 204
-DONE, FAILED, CHANGED = 1, 2, 3
+DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 
 # ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output segment,
 # input offset, input elements, output offset, output elements, counts segment, counts, counts offset;

@@ -19,7 +19,8 @@ class MismatchError(ShoalError):
 
 
 class LostError(ShoalError):
-    """The agent is gone (its control socket hung up), so no call of this job can finish any more."""
+    """Who is needed is gone: another worker that was lost or has left, without which a call cannot finish; or the agent, and
+    then no call of this job can. The message says who."""
 
 
 class ForkError(ShoalError):

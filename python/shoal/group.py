@@ -19,7 +19,7 @@ class Group(AsyncCollectives):
     arena and back, and strided ones element by element. Results are the same bytes on every rank.
 
     Every method raises TypeError or ValueError for arguments that cannot mean anything; MismatchError when the ranks called
-    different things; LostError when the agent is gone; ForkError in a forked child.
+    different things; LostError when a rank that the call needs, or the agent, is gone; ForkError in a forked child.
     """
 
     def __init__(self, port: Port, number: int, rank: int, ranks: Sequence[int]) -> None:

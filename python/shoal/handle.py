@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Generic, List, Optional, Tuple, TypeVar
 
-from ._layout import DONE
-from .errors import MismatchError
+from ._layout import DONE, LOST
+from .errors import LostError, MismatchError
 
 if TYPE_CHECKING:
     from ._arena import Arena, Staging
@@ -42,13 +42,13 @@ class Handle(Generic[T]):
     def wait(self, timeout: Optional[float] = None) -> T:
         """Block until the call is complete and return its result; the same again when called again.
 
-        Raises MismatchError with the agent's reason when the call failed, LostError when the agent is gone, TimeoutError
+        Raises MismatchError with the agent's reason when the call failed, LostError when a rank that it needs or the agent is gone, TimeoutError
         when `timeout` seconds were not enough; the call then goes on, and can be waited for again.
         """
         if not self.status:
             self._calls.wait(self, timeout)
         if self.status != DONE:
-            raise MismatchError(self.error)
+            raise (LostError if self.status == LOST else MismatchError)(self.error)
         return self._result
 
     def settle(self, status: int, error: str = "") -> None:

@@ -54,6 +54,25 @@ def test_ranks_that_disagree_are_told_about_both_calls(launch, call, shape, dtyp
     assert len(said) == 2 and all(name in line for name in names for line in said), output
 
 
+LEAVES = """
+import numpy, shoal
+job = shoal.join()
+if job.rank == 1:
+    job.leave()
+else:
+    try:
+        job.{call}
+    except shoal.LostError as err:
+        print("said:", err)
+"""
+
+
+@pytest.mark.parametrize("call", ["allreduce(numpy.ones(3))", "recv(numpy.ones(3), source=1)"])
+def test_a_rank_that_is_gone_is_lost(launch, call):
+    output = launch(2, LEAVES.format(call=call))
+    assert output.count("said: rank 1 ") == 1, output
+
+
 def test_a_transfer_of_different_lengths(launch):
     output = launch(2, DISAGREE.format(call="send(x, to=1) if job.rank == 0 else job.recv(x, source=0)", shape="job.rank + 2", dtype="'int64'"))
     assert output.count("said:") == 2 and "send(i64[2]" in output and "recv(i64[3]" in output

@@ -1,0 +1,42 @@
+package client
+
+import (
+	"context"
+	"testing"
+
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Of several goroutines that wait for the same call one fetches the result, and all find it there.
+func TestWaitFetchesTheResultOnce(t *testing.T) {
+	block, err := arena.NewSegment("control", arena.ControlBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer block.Close()
+	k := newCalls(arena.InitControl(block.Mem, 0), nil, nil, nil, 0)
+	for ticket := uint64(1); ticket <= 1000; ticket++ {
+		fetched := 0
+		h := &Handle{calls: k, ticket: ticket, finish: func() {
+			arena.Yield() // to the other one
+			fetched++
+		}}
+		k.control.Complete(ticket, arena.Done, "")
+		g := group.New(context.Background())
+		for range 2 {
+			g.Go("wait", func(ctx context.Context) error {
+				if err := h.Wait(ctx); err != nil {
+					return err
+				}
+				if fetched != 1 {
+					t.Errorf("call %d: the result was fetched %d times when Wait returned", ticket, fetched)
+				}
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil || t.Failed() {
+			t.Fatal(err)
+		}
+	}
+}
