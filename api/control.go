@@ -9,6 +9,7 @@ const (
 	PathJob    = "/v1/job"    // GET: a Job
 	PathResize = "/v1/resize" // POST a Resize: a Job
 	PathStop   = "/v1/stop"   // POST a Stop: a Job
+	PathDrain  = "/v1/drain"  // POST a Drain: a Job
 )
 
 // State says in one word what a job does.
@@ -57,6 +58,7 @@ func (j Job) Alive() (n int) {
 // JobWorker is one worker process of a job.
 type JobWorker struct {
 	Worker  int     `json:"worker"` // its number for life, which stands before its lines and in the name of its log
+	Host    string  `json:"host"`
 	Rank    int     `json:"rank"`   // -1 = no member: it has not entered yet, or was released, or has ended
 	PID     int     `json:"pid"`
 	Running bool    `json:"running"`
@@ -74,6 +76,12 @@ type Resize struct {
 type Stop struct {
 	Now bool   `json:"now"`
 	Who string `json:"who"`
+}
+
+// Drain asks for a host to be freed of the job's workers.
+type Drain struct {
+	Host string `json:"host"`
+	Who  string `json:"who"`
 }
 
 // ControlError is the body of every answer that is not 200.

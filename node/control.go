@@ -46,6 +46,7 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) { l.answerJob(w) })
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
+	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
 	mux.HandleFunc("/", refuseUnknown)
 	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout, MaxHeaderBytes: maxControlBody,
 		ErrorLog: log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
@@ -105,6 +106,19 @@ func (l *launch) answerStop(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w)
 }
 
+func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
+	var ask api.Drain
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	if err := l.drainHost(ask.Host, ask.Who); err != nil {
+		refuse(w, http.StatusConflict, err)
+		return
+	}
+	l.answerJob(w)
+}
+
 // readControl reads the body of a request, and makes sure that who asks has a name that can be printed.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
@@ -126,11 +140,11 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotFound
-	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathStop}, r.URL.Path) {
+	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathStop, api.PathDrain}, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s and POST %s",
-		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathStop))
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathStop, api.PathDrain))
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {
@@ -152,7 +166,7 @@ func (l *launch) job() api.Job {
 		if s.Generation == 0 {
 			rank = seat
 		}
-		j.Workers = append(j.Workers, api.JobWorker{Worker: seat, Rank: rank, PID: w.PID(), Running: true, Metrics: l.reports[seat]})
+		j.Workers = append(j.Workers, api.JobWorker{Worker: seat, Host: w.Host(), Rank: rank, PID: w.PID(), Running: true, Metrics: l.reports[seat]})
 	}
 	for _, e := range l.ended {
 		if e.rank < len(j.Workers) { // one that has ended already may not be in the list of the started yet

@@ -114,15 +114,27 @@ func (l *launch) hostDown(host, how string) {
 	l.wake()
 }
 
-func (l *launch) hostLeaving(host, why string) {
+// drainHost lets the workers of another host go when their step ends.
+func (l *launch) drainHost(host, who string) error {
+	known := false
 	l.hosts.mu.Lock()
 	for _, r := range l.hosts.rooms {
 		if r.host == host {
-			r.leaving = true
+			known, r.leaving = true, true
 		}
 	}
 	l.hosts.mu.Unlock()
-	if err := l.agent.Drain(host, why); err != nil {
+	switch {
+	case host == l.host:
+		return fmt.Errorf("%s is where the job was started: what holds it together runs there; stop the job with shoal stop %s", host, l.spec.Name)
+	case !known:
+		return fmt.Errorf("no host called %q belongs to the job; shoal ps %s lists them", host, l.spec.Name)
+	}
+	return l.agent.Drain(host, who)
+}
+
+func (l *launch) hostLeaving(host, why string) {
+	if err := l.drainHost(host, why); err != nil {
 		l.console.Note(fmt.Sprintf("host %s asks to leave (%s), but its workers cannot be released: %v", host, why, err))
 	}
 }

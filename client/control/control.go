@@ -140,6 +140,11 @@ func (j *Job) Stop(ctx context.Context, now bool, who string) error {
 	return j.ask(ctx, http.MethodPost, api.PathStop, api.Stop{Now: now, Who: who})
 }
 
+// Drain asks for a host to be freed of the job's workers. It does not wait for them.
+func (j *Job) Drain(ctx context.Context, host, who string) error {
+	return j.ask(ctx, http.MethodPost, api.PathDrain, api.Drain{Host: host, Who: who})
+}
+
 // Refusal is a launcher's answer to a request that it does not carry out.
 type Refusal struct{ Reason string }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,14 +24,19 @@ type runFlags struct {
 	env     []string
 	logDir  string
 	dryRun  bool
+	listen  string
+	hosts   string
+	slots   int
+	token   string
+	plain   bool
 }
 
 func newRunCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run [-n N] [-f job.yaml] [flags] -- command [args…]",
-		Short: "Run a command as N workers of one job on this machine",
-		Long: `Run a command as N workers of one job on this machine.
+		Short: "Run a command as N workers of one job",
+		Long: `Run a command as N workers of one job, on this machine or on several hosts.
 
 The workers' output comes line by line behind their ranks; all of it, and what they report, is kept in the directory of
 the run. The first worker that fails ends the job. Ctrl-C stops the workers, a second Ctrl-C kills them. Nothing of a job
@@ -40,11 +46,16 @@ A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go
 by a signal, and shoal resize changes their number. With --min N it also goes on without workers that fail by themselves,
 and waits at the end of a step while it has fewer than N, until shoal resize gives it more.
 
+With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
+--hosts the agents of other hosts are started over ssh. What hosts say to each other is encrypted and authenticated.
+
 A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
 Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C.`,
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
   shoal run -n 4 --min 2 --max 8 -- python3 train.py
+  shoal run -n 8 --listen :7077 -- python3 train.py            other hosts join with shoal agent
+  shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py   over ssh
   shoal run -f job.yaml                      the file gives name, workers, min, max, command and env
   shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,6 +80,11 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
 	flags.StringVar(&f.logDir, "log-dir", "", "keep the directory of the run in here (default ~/.local/state/shoal/runs)")
+	flags.StringVar(&f.listen, "listen", "", "let other hosts join at this `ADDRESS`, such as :7077")
+	flags.StringVar(&f.hosts, "hosts", "", "start agents over ssh on `H1:SLOTS,H2:SLOTS`; this host then takes no workers, unless --slots says so")
+	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes (default with --listen: one a GPU, else one a core)")
+	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
+	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors in the clear, faster; anyone on the network can read and change them")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 	return cmd
 }
@@ -105,10 +121,54 @@ func parseEnv(pairs []string) (map[string]string, error) {
 	return env, nil
 }
 
+// fleet reads the flags about other hosts.
+func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
+	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, plain: f.plain, notes: cmd.ErrOrStderr()}
+	said := cmd.Flags().Changed
+	switch {
+	case f.slots < 0:
+		return nil, usageError("--slots %d: a host takes 0 workers or more", f.slots)
+	case f.listen == "" && f.hosts == "":
+		for _, flag := range []string{"slots", "token-file", "unencrypted-data"} {
+			if said(flag) {
+				return nil, usageError("--%s is about other hosts: it needs --listen or --hosts", flag)
+			}
+		}
+		return fl, nil
+	case f.hosts != "":
+		var err error
+		if fl.hosts, err = parseHosts(f.hosts); err != nil {
+			return nil, err
+		}
+		if fl.listen == "" {
+			fl.listen = ":0"
+		}
+	case !said("slots"):
+		fl.slots = defaultSlots()
+	}
+	if f.plain {
+		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear (--unencrypted-data); control messages stay encrypted")
+	}
+	if fl.tokenFile == "" {
+		dir, err := node.RunsDir()
+		if err != nil {
+			return nil, err
+		}
+		fl.tokenFile = filepath.Join(filepath.Dir(dir), "token")
+	}
+	return fl, nil
+}
+
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	others, err := f.fleet(cmd)
+	if err != nil {
+		return err
+	}
+	defer others.close()
 	result, err := node.Run(cmd.Context(), node.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
+		Fleet: others.config(cmd.Context(), spec.Workers),
 		OnStart: func(name, dir string) {
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
 		},

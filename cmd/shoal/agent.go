@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// agentFlags are the flags of shoal agent.
+type agentFlags struct {
+	join      string
+	tokenFile string
+	slots     int
+	name      string
+	listen    string
+	logDir    string
+}
+
+func newAgentCommand() *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent --join HOST:PORT --token-file FILE",
+		Short: "Lend this host to a job that runs on others",
+		Long: `Lend this host to a job that was started elsewhere with shoal run --listen.
+
+The agent runs workers of the job here, as many as it has slots for, and exchanges their tensors with the other hosts over
+links that are encrypted and authenticated on both sides. It ends with the job.
+
+Ctrl-C or SIGTERM, as a spot notice brings it, lets this host's workers go when their step ends, so that no work is
+repeated; then the agent ends. A second one ends them at once: the job goes on without them.`,
+		Example: `  shoal agent --join head:7077 --token-file token
+  shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.join, "join", "", "where the job listens, as shoal run said")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the token that shoal run wrote; - reads it from standard input")
+	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes (default: one a GPU, else one a core)")
+	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
+	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
+	flags.StringVar(&f.logDir, "log-dir", "", "keep the files of the workers in here (default ~/.local/state/shoal/runs)")
+	return cmd
+}
+
+func (f *agentFlags) run(cmd *cobra.Command) error {
+	if f.join == "" || f.tokenFile == "" {
+		return usageError("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run --listen prints both")
+	}
+	if f.slots < 0 {
+		return usageError("--slots %d: a host takes 1 worker or more", f.slots)
+	}
+	token, err := readToken(cmd.InOrStdin(), f.tokenFile)
+	if err != nil {
+		return err
+	}
+	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if f.slots == 0 {
+		f.slots = defaultSlots()
+	}
+	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	g := group.New(context.Background())
+	g.Go("second signal", func(end context.Context) error {
+		select {
+		case <-hurry(ctx):
+			stop(context.Cause(ctx))
+		case <-end.Done():
+		}
+		return nil
+	})
+	defer func() {
+		stop(nil)
+		g.Stop(nil)
+		_ = g.Wait()
+	}()
+	said := context.AfterFunc(ctx, func() {
+		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again ends its workers at once")
+	})
+	defer said()
+	err = node.Serve(hard, node.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: ctx.Done(),
+		Link: func(h fabric.Handler) (fabric.Mesh, error) {
+			return tcp.Join(hard, f.join, token, tcp.Config{Name: hostName(f.name), Listen: f.listen, Version: version.Version}, h)
+		},
+		OnJob: func(job, dir string) {
+			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", counted(f.slots, "worker"), job, dir)
+		},
+	})
+	if err == nil {
+		fmt.Fprintln(notes, "shoal: this host has left the job")
+	}
+	return err
+}
+
+func hostName(said string) string {
+	if said != "" {
+		return said
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "host"
+	}
+	return name
+}
+
+// maxToken bounds what a token file may hold.
+const maxToken = 4 << 10
+
+func readToken(stdin io.Reader, path string) (string, error) {
+	from := stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", fmt.Errorf("the token: %w; copy the file that shoal run --listen wrote", err)
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxToken+1))
+	token := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("the token: %w", err)
+	case token == "" || len(text) > maxToken:
+		return "", errors.New("the token: what was read holds none; copy the file that shoal run --listen wrote")
+	}
+	return token, nil
+}
+
+// defaultSlots is a worker a GPU, or a worker a core where there is none.
+func defaultSlots() int {
+	if gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*"); len(gpus) > 0 {
+		return len(gpus)
+	}
+	return runtime.NumCPU()
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+)
+
+func newDrainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "drain JOB HOST",
+		Short: "Free a host from the workers of a running job",
+		Long: `Free a host from the workers of a running job, without any repeated work.
+
+They are released when the current step ends, and replaced on hosts with free slots; where there is no room the job goes on
+with fewer. The same happens when the agent of a host gets SIGTERM. The host names are those of shoal ps JOB.`,
+		Example:           `  shoal drain train node3`,
+		Args:              between(2, 2),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			j, err := control.Find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := j.Drain(cmd.Context(), args[1], myself()); errors.Is(err, control.ErrEnded) {
+				return fmt.Errorf("job %s has ended", j.Name)
+			} else if err != nil {
+				return fmt.Errorf("host %s keeps its workers: %w", args[1], err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the workers of %s on %s are released when their step ends\n", j.Name, args[1])
+			return err
+		},
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// tokenLife is how long hosts may join with the token that shoal run writes.
+const tokenLife = 24 * time.Hour
+
+// fleet is the other hosts of a job that shoal run starts.
+type fleet struct {
+	listen    string // "" = this host alone
+	tokenFile string
+	hosts     []sshHost
+	slots     int // of this host
+	plain     bool
+	notes     io.Writer
+
+	mesh *tcp.Mesh
+	dir  string // where the token is written if nobody said
+	ssh  *group.Group
+}
+
+// sshHost is a host on which shoal run starts an agent.
+type sshHost struct {
+	name  string
+	slots int
+}
+
+// parseHosts reads h1:4,h2:4.
+func parseHosts(list string) (hosts []sshHost, err error) {
+	for _, word := range strings.Split(list, ",") {
+		name, slots, ok := strings.Cut(strings.TrimSpace(word), ":")
+		n, err := strconv.Atoi(slots)
+		if !ok || name == "" || strings.HasPrefix(name, "-") || err != nil || n < 1 {
+			return nil, usageError("--hosts %s: %q is not HOST:SLOTS, as in --hosts node1:4,node2:4", list, word)
+		}
+		hosts = append(hosts, sshHost{name, n})
+	}
+	return hosts, nil
+}
+
+// config is what the launcher needs of the fleet; nil for this host alone.
+func (f *fleet) config(ctx context.Context, workers int) *node.Fleet {
+	if f.listen == "" {
+		return nil
+	}
+	return &node.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
+		Ready: func() { f.invite(ctx) },
+		Need: func(missing int) {
+			fmt.Fprintf(f.notes, "shoal: waiting for room for %s more\n", counted(missing, "worker"))
+		}}
+}
+
+// link opens this host to the others.
+func (f *fleet) link(h fabric.Handler) (fabric.Mesh, error) {
+	mesh, err := tcp.Create(tcp.Config{Name: hostName(""), Listen: f.listen, Version: version.Version, PlainData: f.plain}, h)
+	if err != nil {
+		return nil, err
+	}
+	f.mesh = mesh
+	return mesh, nil
+}
+
+// address is how other hosts reach this one: what was said, or the first address that is not this host's alone.
+func (f *fleet) address() string {
+	if host, _, err := net.SplitHostPort(f.listen); err == nil && host != "" && host != "0.0.0.0" && host != "::" {
+		return host
+	}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
+			return ip.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+// invite tells how other hosts join, and starts the agents that were asked for.
+func (f *fleet) invite(ctx context.Context) {
+	_, port, _ := net.SplitHostPort(f.mesh.Addr())
+	at := net.JoinHostPort(f.address(), port)
+	token := f.mesh.Token(tokenLife)
+	f.ssh = group.New(ctx)
+	for _, h := range f.hosts {
+		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error { f.start(ctx, h, at, token); return nil })
+	}
+	if len(f.hosts) > 0 {
+		return
+	}
+	if err := writeToken(f.tokenFile, token); err != nil {
+		fmt.Fprintf(f.notes, "shoal: %v\n", err)
+		return
+	}
+	fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this command:\n  shoal agent --join %s --token-file %s\n", tokenLife, at, f.tokenFile)
+}
+
+// writeToken writes a file that only its owner can read, whole.
+func writeToken(path, token string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("the token file: %w; use --token-file", err)
+	}
+	unnamed := path + ".new"
+	if err := os.WriteFile(unnamed, []byte(token+"\n"), 0o600); err != nil {
+		return fmt.Errorf("the token file: %w; use --token-file", err)
+	}
+	if err := os.Rename(unnamed, path); err != nil {
+		return fmt.Errorf("the token file: %w", err)
+	}
+	return nil
+}
+
+// start runs an agent on a host over ssh. What it prints is of interest only when it fails: its workers' lines come over the mesh.
+func (f *fleet) start(ctx context.Context, h sshHost, at, token string) {
+	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots))
+	cmd.Stdin = strings.NewReader(token + "\n")
+	cmd.WaitDelay = time.Second
+	var said lastLines
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(f.notes, "shoal: the agent on %s has ended: %v\n%s  next    is shoal on the PATH there, and does `ssh %[1]s true` work without a password?\n", h.name, err, said.String())
+	}
+}
+
+// close waits for what invite has started.
+func (f *fleet) close() {
+	if f.ssh != nil {
+		f.ssh.Stop(nil)
+		_ = f.ssh.Wait()
+	}
+}
+
+// lastLines keeps the end of what is written.
+type lastLines struct{ text []byte }
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	const most = 2 << 10
+	l.text = append(l.text, p...)
+	l.text = l.text[max(0, len(l.text)-most):]
+	return len(p), nil
+}
+
+func (l *lastLines) String() string {
+	var b strings.Builder
+	for line := range strings.Lines(string(l.text)) {
+		b.WriteString("    | " + strings.TrimRight(line, "\n") + "\n")
+	}
+	return b.String()
+}
