@@ -60,34 +60,34 @@ func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing
 	}
 	r.left.Add(-1)
 	if !g.up {
-		return r.send(g, from, n, out)
-	}
-	payload := r.at(g.sum, from, n, r.acc.Size())
-	if g.direct {
-		payload = r.input(g, from, n)
+		return r.send(g, from, r.ready(g, g.result, from, n, r.run.dtype.Size()), out)
 	}
 	if g.down {
 		r.due[g.due+i*(len(g.in)+1)+len(g.in)].Store(awaited)
 	}
-	return append(out, Outgoing{g.parent, g.part, uint64(from * r.acc.Size()), payload})
+	size := r.acc.Size()
+	return append(out, Outgoing{g.parent, g.part, uint64(from * size), r.ready(g, g.sum, from, n, size)})
+}
+
+// ready is a run of what was summed, or the input where there is nothing to sum.
+func (r *Relay) ready(g *segment, base, from, n, size int) []byte {
+	if g.direct {
+		return r.input(g, from, n)
+	}
+	return r.at(base, from, n, size)
 }
 
 // descend passes on a piece of the result that came from the parent.
 func (r *Relay) descend(g *segment, i int, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	r.left.Add(-1)
-	return r.send(g, from, n, out)
+	return r.send(g, from, r.at(g.result, from, n, r.run.dtype.Size()), out)
 }
 
 // send gives a run of the result to the children.
-func (r *Relay) send(g *segment, from, n int, out []Outgoing) []Outgoing {
-	size := r.run.dtype.Size()
-	payload := r.at(g.result, from, n, size)
-	if g.direct && g.parent < 0 {
-		payload = r.input(g, from, n)
-	}
+func (r *Relay) send(g *segment, from int, payload []byte, out []Outgoing) []Outgoing {
 	for _, to := range g.out {
-		out = append(out, Outgoing{to, g.part, uint64(from * size), payload})
+		out = append(out, Outgoing{to, g.part, uint64(from * r.run.dtype.Size()), payload})
 	}
 	return out
 }

@@ -118,7 +118,7 @@ func describe(a member.Action) string {
 		for _, part := range []struct {
 			name string
 			list []topo.Worker
-		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished}, {"released", a.Released}} {
+		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished}, {"released", a.Released}, {"again", a.Again}} {
 			if len(part.list) > 0 {
 				s += fmt.Sprintf(", %s %v", part.name, part.list)
 			}

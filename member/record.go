@@ -1,11 +1,85 @@
 package member
 
-import "github.com/shoal-ml/shoal/topo"
+import (
+	"slices"
 
-// Record is what the hosts of a job decide on: a generation, and what the head that comes next must know.
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Record is what the hosts of a job decide on: a generation, who leads it, and what the head that comes next must know.
 type Record struct {
-	View topo.View
-	Head string      // the host that leads
-	Want int         // the size that the job is asked to have
-	Next topo.Worker // no worker has had this number or a higher one
+	View  topo.View
+	Head  string          // the host that leads
+	Since topo.Generation // the generation with which it began to
+	Hosts []Host          // that belong to the job, with members or without
+	Want  int             // the size that the job is asked to have
+	Min   int
+	Max   int
+	Next  topo.Worker // no worker has had this number or a higher one
+	Done  int         // members that have finished
+}
+
+// Voters are the hosts that decide on the generation after r: those of its members, and its head.
+func (r Record) Voters() (hosts []string) {
+	for _, x := range r.View.Members {
+		if !slices.Contains(hosts, x.Host) {
+			hosts = append(hosts, x.Host)
+		}
+	}
+	if !slices.Contains(hosts, r.Head) {
+		hosts = append(hosts, r.Head)
+	}
+	return hosts
+}
+
+// Quorum reports whether hosts are enough to decide on the generation after r: more than half of the voters, where the head of r
+// has one and a half votes. So any two quorums share a host, and of two hosts the head alone can go on when the other is lost.
+func (r Record) Quorum(hosts []string) bool {
+	all, have := 1, 0 // in half votes
+	for _, v := range r.Voters() {
+		all += 2
+		if slices.Contains(hosts, v) {
+			have += 2
+			if v == r.Head {
+				have++
+			}
+		}
+	}
+	return 2*have > all
+}
+
+// Belongs reports whether a host is one of the job's.
+func (r Record) Belongs(host string) bool {
+	return slices.ContainsFunc(r.Hosts, func(h Host) bool { return h.Name == host })
+}
+
+// Gone is a host that is lost, and how.
+type Gone struct{ Host, How string }
+
+// Restore returns the membership as another head left it, for the host self to lead on, without the hosts that are gone. All members
+// count as living until they are told Lost; other workers must be told again with Started and Asks.
+func Restore(r Record, self string, gone ...Gone) *Machine {
+	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Hosts: r.Hosts})
+	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
+	m.because = Because(self + " leads")
+	for _, x := range r.View.Members {
+		m.workers[x.Worker] = &worker{x.Host, active}
+	}
+	for _, g := range gone {
+		m.loseHost(g.Host, g.How)
+	}
+	m.settle()
+	return m
+}
+
+// write makes the record of a generation that is to be decided.
+func (m *Machine) write(v topo.View) Record {
+	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min, Max: m.cfg.Max, Next: m.next, Done: m.finished()}
+	if r.Head != m.record.Head {
+		r.Since = v.Generation
+	}
+	for _, h := range m.hosts {
+		r.Hosts = append(r.Hosts, *h)
+	}
+	return r
 }

@@ -1,0 +1,191 @@
+package collective_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+var strategies = []collective.Strategy{collective.Ring{}, collective.Star{}, collective.Clique{}, collective.Tree{}, collective.DoubleTree{}}
+
+// cluster is a set of hosts with a Relay each, and what is on its way between them.
+type cluster struct {
+	t      testing.TB
+	of     []int
+	calls  [][]*collective.Call // by host, then by member
+	relays []*collective.Relay
+	sent   []int // bytes, by host
+	way    []piece
+	log    []piece
+	starts []int // by host: chunks that have begun
+}
+
+type piece struct {
+	from, to int
+	part     uint32
+	off      uint64
+	payload  []byte
+	memory   []byte // once it is placed
+}
+
+// spread gives every host its view of the calls: those of its own members with memory, the others far.
+func spread(t testing.TB, calls []*collective.Call, of []int, hosts int) *cluster {
+	c := &cluster{t: t, of: of, sent: make([]int, hosts), starts: make([]int, hosts)}
+	for h := range hosts {
+		var mine []*collective.Call
+		for member, call := range calls {
+			if of[member] != h {
+				far := *call
+				far.In, far.Out, far.Far = nil, nil, &collective.Far{In: call.InLen(), Out: call.OutLen()}
+				call = &far
+			}
+			mine = append(mine, call)
+		}
+		c.calls = append(c.calls, mine)
+		c.relays = append(c.relays, &collective.Relay{})
+	}
+	return c
+}
+
+// schedule is what a host makes of its calls.
+func schedule(t testing.TB, calls []*collective.Call) *collective.Schedule {
+	t.Helper()
+	var s collective.Schedule
+	if calls[0].Kind == collective.Send {
+		s.Transfer(calls[0], calls[1])
+	} else if err := s.Build(calls); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func (c *cluster) prepare(strategy collective.Strategy) {
+	c.t.Helper()
+	moves := schedule(c.t, c.calls[0]).Moves
+	for h, r := range c.relays {
+		s := schedule(c.t, c.calls[h])
+		if !reflect.DeepEqual(s.Moves, moves) {
+			c.t.Fatalf("hosts 0 and %d have different schedules", h)
+		}
+		r.Prepare(s, c.calls[h], collective.Sites{Of: c.of, N: len(c.relays), Self: h}, strategy)
+	}
+	clear(c.sent)
+	clear(c.starts)
+	c.way, c.log = nil, nil
+}
+
+// send takes what a relay has to send.
+func (c *cluster) send(from int, out []collective.Outgoing) {
+	for _, o := range out {
+		if len(o.Payload) == 0 || len(o.Payload) > 1<<20 || o.To == from {
+			c.t.Fatalf("host %d sends %d bytes to host %d", from, len(o.Payload), o.To)
+		}
+		p := piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload}
+		c.sent[from] += len(o.Payload)
+		c.way, c.log = append(c.way, p), append(c.log, p)
+	}
+}
+
+func (c *cluster) place(p *piece) {
+	r := c.relays[p.to]
+	p.memory = r.Place(p.from, p.part, p.off, uint32(len(p.payload)))
+	if len(p.memory) != len(p.payload) {
+		c.t.Fatalf("host %d has no place for %d bytes of part %d at %d from host %d", p.to, len(p.payload), p.part, p.off, p.from)
+	}
+	if again := r.Place(p.from, p.part, p.off, uint32(len(p.payload))); again != nil {
+		c.t.Fatalf("host %d gives the same memory twice", p.to)
+	}
+}
+
+func (c *cluster) arrive(p *piece, s *collective.Scratch) {
+	r := c.relays[p.to]
+	copy(p.memory, p.payload)
+	c.send(p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s, nil))
+	if out := r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s, nil); len(out) > 0 {
+		c.t.Fatalf("host %d hears twice of a piece and sends again", p.to)
+	}
+}
+
+// exchange runs all relays until they are done, in a random order.
+func (c *cluster) exchange(rng *rand.Rand) {
+	c.t.Helper()
+	s := collective.NewScratch()
+	order := make([][]int, len(c.relays))
+	for h, r := range c.relays {
+		order[h] = rng.Perm(r.Chunks())
+	}
+	for {
+		left := len(c.way)
+		for h := range order {
+			left += len(order[h]) - c.starts[h]
+		}
+		if left == 0 {
+			break
+		}
+		i := rng.IntN(left)
+		if i < len(c.way) {
+			if p := &c.way[i]; p.memory == nil {
+				c.place(p)
+				continue
+			}
+			p := c.way[i]
+			c.way[i] = c.way[len(c.way)-1]
+			c.way = c.way[:len(c.way)-1]
+			c.arrive(&p, s)
+			continue
+		}
+		i -= len(c.way)
+		for h := range order {
+			if rest := len(order[h]) - c.starts[h]; i >= rest {
+				i -= rest
+				continue
+			}
+			c.starts[h]++
+			c.send(h, c.relays[h].Chunk(order[h][c.starts[h]-1], s, nil))
+			break
+		}
+	}
+	for h, r := range c.relays {
+		if !r.Done() {
+			c.t.Fatalf("nothing is on its way, but host %d is not done", h)
+		}
+	}
+}
+
+// rounds runs all relays in lock step, each round delivering what was sent in the one before, and counts the rounds.
+func (c *cluster) rounds() (n int) {
+	s := collective.NewScratch()
+	for h, r := range c.relays {
+		for i := range r.Chunks() {
+			c.send(h, r.Chunk(i, s, nil))
+		}
+	}
+	for ; len(c.way) > 0; n++ {
+		way := c.way
+		c.way = nil
+		for i := range way {
+			c.place(&way[i])
+			c.arrive(&way[i], s)
+		}
+	}
+	return n
+}
+
+// deliver writes the outputs, after a look that nothing of the inputs has changed.
+func (c *cluster) deliver(rng *rand.Rand, inputs [][]byte) {
+	c.t.Helper()
+	for member, h := range c.of {
+		if !bytes.Equal(c.calls[h][member].In, inputs[member]) {
+			c.t.Fatalf("the input of member %d changed before the delivery", member)
+		}
+	}
+	s := collective.NewScratch()
+	for _, r := range c.relays {
+		for _, i := range rng.Perm(r.Deliveries()) {
+			r.Deliver(i, s)
+		}
+	}
+}

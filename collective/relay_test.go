@@ -1,0 +1,304 @@
+package collective_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+var kinds = []collective.Kind{collective.AllReduce, collective.ReduceScatter, collective.AllGather, collective.Broadcast, collective.Reduce,
+	collective.Gather, collective.Scatter, collective.AllToAll, collective.Send, collective.Barrier}
+
+// sample makes the calls of one collective, with uneven lengths, and in place where that is allowed.
+func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.Reduction, members, n int) []*collective.Call {
+	blocks, root, inPlace, size := cuts(rng, n, members), rng.IntN(members), rng.IntN(2) == 0, d.Size()
+	rng.Shuffle(members, func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
+	even := rng.IntN(2) == 0
+	calls, off := make([]*collective.Call, members), 0
+	for r := range calls {
+		c := &collective.Call{Kind: kind, DType: d, Reduction: op, Peer: root, Shape: []int{n}, Weight: 1}
+		if !even {
+			c.Weight = float64(rng.IntN(3))
+		}
+		whole, block := random(rng, d, n), blocks[r]*size
+		own := whole[off*size : off*size+block]
+		switch kind {
+		case collective.AllReduce:
+			c.In, c.Out = whole, make([]byte, n*size)
+			if inPlace {
+				c.Out = c.In
+			}
+		case collective.ReduceScatter:
+			c.In, c.Out = whole, make([]byte, block)
+			if inPlace {
+				c.Out = own
+			}
+		case collective.AllGather:
+			c.In, c.Out = bytes.Clone(own), make([]byte, n*size)
+			if inPlace {
+				c.In, c.Out = own, whole
+			}
+		case collective.Reduce:
+			c.In = whole
+			if r == root {
+				c.Out = make([]byte, n*size)
+			}
+		case collective.Broadcast:
+			c.Out = make([]byte, n*size)
+			if r == root {
+				c.In, c.Out = whole, nil
+				if inPlace {
+					c.Out = c.In
+				}
+			}
+		case collective.Gather:
+			c.In = own
+			if r == root {
+				c.Out = make([]byte, n*size)
+			}
+		case collective.Scatter:
+			c.Out = make([]byte, block)
+			if r == root {
+				c.In = whole
+			}
+		case collective.AllToAll:
+			c.In, c.Splits = whole, cuts(rng, n, members)
+		}
+		calls[r] = c
+		off += blocks[r]
+	}
+	switch kind {
+	case collective.AllToAll:
+		for to, c := range calls {
+			total := 0
+			for _, sender := range calls {
+				total += sender.Splits[to]
+			}
+			c.Out = make([]byte, total*size)
+		}
+	case collective.Send:
+		calls[0].In, calls[1].Out, calls[1].Kind = random(rng, d, n), make([]byte, n*size), collective.Recv
+	}
+	return calls
+}
+
+func someHosts(rng *rand.Rand, members, hosts int) []int {
+	of := make([]int, members)
+	for i := range of {
+		of[i] = rng.IntN(hosts)
+	}
+	if rng.IntN(2) == 0 {
+		slices.Sort(of) // ranks count host by host
+	}
+	return of
+}
+
+// Whatever the strategy, the timing and the places of the members: what one host would make of it comes out. Floating-point
+// numbers that are added or multiplied come out as the tree says.
+func TestRelay(t *testing.T) {
+	for _, kind := range kinds {
+		for _, d := range tensor.DTypes() {
+			for _, op := range reductions(d) {
+				if !kind.Reduces() && op != collective.Sum {
+					continue
+				}
+				for i, strategy := range strategies {
+					for _, n := range []int{0, 1, 130, 5000} {
+						seed := uint64(kind)<<40 | uint64(d)<<32 | uint64(op)<<24 | uint64(i)<<20 | uint64(n)
+						testRelay(t, seed, kind, d, op, strategy, n)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Moves of several pieces each.
+func TestRelayPieces(t *testing.T) {
+	for i, strategy := range strategies {
+		for _, kind := range kinds {
+			testRelay(t, uint64(i), kind, tensor.F32, collective.Mean, strategy, 400_000)
+			testRelay(t, uint64(i), kind, tensor.F16, collective.Sum, strategy, 400_000)
+			testRelay(t, uint64(i), kind, tensor.U8, collective.Max, strategy, 900_000)
+		}
+	}
+}
+
+func testRelay(t *testing.T, seed uint64, kind collective.Kind, d tensor.DType, op collective.Reduction, strategy collective.Strategy, n int) {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	hosts, members := 2+rng.IntN(4), 1+rng.IntN(8)
+	if kind == collective.Send {
+		members = 2
+	}
+	of := someHosts(rng, members, hosts)
+	name := fmt.Sprintf("seed %d: %v of %d %v, %v, %v, members on hosts %v of %d", seed, kind, n, d, op, strategy, of, hosts)
+	once := func() []*collective.Call { return sample(rand.New(rand.NewPCG(seed, 3)), kind, d, op, members, n) }
+	want, got := once(), once()
+	var inputs [][]byte
+	for _, c := range want {
+		inputs = append(inputs, bytes.Clone(c.In))
+	}
+	run(rng, schedule(t, want), want)
+	c := spread(t, got, of, hosts)
+	defer func() {
+		if t.Failed() {
+			t.Log(name)
+		}
+	}()
+	c.prepare(strategy)
+	c.exchange(rng)
+	c.deliver(rng, inputs)
+	exact := !kind.Reduces() || !d.Float() || op == collective.Min || op == collective.Max
+	for r := range got {
+		if exact && !bytes.Equal(got[r].Out, want[r].Out) {
+			t.Fatalf("rank %d has other bytes than on one host", r)
+		}
+	}
+	if !exact {
+		checkTrees(t, got, want, inputs, of, strategy)
+	}
+}
+
+// checkTrees compares sums, means and products of floating-point numbers with the naive sum along the trees, and roughly with
+// those of one host.
+func checkTrees(t *testing.T, got, want []*collective.Call, inputs [][]byte, of []int, strategy collective.Strategy) {
+	t.Helper()
+	d := got[0].DType
+	o := newOracle(got, inputs, of, strategy)
+	at := 0
+	for r, c := range got {
+		n := c.OutLen()
+		if n == 0 {
+			continue
+		}
+		var exact []float64
+		switch c.Kind {
+		case collective.ReduceScatter:
+			exact = o.reduce(at, n, of[r:r+1])
+			at += n
+		case collective.Reduce:
+			exact = o.reduce(0, n, of[r:r+1])
+		default:
+			exact = o.reduce(0, n, of)
+		}
+		if !bytes.Equal(c.Out, encode(d, exact)) {
+			t.Fatalf("rank %d has other bytes than the sum along the trees", r)
+		}
+		near := decode(d, want[r].Out)
+		for i, x := range decode(d, c.Out) {
+			if limit := 4 * epsilon(d) * float64(len(got)*len(got)); math.Abs(x-near[i]) > limit {
+				t.Fatalf("rank %d, element %d: %v, on one host it is %v", r, i, x, near[i])
+			}
+		}
+	}
+}
+
+// oracle adds up one element at a time, along the trees.
+type oracle struct {
+	calls    []*collective.Call
+	xs       [][]float64
+	of       []int
+	strategy collective.Strategy
+	scale    []float64 // by member
+	total    float64
+}
+
+func newOracle(calls []*collective.Call, inputs [][]byte, of []int, strategy collective.Strategy) *oracle {
+	o := &oracle{calls: calls, of: of, strategy: strategy, total: 1}
+	weights, equal := 0.0, true
+	for r, c := range calls {
+		o.xs = append(o.xs, decode(c.DType, inputs[r]))
+		weights += c.Weight
+		equal = equal && c.Weight == calls[0].Weight
+	}
+	for _, c := range calls {
+		o.scale = append(o.scale, 1)
+		if c.Reduction == collective.Mean && !equal {
+			o.scale[len(o.scale)-1] = o.round(c.Weight / weights)
+		}
+	}
+	if calls[0].Reduction == collective.Mean && equal {
+		o.total = o.round(1 / float64(len(calls)))
+	}
+	return o
+}
+
+// round is to the type of the accumulator.
+func (o *oracle) round(x float64) float64 {
+	if o.calls[0].DType == tensor.F64 {
+		return x
+	}
+	return float64(float32(x))
+}
+
+func (o *oracle) join(x, y float64) float64 {
+	if o.calls[0].Reduction == collective.Prod {
+		return o.round(x * y)
+	}
+	return o.round(x + y)
+}
+
+// reduce is elements at to at+n as the hosts of the takers get them.
+func (o *oracle) reduce(at, n int, takers []int) (ys []float64) {
+	var hosts []int
+	for r, h := range o.of {
+		if o.scale[r] != 0 {
+			hosts = append(hosts, h)
+		}
+	}
+	hosts = append(hosts, takers...)
+	takers = slices.Compact(slices.Sorted(slices.Values(takers)))
+	hosts = slices.Compact(slices.Sorted(slices.Values(hosts)))
+	root := -1
+	if len(takers) == 1 {
+		root = slices.Index(hosts, takers[0])
+	}
+	trees := 1
+	if len(hosts) > 1 {
+		trees = o.strategy.Trees(len(hosts), root)
+	}
+	lines := (n + 63) / 64
+	for t := range trees {
+		parent := make([]int, len(hosts))
+		for i := range parent {
+			parent[i] = -1
+			if len(hosts) > 1 {
+				parent[i] = o.strategy.Parent(t, len(hosts), root, i)
+			}
+		}
+		top := slices.Index(parent, -1)
+		for e := min(n, lines*t/trees*64); e < min(n, lines*(t+1)/trees*64); e++ {
+			y, _ := o.below(hosts, parent, top, at+e)
+			ys = append(ys, o.round(y*o.total))
+		}
+	}
+	return ys
+}
+
+// below is the partial sum of a host.
+func (o *oracle) below(hosts, parent []int, i, e int) (acc float64, some bool) {
+	add := func(x float64) {
+		if acc = o.join(acc, x); !some {
+			acc, some = x, true
+		}
+	}
+	for r, h := range o.of {
+		if h == hosts[i] && o.scale[r] != 0 {
+			add(o.round(o.xs[r][e] * o.scale[r]))
+		}
+	}
+	for child := range parent {
+		if parent[child] == i {
+			if x, ok := o.below(hosts, parent, child, e); ok {
+				add(x)
+			}
+		}
+	}
+	return acc, some
+}

@@ -1,0 +1,154 @@
+package member
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// have counts the workers that are there to stay or on their way.
+func (m *Machine) have() int {
+	n := len(m.staying()) + m.coming()
+	for _, w := range m.in(ready) {
+		if !m.draining(w) {
+			n++
+		}
+	}
+	return n
+}
+
+// coming counts the workers that may still ask to take part.
+func (m *Machine) coming() int { return len(m.in(starting)) + m.ordered.sum() + m.unplaced }
+
+func (m *Machine) draining(w topo.Worker) bool {
+	h := m.host(m.workers[w].host)
+	return h != nil && h.Draining
+}
+
+// staying are the members whose host is not to be left.
+func (m *Machine) staying() []topo.Worker { return slices.DeleteFunc(m.in(active), m.draining) }
+
+// joiners are the ready workers that the wanted size has room for.
+func (m *Machine) joiners() []topo.Worker {
+	list := m.in(ready)
+	if m.record.View.Generation == 0 && m.coming() > 0 {
+		return nil
+	}
+	return list[:min(len(list), max(m.cfg.Want-len(m.staying()), 0))]
+}
+
+// leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers;
+// and those of hosts that are being drained. The state of the job is with its members, so one of them stays; and while others
+// are on their way, enough for the minimum do.
+func (m *Machine) leavers() []topo.Worker {
+	staying := m.staying()
+	keep := min(len(staying), m.cfg.Want)
+	leave := slices.Clone(staying[keep:])
+	if keep > 0 && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
+		leave = append(leave, slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.draining(w) })...)
+	}
+	return leave
+}
+
+// short reports whether there are too few members to go on, though the job has begun.
+func (m *Machine) short() bool {
+	return m.record.View.Generation > 0 && len(m.in(active)) < m.cfg.Min
+}
+
+// departed reports whether a member of the active generation is gone.
+func (m *Machine) departed() bool {
+	return slices.ContainsFunc(m.record.View.Members, func(x topo.Member) bool {
+		s := m.workers[x.Worker]
+		return s == nil || s.phase != active
+	})
+}
+
+// due reports whether a boundary is there and members may change, and some should.
+func (m *Machine) due() bool {
+	return m.boundary && !m.ending() && (len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.successor() != m.head)
+}
+
+// successor is who should lead when members may change: the head, or when its host is being drained another host with members.
+func (m *Machine) successor() string {
+	if h := m.host(m.head); h == nil || !h.Draining {
+		return m.head
+	}
+	if staying := m.staying(); len(staying) > 0 {
+		return m.workers[staying[0]].host
+	}
+	return m.head
+}
+
+// settle does what the state allows.
+func (m *Machine) settle() {
+	if m.over || m.proposed != nil {
+		return
+	}
+	if m.departed() || m.due() || m.head != m.record.Head {
+		m.propose()
+		return
+	}
+	m.news = nil
+	alive := len(m.in(active))
+	switch {
+	case alive == 0 && m.ended():
+		return
+	case m.paused && !m.short():
+		m.paused = false
+		m.emit(Resume{Because(fmt.Sprintf("%d members are enough", alive))})
+	case !m.paused && m.short() && !m.ending():
+		m.paused = true
+		m.emit(Pause{Because(fmt.Sprintf("%d members are fewer than the minimum of %d", alive, m.cfg.Min))})
+	}
+}
+
+// ended finds that nobody can carry the job on.
+func (m *Machine) ended() bool {
+	switch {
+	case m.ending():
+		m.emit(Finish{true, Because(fmt.Sprintf("%d workers have finished their work", m.finished()))})
+	case m.record.View.Generation > 0:
+		m.emit(Finish{false, "every member is lost, and with them the state of the job"})
+	case m.coming()+len(m.in(ready)) == 0:
+		m.emit(Finish{false, "every worker ended before the job began"})
+	default:
+		return false
+	}
+	for _, w := range m.in(starting, ready) {
+		m.release(w, "the job is over")
+	}
+	m.over = true
+	return true
+}
+
+// propose asks for the next generation: without the gone, and at a boundary without the leavers and with the joiners.
+func (m *Machine) propose() {
+	a := Activate{Because: Because(strings.Join(m.news, "; "))}
+	if len(m.news) == 0 {
+		a.Because = m.because
+	}
+	m.news = nil
+	for _, old := range m.record.View.Members {
+		switch s := m.workers[old.Worker]; {
+		case m.done[old.Worker]:
+			a.Finished = append(a.Finished, old.Worker)
+		case s == nil:
+			a.Lost = append(a.Lost, old.Worker)
+		case s.phase != active:
+			a.Again = append(a.Again, old.Worker)
+		}
+	}
+	var joiners []topo.Member
+	if m.boundary && !m.ending() {
+		a.Released, a.Joined, m.head = m.leavers(), m.joiners(), m.successor()
+		for _, w := range a.Joined {
+			joiners = append(joiners, topo.Member{Worker: w, Host: m.workers[w].host})
+		}
+	}
+	a.View = m.record.View.Without(slices.Concat(a.Lost, a.Finished, a.Released, a.Again)...)
+	a.View.Members = append(a.View.Members, joiners...)
+	m.proposed = &proposal{m.write(a.View), a}
+	m.emit(Propose{m.proposed.record, a.Because})
+}

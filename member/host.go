@@ -1,0 +1,204 @@
+package member
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Host is a place where workers may run.
+type Host struct {
+	Name     string
+	Slots    int  // how many; 0 = any number
+	Draining bool // it is to be left
+}
+
+// orders counts the workers that are ordered and not started yet, by host.
+type orders map[string]int
+
+// take notes that one has started on a host.
+func (o orders) take(host string) {
+	for _, h := range []string{host, ""} {
+		if o[h] > 0 {
+			o[h]--
+			return
+		}
+	}
+}
+
+// cancel takes one order back; false if there is none.
+func (o orders) cancel() bool {
+	for _, h := range slices.Sorted(maps.Keys(o)) {
+		if o[h] > 0 {
+			o[h]--
+			return true
+		}
+	}
+	return false
+}
+
+func (o orders) sum() (n int) {
+	for _, k := range o {
+		n += k
+	}
+	return n
+}
+
+// Host tells of a host with room for workers, or of another number of them. What was wanted and had no room starts there.
+func (m *Machine) Host(name string, slots int) {
+	if h := m.host(name); h != nil {
+		h.Slots = slots
+	} else {
+		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots})
+	}
+	m.place()
+}
+
+// HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"): they leave in one generation.
+func (m *Machine) HostLost(name, how string) {
+	if m.loseHost(name, how) {
+		m.settle()
+	}
+}
+
+func (m *Machine) loseHost(name, how string) bool {
+	if m.host(name) == nil || m.over {
+		return false
+	}
+	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
+	delete(m.ordered, name)
+	part := name == m.record.Head
+	for _, w := range m.on(name, starting, ready, active, leaving) {
+		part = part || m.takesPart(w)
+		delete(m.workers, w)
+	}
+	if !m.ending() {
+		m.cfg.Want = max(min(m.cfg.Want, m.have()), m.cfg.Min)
+	}
+	if part {
+		m.news = append(m.news, name+" "+how)
+	}
+	return true
+}
+
+// Drain asks for a host to be left: at the next boundary its members are released, unless nobody else would be left yet. They are
+// replaced on other hosts as far as there is room; for the rest the wanted size shrinks. A head that is drained hands over with
+// the same generation.
+func (m *Machine) Drain(name, who string) error {
+	h := m.host(name)
+	switch {
+	case h == nil:
+		return fmt.Errorf("%s is no host of the job", name)
+	case h.Draining:
+		return nil
+	case !slices.ContainsFunc(m.hosts, func(h *Host) bool { return !h.Draining && h.Name != name }):
+		return fmt.Errorf("the job has no host but %s to go on with; add one, or end the job with shoal stop", name)
+	}
+	h.Draining = true
+	m.because = Because(who + " drains " + name)
+	n := m.ordered[name] + len(m.on(name, starting, ready, active))
+	delete(m.ordered, name)
+	for _, w := range m.on(name, starting, ready) {
+		m.release(w, m.because)
+	}
+	if !m.ending() {
+		n = min(n, m.cfg.Want-m.have())
+		k := min(n, m.room())
+		m.cfg.Want = max(m.cfg.Want-(n-k), m.cfg.Min)
+		m.order(k)
+	}
+	m.settle()
+	return nil
+}
+
+// Vacant lists the draining hosts that have no worker to wait for. The shell lets them go with HostLost.
+func (m *Machine) Vacant() (names []string) {
+	for _, h := range m.hosts {
+		if h.Draining && h.Name != m.record.Head && m.proposed == nil && len(m.on(h.Name, starting, ready, active)) == 0 {
+			names = append(names, h.Name)
+		}
+	}
+	return names
+}
+
+func (m *Machine) host(name string) *Host {
+	i := slices.IndexFunc(m.hosts, func(h *Host) bool { return h.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return m.hosts[i]
+}
+
+// on lists the workers of a host that are in some phases.
+func (m *Machine) on(host string, phases ...phase) []topo.Worker {
+	return slices.DeleteFunc(m.in(phases...), func(w topo.Worker) bool { return m.workers[w].host != host })
+}
+
+// free is how many more workers a host has room for.
+func (m *Machine) free(h *Host) int {
+	const plenty = 1 << 30
+	switch {
+	case h.Draining:
+		return 0
+	case h.Slots == 0:
+		return plenty
+	}
+	return max(h.Slots-m.load(h), 0)
+}
+
+// load is how many workers a host has, or will have.
+func (m *Machine) load(h *Host) int {
+	return len(m.on(h.Name, starting, ready, active)) + m.ordered[h.Name]
+}
+
+// room is how many more workers all hosts have room for.
+func (m *Machine) room() (n int) {
+	for _, h := range m.hosts {
+		n += m.free(h)
+	}
+	return n
+}
+
+// order asks for new workers.
+func (m *Machine) order(n int) {
+	if n > 0 {
+		m.unplaced += n
+		m.place()
+	}
+}
+
+// place spreads the workers that are wanted over the hosts: each goes where the fewest are. The workers of a host get numbers in a
+// row, so that they become neighbours in rank.
+func (m *Machine) place() {
+	if len(m.hosts) == 0 && m.record.Head == "" {
+		m.start("", m.unplaced)
+		m.unplaced = 0
+		return
+	}
+	more := make([]int, len(m.hosts))
+	for ; m.unplaced > 0; m.unplaced-- {
+		best := -1
+		for i, h := range m.hosts {
+			if m.free(h) > more[i] && (best < 0 || m.load(h)+more[i] < m.load(m.hosts[best])+more[best]) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		more[best]++
+	}
+	for i, h := range m.hosts {
+		m.start(h.Name, more[i])
+	}
+}
+
+func (m *Machine) start(host string, n int) {
+	if n > 0 {
+		m.ordered[host] += n
+		m.emit(Start{host, n, m.next, m.because})
+		m.next += topo.Worker(n)
+	}
+}

@@ -1,0 +1,187 @@
+package member
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Started tells that the process of an ordered worker runs.
+func (m *Machine) Started(w topo.Worker, host string) {
+	m.ordered.take(host)
+	m.next = max(m.next, w+1)
+	at := m.host(host)
+	if at == nil && len(m.hosts) > 0 {
+		return // it went with its host
+	}
+	room := m.have() < m.cfg.Want
+	m.workers[w] = &worker{host: host}
+	switch {
+	case m.ending():
+		m.release(w, "the job is ending")
+	case at != nil && at.Draining:
+		m.release(w, Because(host+" is being drained"))
+	case !room:
+		m.release(w, m.because)
+	}
+}
+
+// Asks tells that a worker asks to take part. It is taken in at the next boundary; the first generation waits for all. A member
+// that asks again was let in and did not get the state of the job, because who was to give it is lost: it is none until it is
+// let in again.
+func (m *Machine) Asks(w topo.Worker) {
+	s := m.workers[w]
+	switch {
+	case s == nil || m.over:
+		return
+	case s.phase == active:
+		m.news = append(m.news, fmt.Sprintf("w%d did not get the state of the job and asks again", w))
+	case s.phase != starting:
+		return
+	}
+	s.phase = ready
+	if m.ending() {
+		m.release(w, "the job is ending")
+	}
+	m.settle()
+}
+
+// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the generation at once; the wish
+// for it is gone too, or a worker that always fails would be started for ever.
+func (m *Machine) Lost(w topo.Worker, how string) {
+	if m.workers[w] == nil || m.over {
+		return
+	}
+	m.remove(w)
+	if m.takesPart(w) {
+		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
+	}
+	m.settle()
+}
+
+// Finished tells that a worker has done its work and left. The first member that does ends the growing of the job.
+func (m *Machine) Finished(w topo.Worker) {
+	s := m.workers[w]
+	if s == nil || m.over {
+		return
+	}
+	delete(m.workers, w)
+	if s.phase == active {
+		m.done[w] = true
+		why := fmt.Sprintf("w%d has finished its work", w)
+		for _, other := range m.in(starting, ready) {
+			m.release(other, Because(why))
+		}
+		m.news = append(m.news, why)
+	}
+	m.settle()
+}
+
+// Resize asks for another number of workers; who asks is part of the reason.
+func (m *Machine) Resize(n int, who string) error {
+	switch {
+	case m.ending() || m.over:
+		return fmt.Errorf("the job is ending: it takes no more workers")
+	case n < m.cfg.Min:
+		return fmt.Errorf("%d workers are below the job's minimum of %d; to end the job use shoal stop", n, m.cfg.Min)
+	case m.cfg.Max > 0 && n > m.cfg.Max:
+		return fmt.Errorf("%d workers are above the job's maximum of %d", n, m.cfg.Max)
+	}
+	m.because = Because(fmt.Sprintf("%s asked for %d workers", who, n))
+	m.cfg.Want = n
+	m.shed(m.have() - n)
+	m.order(n - m.have())
+	m.settle()
+	return nil
+}
+
+// Boundary tells that the data plane stands between two steps, where members may join and leave. The shell calls it before
+// it lets a step end, and carries out what Ready returns first.
+func (m *Machine) Boundary() {
+	m.boundary = true
+	m.settle()
+}
+
+// Step tells that the data plane goes on to the next step.
+func (m *Machine) Step() { m.boundary = false }
+
+// Decided tells that the proposed generation is the one. While a proposal is out nothing else is: losses and wishes wait, and
+// are proposed next.
+func (m *Machine) Decided(g topo.Generation) {
+	if m.proposed == nil || m.proposed.record.View.Generation != g {
+		return
+	}
+	a := m.proposed.activate
+	m.record, m.proposed = m.proposed.record, nil
+	for _, w := range a.Joined {
+		if s := m.workers[w]; s != nil && s.phase == ready {
+			s.phase = active
+		}
+	}
+	m.emit(a)
+	for _, w := range a.Released {
+		if m.workers[w] != nil {
+			m.release(w, a.Because)
+		}
+	}
+	m.settle()
+}
+
+// shed gives up workers that are not members yet: those that are not started first, then those that have not asked.
+func (m *Machine) shed(n int) {
+	k := max(min(n, m.unplaced), 0)
+	m.unplaced -= k
+	n -= k
+	for n > 0 && m.ordered.cancel() {
+		n--
+	}
+	for _, p := range []phase{starting, ready} {
+		list := slices.DeleteFunc(m.in(p), m.draining)
+		for ; n > 0 && len(list) > 0; n-- {
+			m.release(list[len(list)-1], m.because)
+			list = list[:len(list)-1]
+		}
+	}
+}
+
+// remove forgets a worker that is gone, and the wish for it.
+func (m *Machine) remove(w topo.Worker) {
+	delete(m.workers, w)
+	if !m.ending() {
+		m.cfg.Want = max(min(m.cfg.Want, m.have()), m.cfg.Min)
+	}
+}
+
+func (m *Machine) release(w topo.Worker, why Because) {
+	m.workers[w].phase = leaving
+	m.emit(Stop{w, why})
+}
+
+// in lists the living workers in some phases, oldest first.
+func (m *Machine) in(phases ...phase) []topo.Worker {
+	var list []topo.Worker
+	for w, s := range m.workers {
+		if slices.Contains(phases, s.phase) {
+			list = append(list, w)
+		}
+	}
+	slices.SortFunc(list, cmp.Compare[topo.Worker])
+	return list
+}
+
+// takesPart reports whether a worker is a member, or will be one when what is proposed is decided.
+func (m *Machine) takesPart(w topo.Worker) bool {
+	view := m.record.View
+	if m.proposed != nil {
+		view = m.proposed.record.View
+	}
+	_, is := view.Rank(w)
+	return is
+}
+
+// ending reports whether a member has finished: nobody joins any more.
+func (m *Machine) ending() bool { return m.finished() > 0 }
+
+func (m *Machine) finished() int { return m.before + len(m.done) }

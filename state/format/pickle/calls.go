@@ -1,0 +1,158 @@
+package pickle
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Longest name of a module or of something in it, in bytes.
+const maxName = 1024
+
+// python3 gives the modules of Python 2 that protocol 2 writes their names of today.
+var python3 = map[string]string{"__builtin__": "builtins", "copy_reg": "copyreg"}
+
+func (m *machine) global() error {
+	module, err := m.line()
+	if err != nil {
+		return err
+	}
+	name, err := m.line()
+	if err != nil {
+		return err
+	}
+	return m.pushGlobal(module, name)
+}
+
+// line reads up to the end of a line.
+func (m *machine) line() (string, error) {
+	n := bytes.IndexByte(m.data[m.at:min(len(m.data), m.at+maxName)], '\n')
+	if n < 0 {
+		return "", fmt.Errorf("a name of more than %d bytes, or cut off", maxName)
+	}
+	b, err := m.take(uint64(n) + 1)
+	return string(b[:n]), err
+}
+
+func (m *machine) stackGlobal() error {
+	v, err := m.pop(2)
+	if err != nil {
+		return err
+	}
+	module, ok := v[0].(string)
+	name, also := v[1].(string)
+	if !ok || !also || len(module)+len(name) > maxName {
+		return errors.New("the name of a global is no text, or too long")
+	}
+	return m.pushGlobal(module, name)
+}
+
+func (m *machine) pushGlobal(module, name string) error {
+	if now, ok := python3[module]; ok {
+		module = now
+	}
+	g := Global{module, name}
+	if _, known := m.lookUp(g); !known {
+		return &UnknownGlobal{g}
+	}
+	return m.push(g, costContainer)
+}
+
+func (m *machine) lookUp(g Global) (Constructor, bool) {
+	c, ok := m.Globals[g]
+	if !ok {
+		c, ok = Builtins[g]
+	}
+	return c, ok
+}
+
+// reduce stands for the call of a global.
+func (m *machine) reduce() error {
+	v, err := m.pop(2)
+	if err != nil {
+		return err
+	}
+	args, ok := v[1].(Tuple)
+	if !ok {
+		return fmt.Errorf("a call with a %T instead of a tuple of arguments", v[1])
+	}
+	return m.call(v[0], args)
+}
+
+func (m *machine) newWithKeywords() error {
+	v, err := m.pop(3)
+	if err != nil {
+		return err
+	}
+	args, ok := v[1].(Tuple)
+	if keywords, is := v[2].(*Dict); !ok || !is || len(keywords.Items) > 0 {
+		return fmt.Errorf("a call of %v with keywords, which shoal does not know", v[0])
+	}
+	return m.call(v[0], args)
+}
+
+func (m *machine) call(what any, args Tuple) error {
+	g, ok := what.(Global)
+	if !ok {
+		return fmt.Errorf("a call of a %T, which is no global", what)
+	}
+	construct, _ := m.lookUp(g)
+	if construct == nil {
+		return fmt.Errorf("a call of %v, which is known by name only", g)
+	}
+	v, err := construct(slices.Clone(args))
+	if err != nil {
+		return fmt.Errorf("%v: %w", g, err)
+	}
+	return m.push(v, costContainer+costValue*int64(len(args))+weight(v))
+}
+
+// weight is what a constructor may have copied: a short call of a long list must not be cheap.
+func weight(v any) int64 {
+	switch v := v.(type) {
+	case []byte:
+		return int64(len(v))
+	case Tuple:
+		return costValue * int64(len(v))
+	case *List:
+		return costValue * int64(len(v.Items))
+	case *Set:
+		return costValue * int64(len(v.Items))
+	case *Dict:
+		return 2 * costValue * int64(len(v.Items))
+	}
+	return 0
+}
+
+// build gives an object its state.
+func (m *machine) build() error {
+	state, err := m.pop(1)
+	if err != nil {
+		return err
+	}
+	to, err := m.top()
+	if err != nil {
+		return err
+	}
+	o, ok := to.(interface{ SetState(any) error })
+	if !ok {
+		return fmt.Errorf("a %T is given a state, and takes none", to)
+	}
+	return o.SetState(state[0])
+}
+
+func (m *machine) persistent() error {
+	id, err := m.pop(1)
+	if err != nil {
+		return err
+	}
+	if m.Persistent == nil {
+		return errors.New("a reference to data outside the pickle, where there is none")
+	}
+	v, err := m.Persistent(id[0])
+	if err != nil {
+		return err
+	}
+	return m.push(v, costContainer)
+}

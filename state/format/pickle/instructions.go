@@ -1,0 +1,247 @@
+package pickle
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"unicode/utf8"
+)
+
+// instructions are those of the protocols 2 to 5 (Python's pickletools documents each), without the ones that reach outside
+// the file: extension codes, buffers out of band, and the text forms of protocol 0, which nothing has written for long.
+var instructions = [256]func(*machine) error{
+	0x80: (*machine).protocol,
+	0x95: (*machine).frame,
+	'.':  (*machine).stop,
+
+	// plain values
+	'N':  func(m *machine) error { return m.push(nil, costValue) },
+	0x88: func(m *machine) error { return m.push(true, costValue) },
+	0x89: func(m *machine) error { return m.push(false, costValue) },
+	'K':  func(m *machine) error { return m.unsigned(1) },
+	'M':  func(m *machine) error { return m.unsigned(2) },
+	'J':  (*machine).binint,
+	0x8a: func(m *machine) error { return m.long(1) },
+	0x8b: func(m *machine) error { return m.long(4) },
+	'G':  (*machine).float,
+	'U':  func(m *machine) error { return m.latin(1) },
+	'T':  func(m *machine) error { return m.latin(4) },
+	0x8c: func(m *machine) error { return m.text(1) },
+	'X':  func(m *machine) error { return m.text(4) },
+	0x8d: func(m *machine) error { return m.text(8) },
+	'C':  func(m *machine) error { return m.bytes(1) },
+	'B':  func(m *machine) error { return m.bytes(4) },
+	0x8e: func(m *machine) error { return m.bytes(8) },
+	0x96: func(m *machine) error { return m.bytes(8) },
+
+	// containers
+	'(':  (*machine).mark,
+	'0':  func(m *machine) error { _, err := m.pop(1); return err },
+	'1':  func(m *machine) error { _, err := m.popMark(); return err },
+	')':  func(m *machine) error { return m.push(Tuple{}, costValue) },
+	0x85: func(m *machine) error { return m.tuple(m.pop(1)) },
+	0x86: func(m *machine) error { return m.tuple(m.pop(2)) },
+	0x87: func(m *machine) error { return m.tuple(m.pop(3)) },
+	't':  func(m *machine) error { return m.tuple(m.popMark()) },
+	']':  func(m *machine) error { return m.push(&List{}, costContainer) },
+	'a':  func(m *machine) error { return m.extend(m.pop(1)) },
+	'e':  func(m *machine) error { return m.extend(m.popMark()) },
+	'}':  func(m *machine) error { return m.push(&Dict{}, costContainer) },
+	's':  func(m *machine) error { return m.update(m.pop(2)) },
+	'u':  func(m *machine) error { return m.update(m.popMark()) },
+	0x8f: func(m *machine) error { return m.push(&Set{}, costContainer) },
+	0x90: func(m *machine) error { return m.extend(m.popMark()) },
+	0x91: (*machine).frozenset,
+
+	// the memo
+	'q':  func(m *machine) error { return m.put(m.number(1)) },
+	'r':  func(m *machine) error { return m.put(m.number(4)) },
+	0x94: func(m *machine) error { return m.put(uint64(len(m.memo)), nil) },
+	'h':  func(m *machine) error { return m.get(m.number(1)) },
+	'j':  func(m *machine) error { return m.get(m.number(4)) },
+
+	// globals and calls
+	'c':  (*machine).global,
+	0x93: (*machine).stackGlobal,
+	'R':  (*machine).reduce,
+	0x81: (*machine).reduce, // cls.__new__(cls, *args): to a record of the call there is no difference
+	0x92: (*machine).newWithKeywords,
+	'b':  (*machine).build,
+	'Q':  (*machine).persistent,
+}
+
+func (m *machine) protocol() error {
+	b, err := m.take(1)
+	if err == nil && (b[0] < 2 || b[0] > 5) {
+		err = fmt.Errorf("protocol %d; shoal reads 2 to 5", b[0])
+	}
+	return err
+}
+
+// frame passes over the length of a frame, which helps only who reads in pieces.
+func (m *machine) frame() error {
+	_, err := m.take(8)
+	return err
+}
+
+func (m *machine) stop() error {
+	if len(m.stack) != 1 || len(m.marks) != 0 {
+		return fmt.Errorf("the pickle ends with %d values and %d marks on the stack instead of one value; the file is broken", len(m.stack), len(m.marks))
+	}
+	m.done = true
+	return nil
+}
+
+func (m *machine) unsigned(n uint64) error {
+	x, err := m.number(n)
+	if err != nil {
+		return err
+	}
+	return m.push(int64(x), costValue)
+}
+
+func (m *machine) binint() error {
+	x, err := m.number(4)
+	if err != nil {
+		return err
+	}
+	return m.push(int64(int32(x)), costValue)
+}
+
+func (m *machine) long(n uint64) error {
+	b, err := m.counted(n)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxLong {
+		return fmt.Errorf("an integer of %d bytes, the limit is %d", len(b), maxLong)
+	}
+	return m.push(long(b), costValue)
+}
+
+func (m *machine) float() error {
+	b, err := m.take(8)
+	if err != nil {
+		return err
+	}
+	var bits uint64
+	for _, x := range b {
+		bits = bits<<8 | uint64(x)
+	}
+	return m.push(math.Float64frombits(bits), costValue)
+}
+
+// latin reads a str of Python 2, each byte of which is a character.
+func (m *machine) latin(n uint64) error {
+	b, err := m.counted(n)
+	if err != nil {
+		return err
+	}
+	runes := make([]rune, len(b))
+	for i, c := range b {
+		runes[i] = rune(c)
+	}
+	return m.push(string(runes), costValue+4*int64(len(b)))
+}
+
+func (m *machine) text(n uint64) error {
+	b, err := m.counted(n)
+	if err != nil {
+		return err
+	}
+	if !utf8.Valid(b) {
+		return errors.New("a text is not UTF-8")
+	}
+	return m.push(string(b), costValue)
+}
+
+func (m *machine) bytes(n uint64) error {
+	b, err := m.counted(n)
+	if err != nil {
+		return err
+	}
+	return m.push(slices.Clone(b), costValue)
+}
+
+func (m *machine) mark() error {
+	m.marks = append(m.marks, len(m.stack))
+	return m.spend(costValue)
+}
+
+func (m *machine) tuple(items []any, err error) error {
+	if err != nil {
+		return err
+	}
+	return m.push(slices.Clone(Tuple(items)), costContainer+costValue*int64(len(items)))
+}
+
+func (m *machine) frozenset() error {
+	items, err := m.popMark()
+	if err != nil {
+		return err
+	}
+	return m.push(&Set{slices.Clone(items)}, costContainer+costValue*int64(len(items)))
+}
+
+// extend adds items to the list or set under them.
+func (m *machine) extend(items []any, err error) error {
+	if err != nil {
+		return err
+	}
+	to, err := m.top()
+	if err != nil {
+		return err
+	}
+	switch to := to.(type) {
+	case *List:
+		to.Items = append(to.Items, items...)
+	case *Set:
+		to.Items = append(to.Items, items...)
+	default:
+		return fmt.Errorf("values are added to a %T, which is no list", to)
+	}
+	return m.spend(costValue * int64(len(items)))
+}
+
+// update sets pairs of keys and values in the dict under them.
+func (m *machine) update(items []any, err error) error {
+	if err != nil {
+		return err
+	}
+	to, err := m.top()
+	if err != nil {
+		return err
+	}
+	d, ok := to.(*Dict)
+	if !ok || len(items)%2 != 0 {
+		return fmt.Errorf("%d keys and values are set in a %T", len(items), to)
+	}
+	for i := 0; i < len(items); i += 2 {
+		d.Items = append(d.Items, Item{items[i], items[i+1]})
+	}
+	return m.spend(2 * costValue * int64(len(items)))
+}
+
+func (m *machine) put(key uint64, err error) error {
+	if err != nil {
+		return err
+	}
+	v, err := m.top()
+	if err != nil {
+		return err
+	}
+	m.memo[key] = v
+	return m.spend(costValue)
+}
+
+func (m *machine) get(key uint64, err error) error {
+	if err != nil {
+		return err
+	}
+	v, ok := m.memo[key]
+	if !ok {
+		return fmt.Errorf("the memo has nothing under %d; the file is broken", key)
+	}
+	return m.push(v, costValue)
+}

@@ -1,0 +1,192 @@
+// Package pickle reads Python pickles of the protocols 2 to 5 without running anything: a pickle is a program, and this
+// machine knows only the instructions that build plain values. A global is looked up in a list of allowed names; a call of
+// one makes the value that the list gives for it, in Go. Everything else is an error that names the global and its place.
+package pickle
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"slices"
+)
+
+// Options say what a pickle may do.
+type Options struct {
+	File       string                    // in errors
+	Offset     int64                     // where in the file the pickle starts
+	Globals    Globals                   // beside those of Builtins
+	Persistent func(id any) (any, error) // resolves references to outside; nil refuses them
+	Memory     int64                     // bound on what the values take, in bytes; 0 means MaxMemory
+}
+
+// MaxMemory is the usual bound on the memory of what a pickle builds.
+const MaxMemory = 1 << 30
+
+// What values are taken to need, in bytes.
+const (
+	costValue     = 32
+	costContainer = 96
+)
+
+// machine is the state of the virtual machine that a pickle programs.
+type machine struct {
+	Options
+	data  []byte
+	at    int // of the next byte
+	op    int // of the current instruction
+	stack []any
+	marks []int // heights of the stack
+	memo  map[uint64]any
+	left  int64 // bytes of memory
+	done  bool
+}
+
+// Load builds the value of a pickle, all of data.
+func Load(data []byte, o Options) (any, error) {
+	m := &machine{Options: o, data: data, memo: map[uint64]any{}, left: o.Memory}
+	if m.left == 0 {
+		m.left = MaxMemory
+	}
+	for !m.done {
+		if err := m.step(); err != nil {
+			return nil, &Error{o.File, o.Offset + int64(m.op), err}
+		}
+	}
+	if m.at != len(data) {
+		return nil, &Error{o.File, o.Offset + int64(m.at), fmt.Errorf("%d bytes behind the end of the pickle", len(data)-m.at)}
+	}
+	return m.stack[0], nil
+}
+
+// step runs one instruction.
+func (m *machine) step() error {
+	m.op = m.at
+	b, err := m.take(1)
+	if err != nil {
+		return err
+	}
+	run := instructions[b[0]]
+	if run == nil {
+		return fmt.Errorf("instruction %#02x is none of a pickle of protocol 2 to 5; the file is broken, or of another format", b[0])
+	}
+	return run(m)
+}
+
+// take returns the next n bytes of the program.
+func (m *machine) take(n uint64) ([]byte, error) {
+	if n > uint64(len(m.data)-m.at) {
+		return nil, fmt.Errorf("%d bytes are due and %d are left: %w", n, len(m.data)-m.at, io.ErrUnexpectedEOF)
+	}
+	b := m.data[m.at : m.at+int(n)]
+	m.at += int(n)
+	return b, nil
+}
+
+// number reads a little-endian number of n bytes.
+func (m *machine) number(n uint64) (uint64, error) {
+	b, err := m.take(n)
+	if err != nil {
+		return 0, err
+	}
+	var wide [8]byte
+	copy(wide[:], b)
+	return binary.LittleEndian.Uint64(wide[:]), nil
+}
+
+// counted reads a length of n bytes and then so many bytes, which the caller copies.
+func (m *machine) counted(n uint64) ([]byte, error) {
+	length, err := m.number(n)
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.take(length)
+	if err != nil {
+		return nil, err
+	}
+	return b, m.spend(int64(len(b)))
+}
+
+// spend takes memory for values.
+func (m *machine) spend(bytes int64) error {
+	if m.left -= bytes; m.left < 0 {
+		limit := m.Memory
+		if limit == 0 {
+			limit = MaxMemory
+		}
+		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit", limit)
+	}
+	return nil
+}
+
+func (m *machine) push(v any, cost int64) error {
+	m.stack = append(m.stack, v)
+	return m.spend(cost)
+}
+
+var errStack = errors.New("the instruction finds too little on the stack; the file is broken")
+
+// bottom is the height below which the current instruction may not take: what lies under a mark is not for it.
+func (m *machine) bottom() int {
+	if n := len(m.marks); n > 0 {
+		return m.marks[n-1]
+	}
+	return 0
+}
+
+// pop takes n values from the stack, the deepest first. They are overwritten by the next push.
+func (m *machine) pop(n int) ([]any, error) {
+	if len(m.stack)-m.bottom() < n {
+		return nil, errStack
+	}
+	top := m.stack[len(m.stack)-n:]
+	m.stack = m.stack[:len(m.stack)-n]
+	return top, nil
+}
+
+// popMark takes the values above the last mark, and the mark.
+func (m *machine) popMark() ([]any, error) {
+	if len(m.marks) == 0 {
+		return nil, errors.New("the instruction finds no mark on the stack; the file is broken")
+	}
+	mark := m.bottom()
+	m.marks = m.marks[:len(m.marks)-1]
+	top := m.stack[mark:]
+	m.stack = m.stack[:mark]
+	return top, nil
+}
+
+func (m *machine) top() (any, error) {
+	if len(m.stack) == m.bottom() {
+		return nil, errStack
+	}
+	return m.stack[len(m.stack)-1], nil
+}
+
+// maxLong is the longest integer in bytes; what is longer is no number of a checkpoint.
+const maxLong = 1024
+
+// long reads a number in two's complement: an int64, or what does not fit as a *big.Int.
+func long(b []byte) any {
+	if len(b) <= 8 {
+		var wide [8]byte
+		copy(wide[:], b)
+		shift := 64 - 8*uint(len(b))
+		return int64(binary.LittleEndian.Uint64(wide[:])<<shift) >> shift
+	}
+	x := new(big.Int).SetBytes(reversed(b))
+	if b[len(b)-1]&0x80 != 0 {
+		x.Sub(x, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
+	}
+	if x.IsInt64() {
+		return x.Int64()
+	}
+	return x
+}
+
+func reversed(b []byte) []byte {
+	r := slices.Clone(b)
+	slices.Reverse(r)
+	return r
+}

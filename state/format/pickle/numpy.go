@@ -1,0 +1,104 @@
+package pickle
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// An Array is a NumPy array: random number generators keep their state in such.
+type Array struct {
+	Type  *NumpyType
+	Shape []int64
+	Data  []byte // row-major, unless Fortran is set
+	// Fortran tells that the first dimension is the fastest.
+	Fortran bool
+}
+
+// A NumpyType is the element type of an Array, such as "u4", and its byte order: <, > or |.
+type NumpyType struct{ Code, Order string }
+
+func newNumpyType(args []any) (any, error) {
+	if len(args) == 0 {
+		return nil, fmt.Errorf("no name of a type")
+	}
+	code, ok := args[0].(string)
+	if !ok {
+		return nil, fmt.Errorf("the name of a type is a %T", args[0])
+	}
+	return &NumpyType{Code: code, Order: "|"}, nil
+}
+
+// SetState reads (version, byte order, …); what follows describes records, which are refused by what uses them.
+func (t *NumpyType) SetState(state any) error {
+	s, ok := state.(Tuple)
+	if !ok || len(s) < 2 {
+		return fmt.Errorf("a NumPy type with a state that is no tuple")
+	}
+	if t.Order, ok = s[1].(string); !ok {
+		return fmt.Errorf("a NumPy type without a byte order")
+	}
+	return nil
+}
+
+func newArray([]any) (any, error) { return &Array{}, nil }
+
+// SetState reads (version, shape, type, Fortran order, bytes).
+func (a *Array) SetState(state any) error {
+	s, ok := state.(Tuple)
+	if !ok || len(s) != 5 {
+		return fmt.Errorf("a NumPy array with a state that is no tuple of five")
+	}
+	shape, ok := s[1].(Tuple)
+	if !ok {
+		return fmt.Errorf("a NumPy array without a shape")
+	}
+	for _, d := range shape {
+		n, ok := d.(int64)
+		if !ok || n < 0 {
+			return fmt.Errorf("a NumPy array with a dimension %v", d)
+		}
+		a.Shape = append(a.Shape, n)
+	}
+	if a.Type, ok = s[2].(*NumpyType); !ok {
+		return fmt.Errorf("a NumPy array without a type")
+	}
+	a.Fortran = s[3] == true || s[3] == int64(1)
+	if a.Data, ok = s[4].([]byte); !ok {
+		return fmt.Errorf("a NumPy array of Python objects, or without bytes")
+	}
+	return nil
+}
+
+// numpyScalar makes the number that a NumPy scalar of a type and its bytes is.
+func numpyScalar(args []any) (any, error) {
+	if len(args) != 2 {
+		return nil, fmt.Errorf("%d arguments where a type and bytes are due", len(args))
+	}
+	t, ok := args[0].(*NumpyType)
+	b, is := args[1].([]byte)
+	if !ok || !is || len(b) == 0 || len(b) > 8 || t.Order == "=" {
+		return nil, fmt.Errorf("a NumPy scalar that is no number")
+	}
+	if t.Order == ">" {
+		b = slices.Clone(b)
+		slices.Reverse(b)
+	}
+	var wide [8]byte
+	copy(wide[:], b)
+	bits := binary.LittleEndian.Uint64(wide[:])
+	switch t.Code {
+	case "f8":
+		return math.Float64frombits(bits), nil
+	case "f4":
+		return float64(math.Float32frombits(uint32(bits))), nil
+	case "b1":
+		return bits != 0, nil
+	case "i1", "i2", "i4", "i8":
+		return long(b), nil
+	case "u1", "u2", "u4", "u8":
+		return long(append(slices.Clone(b), 0)), nil
+	}
+	return nil, fmt.Errorf("a NumPy scalar of type %q", t.Code)
+}

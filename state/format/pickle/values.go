@@ -1,0 +1,128 @@
+package pickle
+
+import (
+	"fmt"
+	"strings"
+)
+
+// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List, *Dict, *Set, Global, and
+// what the constructors of Globals make, such as *Object. Lists and dicts can contain themselves, and one value can stand
+// in many places: who walks them bounds depth and steps.
+
+// A Tuple is a Python tuple.
+type Tuple []any
+
+// A List is a Python list.
+type List struct{ Items []any }
+
+// A Set is a Python set or frozenset, in the order of the pickle.
+type Set struct{ Items []any }
+
+// A Dict is a Python dict or OrderedDict, in the order of the pickle. A key that was set twice stands twice; to Python the
+// last one counts.
+type Dict struct {
+	Items []Item
+	index map[string]int // string keys of the first indexed items
+	ready int
+}
+
+// An Item is a key with its value.
+type Item struct{ Key, Value any }
+
+// Get returns the value of a string key.
+func (d *Dict) Get(key string) (any, bool) {
+	if d.index == nil {
+		d.index = map[string]int{}
+	}
+	for ; d.ready < len(d.Items); d.ready++ {
+		if s, ok := d.Items[d.ready].Key.(string); ok {
+			d.index[s] = d.ready
+		}
+	}
+	i, ok := d.index[key]
+	if !ok {
+		return nil, false
+	}
+	return d.Items[i].Value, true
+}
+
+// SetState takes what Python keeps in the __dict__ of a subclass of dict; nothing here needs it.
+func (d *Dict) SetState(any) error { return nil }
+
+// A Global is the name of something in a Python module. Python 2's names of modules are given as Python 3's.
+type Global struct{ Module, Name string }
+
+func (g Global) String() string { return g.Module + "." + g.Name }
+
+// An Object is what a call of a global would have made, had it been made: nothing but a record of the call.
+type Object struct {
+	Class Global
+	Args  []any
+	State any // from __reduce__ or __dict__
+}
+
+// SetState keeps the state.
+func (o *Object) SetState(state any) error {
+	o.State = state
+	return nil
+}
+
+// Attr returns an attribute from the state, which for most objects is a dict.
+func (o *Object) Attr(name string) (any, bool) {
+	if d, ok := o.State.(*Dict); ok {
+		return d.Get(name)
+	}
+	return nil, false
+}
+
+// A Constructor makes the value that stands for a call of a global. It is given what the file says, and nothing else:
+// no constructor runs code that a file brings along.
+type Constructor func(args []any) (any, error)
+
+// Globals are the names that a pickle may mention, with what stands for a call. A name without a constructor may be
+// mentioned but not called.
+type Globals map[Global]Constructor
+
+// Inert are constructors of Objects for classes, each written module.Class.
+func Inert(classes ...string) Globals {
+	g := Globals{}
+	for _, c := range classes {
+		name := split(c)
+		g[name] = func(args []any) (any, error) { return &Object{Class: name, Args: args}, nil }
+	}
+	return g
+}
+
+// Names are globals that may be mentioned but not called, each written module.name.
+func Names(names ...string) Globals {
+	g := Globals{}
+	for _, n := range names {
+		g[split(n)] = nil
+	}
+	return g
+}
+
+func split(name string) Global {
+	i := strings.LastIndexByte(name, '.')
+	return Global{name[:i], name[i+1:]}
+}
+
+// UnknownGlobal is the error of a pickle that mentions what it may not.
+type UnknownGlobal struct{ Global Global }
+
+func (e *UnknownGlobal) Error() string {
+	return fmt.Sprintf("the pickle asks for %v, which shoal does not know and never runs; if the file is yours, save it again without objects of that kind", e.Global)
+}
+
+// Error is a pickle that cannot be read, with the place in its file.
+type Error struct {
+	File   string
+	Offset int64
+	Err    error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("pickle: %s, byte %d: %v", e.File, e.Offset, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
