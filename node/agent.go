@@ -108,6 +108,17 @@ func (a *Agent) link() (err error) {
 		a.follower.mesh = a.mesh
 	} else {
 		cfg := member.Config{Want: len(a.cfg.Tokens), Min: a.cfg.Min, Max: a.cfg.Max}
+		if link := a.cfg.Hosts.Link; link != nil {
+			a.office = &office{transfers: a.engine.transfers, agent: a}
+			if a.mesh, err = link(a.office); err != nil {
+				return err
+			}
+			a.office.mesh, cfg.Head = a.mesh, string(a.mesh.Self())
+			if n := a.cfg.Hosts.Slots; n > 0 {
+				cfg.Hosts = []member.Host{{Name: cfg.Head, Slots: n}}
+			}
+			a.engine.name = a.mesh.Self()
+		}
 		a.head = newHead(newCrew(len(a.cfg.Tokens), cfg, a.cfg.Orders.withDefaults()), a.engine)
 		a.engine.chief = a.head
 		for seat, token := range a.cfg.Tokens {
@@ -117,11 +128,6 @@ func (a *Agent) link() (err error) {
 			}
 		}
 		a.next = len(a.cfg.Tokens)
-		if a.cfg.Hosts.Link != nil {
-			o := &office{transfers: a.engine.transfers, agent: a}
-			a.mesh, err = a.cfg.Hosts.Link(o)
-			a.office, o.mesh = o, a.mesh
-		}
 	}
 	if err == nil && a.mesh != nil {
 		a.engine.mesh, a.engine.name = a.mesh, a.mesh.Self()
@@ -346,6 +352,9 @@ func (a *Agent) expelled(w topo.Worker, err error) {
 	})
 }
 
+// Host is the name of this host in the job.
+func (a *Agent) Host() string { return string(a.engine.name) }
+
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
@@ -361,15 +370,7 @@ func (a *Agent) Left(seat int) (left bool) {
 	return left
 }
 
-// Seat makes room for one more worker, which the launcher is about to start, and returns its number and secret.
-func (a *Agent) Seat() (seat int, token string) {
-	a.mu.Lock()
-	seat = a.next
-	a.mu.Unlock()
-	return seat, a.Expect(seat, true)
-}
-
-// Expect makes room for a worker whose number the head has chosen, and returns its secret.
+// Expect makes room for a worker that the launcher is about to start, and returns its secret. late says that the job runs already.
 func (a *Agent) Expect(seat int, late bool) (token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

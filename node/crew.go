@@ -46,16 +46,22 @@ func (s *seat) blame(err error) error { return fmt.Errorf("rank %d, %w", s.rank,
 // Orders is what the membership wants of the launcher. The functions run on the engine's thread: they must not wait for the
 // agent.
 type Orders struct {
-	Start func(count int, why string) // start more workers
-	Stop  func(seat int, why string)  // end a worker that is no member
-	Event func(e Event)               // something that a person may want to know
-	End   func(ok bool, why string)   // the job is over
+	Start func(o StartOrder)         // start more workers
+	Stop  func(seat int, why string) // end a worker that is no member
+	Event func(e Event)              // something that a person may want to know
+	End   func(ok bool, why string)  // the job is over
+}
+
+// StartOrder asks for workers on a host, "" where there is only one; First and those after it are their seats.
+type StartOrder struct {
+	Host         string
+	First, Count int
 }
 
 // withDefaults fills in functions that do nothing.
 func (o Orders) withDefaults() Orders {
 	if o.Start == nil {
-		o.Start = func(int, string) {}
+		o.Start = func(StartOrder) {}
 	}
 	if o.Stop == nil {
 		o.Stop = func(int, string) {}
@@ -95,7 +101,9 @@ func newCrew(size int, cfg member.Config, orders Orders) *crew {
 	for w := range size {
 		c.first = append(c.first, topo.Worker(w))
 	}
-	c.machine.Ready() // the launcher starts the first workers by itself
+	if cfg.Head == "" {
+		c.machine.Ready() // the launcher starts the first workers by itself
+	}
 	return c
 }
 
@@ -200,12 +208,22 @@ func (c *crew) started(w topo.Worker, at site) {
 	c.carryOut()
 }
 
+// hostUp tells of another host with room for workers.
+func (c *crew) hostUp(host string, slots int) {
+	if slots > 0 {
+		c.machine.Host(host, slots)
+		c.carryOut()
+	}
+}
+
 // drain releases the workers of a host.
 func (c *crew) drain(host, why string) error {
 	if !c.elastic {
 		return errors.New("this job cannot change its size: its workers call plain collectives")
 	}
-	return errors.New("later")
+	err := c.machine.Drain(host, why)
+	c.carryOut()
+	return err
 }
 
 func (c *crew) resize(n int, who string) error {
@@ -250,6 +268,9 @@ func (c *crew) carryOut() {
 	if c.told.Generation == 0 && c.begun() {
 		c.told = c.machine.View()
 	}
+	for _, host := range c.machine.Vacant() {
+		c.head.vacate(host)
+	}
 	if len(c.waiting) > 0 && (!c.machine.Paused() || c.parting != "") {
 		c.endStep()
 	}
@@ -259,7 +280,7 @@ func (c *crew) carryOut() {
 func (c *crew) obey(a member.Action) {
 	switch a := a.(type) {
 	case member.Start:
-		c.orders.Start(a.Count, string(a.Because))
+		c.orders.Start(StartOrder{a.Host, int(a.First), a.Count})
 	case member.Stop:
 		c.stop(a)
 	case member.Propose:

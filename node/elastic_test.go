@@ -38,9 +38,9 @@ type script func(f *flock, seat, step int) error
 func newFlock(t *testing.T, size int, data client.Data) *flock {
 	f := &flock{t: t, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}, started: make(chan int, 100)}
 	f.agent = startAgentWith(t, context.Background(), size, node.Orders{
-		Start: func(n int, _ string) {
-			for range n {
-				f.started <- 1
+		Start: func(o node.StartOrder) {
+			for i := range o.Count {
+				f.started <- o.First + i
 			}
 		},
 		Event: func(e node.Event) {
@@ -190,8 +190,8 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	f.run(1, "token-1", does)
 	<-resized
 	for range 2 {
-		<-f.started
-		seat, token := f.agent.Seat()
+		seat := <-f.started
+		token := f.agent.Expect(seat, true)
 		f.agent.Started(seat, "")
 		f.run(seat, token, stays)
 	}

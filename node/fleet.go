@@ -13,6 +13,7 @@ import (
 // agent.
 type Hosts struct {
 	Link    func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh; nil = this host is alone
+	Slots   int                                         // workers that this host takes
 	Spec    job.Spec                                    // what the other hosts run
 	Addr    string                                      // for MASTER_ADDR
 	Port    int                                         // for MASTER_PORT
@@ -39,10 +40,10 @@ func (a *Agent) startFar(seat int, host string, late bool) {
 	a.next = max(a.next, seat+1)
 	a.mu.Unlock()
 	_ = a.engine.do(func() {
-		a.head.started(topo.Worker(seat), fabric.Host(host))
 		if r := a.head.known[fabric.Host(host)]; r != nil {
 			r.send(&letter{Start: &startNote{Worker: topo.Worker(seat), Late: late}})
 		}
+		a.head.started(topo.Worker(seat), fabric.Host(host))
 	})
 }
 

@@ -78,6 +78,14 @@ func (h *head) started(w topo.Worker, host fabric.Host) {
 	}
 }
 
+// vacate lets a drained host go that has no worker any more.
+func (h *head) vacate(host string) {
+	h.crew.machine.HostLost(host, "has been drained")
+	if r := h.known[fabric.Host(host)]; r != nil {
+		r.send(&letter{Over: &reason{}})
+	}
+}
+
 // group gives a worker a group of the ranks that it lists.
 func (h *head) group(w topo.Worker, ranks []int) (id topo.GroupID, self int, err error) {
 	workers := make([]topo.Worker, len(ranks))
@@ -241,9 +249,7 @@ func (h *head) lostSite(gone site, how string) {
 	for _, w := range lost {
 		delete(h.crew.seats, w)
 	}
-	for _, w := range lost {
-		h.crew.machine.Lost(w, how)
-	}
+	h.crew.machine.HostLost(string(gone.host()), how)
 	flights := h.flights
 	h.flights = nil
 	for _, f := range flights {

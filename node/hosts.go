@@ -2,15 +2,14 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -26,17 +25,15 @@ type Fleet struct {
 // hosts is what the launcher knows of other hosts, and what it has yet to do because of what they said.
 type hosts struct {
 	mu    sync.Mutex
-	rooms []*room // in the order in which they came
+	rooms []room // in the order in which they came
 	news  []func()
 	told  chan struct{}
 }
 
 // room is a host that offers to run workers.
 type room struct {
-	host    string
-	slots   int
-	used    int
-	leaving bool
+	host  string
+	slots int
 }
 
 // attend deals with what other hosts say, outside of the engine's thread, until the end.
@@ -68,6 +65,24 @@ func (h *hosts) later(f func()) {
 	}
 }
 
+func (h *hosts) add(r room) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rooms = append(h.rooms, r)
+}
+
+func (h *hosts) remove(host string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rooms = slices.DeleteFunc(h.rooms, func(r room) bool { return r.host == host })
+}
+
+func (h *hosts) has(host string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.rooms, func(r room) bool { return r.host == host })
+}
+
 // fleet is what the agent needs to know of other hosts.
 func (l *launch) fleet() Hosts {
 	f := l.cfg.Fleet
@@ -75,9 +90,15 @@ func (l *launch) fleet() Hosts {
 	if f == nil {
 		return Hosts{}
 	}
-	return Hosts{Link: f.Link, Spec: l.spec, Addr: f.Addr, Port: l.port,
-		Up:      func(host string, slots int) { l.hosts.later(func() { l.hostUp(host, slots) }) },
-		Down:    func(host, how string) { l.hosts.later(func() { l.hostDown(host, how) }) },
+	return Hosts{Link: f.Link, Slots: f.Slots, Spec: l.spec, Addr: f.Addr, Port: l.port,
+		Up: func(host string, slots int) {
+			l.hosts.add(room{host, slots}) // before the membership orders workers there
+			l.hosts.later(func() { l.hostUp(host, slots) })
+		},
+		Down: func(host, how string) {
+			l.hosts.remove(host)
+			l.hosts.later(func() { l.hostDown(host, how) })
+		},
 		Leaving: func(host, why string) { l.hosts.later(func() { l.hostLeaving(host, why) }) },
 		Started: func(seat, pid int, problem string) { l.hosts.later(func() { l.farStarted(seat, pid, problem) }) },
 		Ended: func(seat int, e proc.Exit, tail []string, log string) {
@@ -88,23 +109,13 @@ func (l *launch) fleet() Hosts {
 }
 
 func (l *launch) hostUp(host string, slots int) {
-	l.hosts.mu.Lock()
-	l.hosts.rooms = append(l.hosts.rooms, &room{host: host, slots: slots})
-	l.hosts.mu.Unlock()
+	l.needRoom()
 	l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, slots))
 	l.wake()
 }
 
 // hostDown ends, in the launcher's books, the workers of a host that is lost.
 func (l *launch) hostDown(host, how string) {
-	l.hosts.mu.Lock()
-	for i, r := range l.hosts.rooms {
-		if r.host == host {
-			l.hosts.rooms = append(l.hosts.rooms[:i], l.hosts.rooms[i+1:]...)
-			break
-		}
-	}
-	l.hosts.mu.Unlock()
 	now := time.Now()
 	for seat, w := range l.hands() {
 		if f, ok := w.(*far); ok && f.host == host && f.ended(nil, "") {
@@ -116,14 +127,7 @@ func (l *launch) hostDown(host, how string) {
 
 // drainHost lets the workers of another host go when their step ends.
 func (l *launch) drainHost(host, who string) error {
-	known := false
-	l.hosts.mu.Lock()
-	for _, r := range l.hosts.rooms {
-		if r.host == host {
-			known, r.leaving = true, true
-		}
-	}
-	l.hosts.mu.Unlock()
+	known := l.hosts.has(host)
 	switch {
 	case host == l.host:
 		return fmt.Errorf("%s is where the job was started: what holds it together runs there; stop the job with shoal stop %s", host, l.spec.Name)
@@ -150,7 +154,6 @@ func (l *launch) farStarted(seat, pid int, problem string) {
 
 func (l *launch) farEnded(seat int, e proc.Exit, tail []string, log string) {
 	if f, ok := l.hands()[seat].(*far); ok && f.ended(tail, log) {
-		l.free(f.host)
 		l.onExit(seat, e)
 	}
 }
@@ -161,137 +164,51 @@ func (l *launch) hands() []hand {
 	return l.workers[:len(l.workers):len(l.workers)]
 }
 
-func (l *launch) free(host string) {
-	l.hosts.mu.Lock()
-	defer l.hosts.mu.Unlock()
-	for _, r := range l.hosts.rooms {
-		if r.host == host {
-			r.used--
-		}
-	}
-}
-
-// roomiest is the other host with the most free slots, if it has more than this one; "" = this host.
-func (l *launch) roomiest() string {
-	best, free := "", 0
-	if f := l.cfg.Fleet; f != nil {
-		free = f.Slots - l.runningHere()
-	} else {
-		return ""
-	}
-	l.hosts.mu.Lock()
-	defer l.hosts.mu.Unlock()
-	for _, r := range l.hosts.rooms {
-		if !r.leaving && r.slots-r.used > free {
-			best, free = r.host, r.slots-r.used
-		}
-	}
-	return best
-}
-
-func (l *launch) runningHere() int {
-	n := 0
-	for _, w := range l.hands() {
-		if w.Host() == l.host {
-			n++
-		}
-	}
-	for _, e := range l.endings() {
-		if l.hands()[e.rank].Host() == l.host {
-			n--
-		}
-	}
-	return n
-}
-
 // startFar has another host start a worker.
-func (l *launch) startFar(seat int, host string, late bool) error {
-	l.hosts.mu.Lock()
-	for _, r := range l.hosts.rooms {
-		if r.host == host {
-			r.used++
-		}
-	}
-	l.hosts.mu.Unlock()
+func (l *launch) startFar(seat int, host string, late bool) {
 	l.add(newFar(seat, host, l.agent))
 	l.agent.startFar(seat, host, late)
-	return nil
+	if !l.hosts.has(host) { // it was lost before it could be told
+		l.hosts.later(func() { l.hostDown(host, "was lost with its host "+host) })
+	}
 }
 
-// startAll starts the workers that the job begins with, when there is room for them all.
-func (l *launch) startAll(ctx context.Context, house *group.Group) error {
+// startAll starts the workers that the job begins with; those of other hosts when these offer room.
+func (l *launch) startAll() error {
 	here := l.spec.Workers
 	if f := l.cfg.Fleet; f != nil {
 		here = min(here, f.Slots)
-		if f.Ready != nil {
-			f.Ready()
-		}
-		if err := l.awaitRoom(ctx, house, l.spec.Workers-here); err != nil {
-			return err
-		}
 	}
 	l.around = surroundings{base: os.Environ(), spec: l.spec, socket: l.place.Socket(), mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0),
 		here: here, addr: "127.0.0.1", port: l.port}
 	if l.cfg.Fleet != nil {
 		l.around.addr = l.cfg.Fleet.Addr
 	}
-	for seat := range here {
-		token := l.agent.Expect(seat, false)
-		l.agent.Started(seat, "")
-		err := l.start(seat, l.around.environment(place{seat: seat, token: token, rank: seat, size: l.spec.Workers, local: seat, here: here, port: l.port}))
-		if err != nil {
-			return err
+	if f := l.cfg.Fleet; f != nil {
+		if f.Ready != nil {
+			f.Ready()
 		}
+		l.needRoom()
+		l.wake() // the membership has ordered what there is room for here
+		return nil
 	}
-	for seat := here; seat < l.spec.Workers; seat++ {
-		host := l.firstRoom()
-		if host == "" {
-			return errors.New("node: a host was lost before the job began; start it again when its hosts are there")
-		}
-		if err := l.startFar(seat, host, false); err != nil {
+	for seat := range here {
+		if err := l.startAt(seat, ""); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// firstRoom is the first host with a free slot: ranks that follow each other lie on one host.
-func (l *launch) firstRoom() string {
+// needRoom tells how many of the first workers have no place yet.
+func (l *launch) needRoom() {
 	l.hosts.mu.Lock()
-	defer l.hosts.mu.Unlock()
+	missing := l.spec.Workers - l.cfg.Fleet.Slots
 	for _, r := range l.hosts.rooms {
-		if r.used < r.slots && !r.leaving {
-			return r.host
-		}
+		missing -= r.slots
 	}
-	return ""
-}
-
-// awaitRoom blocks until the other hosts have room for a number of workers.
-func (l *launch) awaitRoom(ctx context.Context, house *group.Group, want int) error {
-	told := -1
-	for {
-		l.hosts.mu.Lock()
-		missing := want
-		for _, r := range l.hosts.rooms {
-			missing -= r.slots
-		}
-		l.hosts.mu.Unlock()
-		if missing <= 0 {
-			return nil
-		}
-		if missing != told && l.cfg.Fleet.Need != nil {
-			l.cfg.Fleet.Need(missing)
-			told = missing
-		}
-		select {
-		case <-l.changed:
-		case <-ctx.Done():
-			return l.interrupted(ctx)
-		case <-l.farewell.asked:
-			return fmt.Errorf("job %s was stopped by %s before it had room for its workers", l.spec.Name, l.stoppedBy())
-		case <-house.Context().Done():
-			return nil // house.Wait has the error
-		}
+	l.hosts.mu.Unlock()
+	if missing > 0 && l.cfg.Fleet.Need != nil && l.agent.Status().Generation == 0 {
+		l.cfg.Fleet.Need(missing)
 	}
 }

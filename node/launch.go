@@ -45,10 +45,10 @@ type launch struct {
 	changed  chan struct{} // holds a token when a worker has joined or ended, or the membership wants something
 	mu       sync.Mutex
 	ended    []ending
-	wanted   int      // workers that the membership has ordered and that are not started
-	unwanted []int    // seats of workers that the membership wants to end
-	news     []string // lines for the terminal
-	stopping int      // how many had ended when the launcher began to stop the others; -1 = it has not
+	wanted   []StartOrder // that are not carried out yet
+	unwanted []int        // seats of workers that the membership wants to end
+	news     []string     // lines for the terminal
+	stopping int          // how many had ended when the launcher began to stop the others; -1 = it has not
 	reports  map[int]map[string]float64
 	farewell farewell
 }

@@ -61,8 +61,8 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 		return nil
 	})
 	<-late
-	<-f.started
-	seat, token := f.agent.Seat()
+	seat := <-f.started
+	token := f.agent.Expect(seat, true)
 	f.agent.Started(seat, "")
 	f.run(seat, token, func(*flock, int, int) error { return fmt.Errorf("a worker trains in a job that has ended") })
 	if err := f.group.Wait(); err != nil {

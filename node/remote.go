@@ -110,6 +110,7 @@ func (o *office) read(from fabric.Host, l *letter) error {
 		o.agent.head.known[from] = r
 		r.send(&letter{Job: &jobNote{Spec: hosts.Spec, Addr: hosts.Addr, Port: hosts.Port}})
 		hosts.Up(string(from), l.Offer.Slots)
+		a.head.crew.hostUp(string(from), l.Offer.Slots)
 		return nil
 	}
 	if r == nil {

@@ -34,11 +34,13 @@ func (l *launch) add(h hand) {
 func (l *launch) obey() error {
 	l.mu.Lock()
 	wanted, unwanted := l.wanted, l.unwanted
-	l.wanted, l.unwanted = 0, nil
+	l.wanted, l.unwanted = nil, nil
 	l.mu.Unlock()
-	for range wanted {
-		if err := l.startLate(); err != nil {
-			return err
+	for _, o := range wanted {
+		for seat := o.First; seat < o.First+o.Count; seat++ {
+			if err := l.startAt(seat, o.Host); err != nil {
+				return err
+			}
 		}
 	}
 	for _, seat := range unwanted {
@@ -47,19 +49,26 @@ func (l *launch) obey() error {
 	return nil
 }
 
-// startLate starts a worker of a job that runs already, where there is most room.
-func (l *launch) startLate() error {
-	seat, token := l.agent.Seat()
-	if host := l.roomiest(); host != "" {
-		return l.startFar(seat, host, true)
+// startAt starts a worker on a host; "" is this one.
+func (l *launch) startAt(seat int, host string) error {
+	late := seat >= l.spec.Workers
+	if host != "" && host != l.host {
+		l.startFar(seat, host, late)
+		return nil
+	}
+	at := place{seat: seat, token: l.agent.Expect(seat, late), rank: seat, size: l.spec.Workers, local: seat, here: l.around.here, port: l.port}
+	around := l.around
+	if late {
+		at = place{seat: seat, token: at.token, size: 1, port: freePort()}
+		around.addr = "127.0.0.1"
 	}
 	l.agent.Started(seat, "")
-	return l.start(seat, l.around.environment(place{seat: seat, token: token, size: 1, port: freePort()}))
+	return l.start(seat, around.environment(at))
 }
 
-func (l *launch) onStart(count int, _ string) {
+func (l *launch) onStart(o StartOrder) {
 	l.mu.Lock()
-	l.wanted += count
+	l.wanted = append(l.wanted, o)
 	l.mu.Unlock()
 	l.wake()
 }
@@ -123,5 +132,9 @@ func (l *launch) survives(seat int, e proc.Exit) bool {
 func (l *launch) launched() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.workers) + l.wanted
+	n := len(l.workers)
+	for _, o := range l.wanted {
+		n += o.Count
+	}
+	return n
 }

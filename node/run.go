@@ -132,7 +132,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 	if err != nil {
 		return errors.Join(err, control.Close(), l.place.Close())
 	}
-	l.agent = agent
+	l.agent, l.host = agent, agent.Host()
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", agent.Run)
 	house.Go("herald", l.herald)
@@ -143,7 +143,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 	}
 	l.program, l.group = program, group.New(context.Background())
 	if l.guard(house) {
-		err = l.startAll(ctx, house)
+		err = l.startAll()
 	}
 	var v verdict
 	if err == nil {
