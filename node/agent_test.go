@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,14 +90,36 @@ func joinWith(t *testing.T, a *node.Agent, rank int, token string) *client.Job {
 	return j
 }
 
-// world runs body once a rank, all at once, and fails the test with the first error.
+// world runs body once a rank, all at once, and fails the test with the first error: with all ranks on one host, then spread over
+// several.
 func world(t *testing.T, n int, body func(j *client.Job) error) {
 	t.Helper()
-	a := startAgent(t, n)
-	jobs := make([]*client.Job, n)
-	for r := range jobs {
-		jobs[r] = joinAs(t, a, r)
+	t.Run(fmt.Sprintf("%d ranks on 1 host", n), func(t *testing.T) {
+		a := startAgent(t, n)
+		jobs := make([]*client.Job, n)
+		for r := range jobs {
+			jobs[r] = joinAs(t, a, r)
+		}
+		together(t, jobs, body)
+	})
+	for _, slots := range [][]int{{n - n/2, n / 2}, {1, n/2 - 1, n - n/2}} {
+		if slices.Min(slots) < 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%d ranks on %d hosts", n, len(slots)), func(t *testing.T) {
+			c := startCluster(t, n, slots, node.Orders{})
+			jobs := make([]*client.Job, n)
+			for range jobs {
+				s := <-c.started
+				jobs[s.number] = joinWith(t, s.agent, s.number, s.token)
+			}
+			together(t, jobs, body)
+		})
 	}
+}
+
+func together(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) {
+	t.Helper()
 	g := group.New(t.Context())
 	for r, j := range jobs {
 		g.Go(fmt.Sprintf("rank %d", r), func(context.Context) error { return body(j) })

@@ -30,7 +30,10 @@ type flock struct {
 	started chan int // seats that the membership ordered
 }
 
-var errDies = errors.New("this worker dies here")
+var (
+	errDies     = errors.New("this worker dies here")
+	errHostDies = errors.New("the host of this worker dies here")
+)
 
 // script says what a worker does in a step: nil, or errDies to be lost before it gives its gradient.
 type script func(f *flock, seat, step int) error
@@ -53,10 +56,15 @@ func newFlock(t *testing.T, size int, data client.Data) *flock {
 }
 
 // run starts a worker; joins are in turn, the training is not.
-func (f *flock) run(seat int, token string, does script) {
-	j := joinWith(f.t, f.agent, seat, token)
+func (f *flock) run(seat int, token string, does script) { f.runAt(f.agent, seat, token, does) }
+
+func (f *flock) runAt(at *node.Agent, seat int, token string, does script) {
+	j := joinWith(f.t, at, seat, token)
 	f.group.Go(fmt.Sprintf("worker %d", seat), func(ctx context.Context) error {
 		err := f.train(ctx, j, seat, does)
+		if errors.Is(err, errHostDies) {
+			return nil // the head hears it from the link
+		}
 		if errors.Is(err, errDies) {
 			f.agent.Lost(seat, "was killed by SIGKILL")
 			return nil
