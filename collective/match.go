@@ -111,7 +111,7 @@ func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, sel
 		}
 	}
 	for instance := 0; ; instance++ {
-		key := fmt.Sprint(list, instance)
+		key := groupKey(list, instance)
 		id, ok := m.ids[key]
 		if !ok {
 			if len(m.groups) >= MaxGroups {
@@ -126,6 +126,9 @@ func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, sel
 		}
 	}
 }
+
+// groupKey names the group that each of a list of workers gets when it asks for it again: the first one has instance 0.
+func groupKey(list []topo.Worker, instance int) string { return fmt.Sprint(list, instance) }
 
 // Index returns a worker's index in a group and the group's size; false if it is no member, or there is no such group.
 func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
@@ -278,7 +281,7 @@ func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
 		return out
 	}
 	m.gone[w] = why
-	for _, g := range m.groups {
+	for _, g := range m.all() {
 		self := g.index(w)
 		if self < 0 {
 			continue

@@ -80,7 +80,8 @@ func (m *Matcher) hopeless(g *group, self int, p *Posted) error {
 
 // losePairs fails the transfers of a group that wait for a lost member. What it had posted itself can still be met.
 func (m *Matcher) losePairs(g *group, out []Ready) []Ready {
-	for key, box := range g.boxes {
+	for _, key := range g.addresses() {
+		box := g.boxes[key]
 		for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
 			*list = slices.DeleteFunc(*list, func(p *Posted) bool {
 				err := m.hopeless(g, g.index(p.Worker), p)

@@ -25,18 +25,21 @@ const (
 
 // Handler is told what arrives. Calls about one peer's messages come one after another, in the order in which they were sent,
 // Up before all others and Down after all others. Pieces come in any order, on goroutines of their own, and may come before a
-// message that was sent earlier. No call may wait for the network.
+// message that was sent earlier. No call may wait for the network, and none may call Mesh.Close. The first calls can come before
+// the mesh has been returned to its maker.
 type Handler interface {
 	// Up tells of a new link.
 	Up(peer Host)
 	// Message hands over a message; b is valid during the call only.
 	Message(from Host, b []byte)
 	// Place returns the memory for a piece, p.Length bytes, or nil to throw it away. It may block until the receiver knows the
-	// flight; it must return when the link is dropped or the mesh closes.
+	// flight; what this peer sent later may wait behind it. Down does not wait for it: it must then return, and what it returns is
+	// not touched.
 	Place(from Host, p Piece) []byte
 	// Arrived tells that the payload of a piece is where Place said.
 	Arrived(from Host, p Piece)
-	// Down tells that a link is gone, and why: nothing more will come from this peer, ever.
+	// Down tells that a link is gone, and why: nothing more will come from this peer, ever, and neither the memory that Place gave
+	// nor the payloads that were to be sent there are touched any more. Every Up is followed by one Down, also when the mesh closes.
 	Down(peer Host, err error)
 }
 
@@ -49,14 +52,15 @@ type Mesh interface {
 	Send(to Host, b []byte)
 	// SendPiece queues a piece. The payload must stay as it is until its flight is over.
 	SendPiece(to Host, p Piece, payload []byte)
-	// Drop ends the link to a peer; Down is told with this error.
+	// Drop ends the link to a peer and does not wait; Down is told with this error, from elsewhere. The peer is told the reason if
+	// it can still be reached.
 	Drop(peer Host, why error)
-	// Close ends all links and waits until no call to the Handler is under way or will come.
+	// Close ends all links, after the messages that are queued, and waits until no call to the Handler is under way or will come.
 	Close() error
 }
 
-// Why a link is gone.
+// Why a link is gone; Down is told an error that is one of these, or the one of Drop.
 var (
 	ErrSilent = errors.New("nothing was heard from it for longer than its rhythm explains")
-	ErrClosed = errors.New("it closed the link")
+	ErrClosed = errors.New("the link was closed") // by a goodbye from either side, or because the process at its other end is gone
 )

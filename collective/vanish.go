@@ -1,0 +1,107 @@
+package collective
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Vanished tells that workers are gone together with their memory: what they had posted in full is taken back as well. They vanish
+// at once, so that nothing becomes ready with one of them and without another.
+func (m *Matcher) Vanished(workers []topo.Worker, why string, out []Ready) []Ready {
+	for _, g := range m.all() {
+		for _, w := range workers {
+			if self := g.index(w); self >= 0 {
+				g.erase(self)
+			}
+		}
+	}
+	for _, w := range workers {
+		if !m.Gone(w) {
+			out = m.Lost(w, why, out)
+			continue
+		}
+		for _, g := range m.all() {
+			if self := g.index(w); self >= 0 {
+				for _, pos := range g.open {
+					out = m.failWaiting(g, pos, self, out)
+				}
+				out = g.collect(out)
+			}
+		}
+	}
+	return out
+}
+
+// erase forgets what a member has posted and is not complete.
+func (g *group) erase(self int) {
+	for _, pos := range slices.Concat(g.held, g.open) {
+		pos.calls[self] = nil
+	}
+	mine := func(p *Posted) bool { return p.Worker == g.members[self].worker }
+	for _, key := range g.addresses() {
+		box := g.boxes[key]
+		box.sends, box.recvs = slices.DeleteFunc(box.sends, mine), slices.DeleteFunc(box.recvs, mine)
+		g.tidy(key)
+	}
+}
+
+// Without returns a set that was ready less the calls of workers that have vanished since, or the reason why it cannot be ready
+// without them. It is the answer to calls that were being executed when the workers vanished.
+func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
+	pos := &position{calls: slices.Clone(r.Calls)}
+	var lost *Posted
+	for i, p := range pos.calls {
+		if slices.Contains(vanished, p.Worker) {
+			lost, pos.calls[i] = p, nil
+		}
+	}
+	_, any := pos.more()
+	switch {
+	case lost == nil:
+		return r
+	case !any:
+		return Ready{nil, r.Err}
+	}
+	if first := lost.Call; r.Err == nil && m.elastic && first.Group == topo.World && first.Kind.elastic() {
+		return Ready{pos.compact(), nil}
+	}
+	calls := pos.waiting()
+	if r.Err == nil {
+		r.Err = m.lostError(lost.Worker, calls[0])
+	}
+	return Ready{calls, r.Err}
+}
+
+// Adopt gives a worker a group that it has from another Matcher. Groups of the same list must be adopted in the order of their
+// numbers.
+func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker) {
+	g := m.groups[id]
+	if g == nil {
+		next := m.next
+		m.next = id
+		g = m.add(list)
+		m.next = max(next, m.next)
+		instance := 0
+		for ; m.ids[groupKey(list, instance)] != topo.World; instance++ {
+		}
+		m.ids[groupKey(list, instance)] = id
+	}
+	for _, p := range g.members {
+		if p.worker == w {
+			p.asked = true
+		}
+	}
+}
+
+// all lists the groups by number.
+func (m *Matcher) all() []*group {
+	return slices.SortedFunc(maps.Values(m.groups), func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+}
+
+// addresses lists the mailboxes in order.
+func (g *group) addresses() []address {
+	return slices.SortedFunc(maps.Keys(g.boxes), func(a, b address) int { return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.tag, b.tag)) })
+}

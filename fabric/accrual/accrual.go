@@ -1,0 +1,95 @@
+// Package accrual judges silence: how unlikely is it that one who is alive has not been heard for so long? It learns from the
+// silences that there were, so nobody has to guess a time-out. It is the φ accrual detector of Hayashibara, Défago, Yared and
+// Katayama (SRDS 2004), with a floor under the spread and a memory of the longest pause, because the pauses of a loaded machine
+// are rarer and longer than a normal distribution has them.
+//
+// It has no clock: time is a duration since any moment that stays the same.
+package accrual
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// Threshold is the φ from which on a silence is suspicious: one in 10⁸ of those that were normal would last so long.
+	Threshold = 8
+	// window is how many silences are remembered.
+	window = 200
+	// spreadFloor times the interval is the least standard deviation that is believed, however calm it has been: with an interval
+	// of 50 ms nothing under 0.6 s is suspicious, which leaves room for pauses of 200 ms at either end.
+	spreadFloor = 2
+	// pauseFactor times the longest silence that was survived is not suspicious yet.
+	pauseFactor = 2
+)
+
+// Detector judges the silence of one peer. It is not safe for concurrent use.
+type Detector struct {
+	interval time.Duration
+	last     time.Duration // when the peer was heard last
+	sampled  time.Duration // when a silence was remembered last
+	longest  time.Duration // the longest silence since then
+
+	silences     [window]float64 // in seconds; a ring
+	count        int             // how many there have been
+	mean, spread float64         // of those in the window, not below their floors; in seconds
+	pause        time.Duration   // the longest in the window
+}
+
+// New judges a peer that says something at least once an interval, and has been heard now.
+func New(interval, now time.Duration) *Detector {
+	d := &Detector{interval: interval, last: now, sampled: now}
+	d.learn()
+	return d
+}
+
+// Heard tells that something came from the peer. What comes in a burst counts as the longest silence in it: of each interval one
+// is remembered, so that a stream of data does not make the pause after it suspicious.
+func (d *Detector) Heard(now time.Duration) {
+	d.longest = max(d.longest, now-d.last)
+	d.last = max(d.last, now)
+	if now-d.sampled < d.interval/2 {
+		return
+	}
+	d.silences[d.count%window] = d.longest.Seconds()
+	d.count++
+	d.sampled, d.longest = now, 0
+	d.learn()
+}
+
+// Excuse takes a time out of the present silence in which the peer could not have been heard, because nobody listened.
+func (d *Detector) Excuse(pause time.Duration) {
+	d.last += pause
+	d.sampled += pause
+}
+
+// learn computes the statistics of the window.
+func (d *Detector) learn() {
+	known := d.silences[:min(d.count, window)]
+	n := math.Max(float64(len(known)), 1)
+	var mean, variance, longest float64
+	for _, s := range known {
+		mean += s / n
+		longest = math.Max(longest, s)
+	}
+	for _, s := range known {
+		variance += (s - mean) * (s - mean) / n
+	}
+	d.mean = math.Max(mean, d.interval.Seconds())
+	d.spread = math.Max(math.Sqrt(variance), spreadFloor*d.interval.Seconds())
+	d.pause = time.Duration(longest * float64(time.Second))
+}
+
+// Silence is for how long the peer has not been heard.
+func (d *Detector) Silence(now time.Duration) time.Duration { return max(0, now-d.last) }
+
+// Phi is −log₁₀ of the probability that one who is alive is silent for as long as this peer has been.
+func (d *Detector) Phi(now time.Duration) float64 {
+	deviations := (d.Silence(now).Seconds() - d.mean) / d.spread
+	return -math.Log10(math.Erfc(deviations/math.Sqrt2) / 2)
+}
+
+// Suspect reports whether the peer has been silent for longer than its rhythm explains.
+func (d *Detector) Suspect(now time.Duration) bool {
+	return d.Phi(now) >= Threshold && d.Silence(now) > pauseFactor*d.pause
+}

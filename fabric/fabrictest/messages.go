@@ -1,0 +1,258 @@
+package fabrictest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// seeded returns a source of randomness and prints its seed.
+func seeded(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func number(i int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(i)) }
+
+func messagesInOrder(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	const n = 5000
+	g := group.New(t.Context())
+	for _, pair := range [][2]*host{{a, b}, {b, a}} {
+		g.Go("sender", func(context.Context) error {
+			scratch := make([]byte, 4)
+			for i := range n {
+				binary.LittleEndian.PutUint32(scratch, uint32(i)) // may be used again at once
+				pair[0].Send(pair[1].Self(), scratch)
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	for _, pair := range [][2]*host{{a, b}, {b, a}} {
+		for i, m := range pair[1].WaitMessages(pair[0].Self(), n) {
+			if !bytes.Equal(m, number(i)) {
+				t.Fatalf("message %d is %x", i, m)
+			}
+		}
+	}
+}
+
+func messagesOfAllSizes(t *testing.T, h *hosts) {
+	random := seeded(t)
+	a, b := h.add("a"), h.add("b")
+	var sent [][]byte
+	for _, n := range []int{0, 1, 2, 100, 16 << 10, 16<<10 + 1, random.IntN(1 << 20), fabric.MaxMessage - 1, fabric.MaxMessage} {
+		m := make([]byte, n)
+		for i := range m {
+			m[i] = byte(random.Uint32())
+		}
+		sent = append(sent, m)
+		a.Send(b.Self(), m)
+	}
+	for i, m := range b.WaitMessages(a.Self(), len(sent)) {
+		if !bytes.Equal(m, sent[i]) {
+			t.Errorf("message %d of %d bytes came as one of %d", i, len(sent[i]), len(m))
+		}
+	}
+}
+
+func upMaySend(t *testing.T, h *hosts) {
+	a := h.add("a")
+	r := NewRecorder(t)
+	made := make(chan fabric.Mesh, 1)
+	r.OnUp = func(peer fabric.Host) {
+		m := <-made // the first Up can come before the mesh is returned
+		made <- m
+		m.Send(peer, []byte("welcome"))
+	}
+	b := &host{Recorder: r}
+	g := group.New(t.Context())
+	g.Go("add", func(context.Context) error {
+		b.Mesh = h.cluster.Add(t, "b", r)
+		made <- b.Mesh
+		return nil
+	})
+	g.Wait()
+	h.all = append(h.all, b)
+	if m := a.WaitMessages(b.Self(), 1); string(m[0]) != "welcome" {
+		t.Errorf("got %q", m)
+	}
+}
+
+func queuedMessagesBeforeClose(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	const n = 1000
+	for i := range n {
+		a.Send(b.Self(), number(i))
+	}
+	a.setClosed()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if why := b.WaitDown(a.Self()); !errors.Is(why, fabric.ErrClosed) {
+		t.Errorf("Down with %v", why)
+	}
+	if got := len(b.WaitMessages(a.Self(), 0)); got != n {
+		t.Errorf("%d of %d messages came", got, n)
+	}
+}
+
+func closeTellsBoth(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	a.setClosed()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range [][2]*host{{a, b}, {b, a}} {
+		if why := pair[0].WaitDown(pair[1].Self()); !errors.Is(why, fabric.ErrClosed) {
+			t.Errorf("%s has a Down with %v", pair[0].Self(), why)
+		}
+	}
+	b.Send(a.Self(), []byte("too late"))
+}
+
+func closeTwice(t *testing.T, h *hosts) {
+	a := h.add("a")
+	h.add("b")
+	a.setClosed()
+	for range 2 {
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func drop(t *testing.T, h *hosts) {
+	a, b, c := h.add("a"), h.add("b"), h.add("c")
+	reason := errors.New("it lied about its step")
+	a.Drop(b.Self(), reason)
+	if why := a.WaitDown(b.Self()); !errors.Is(why, reason) {
+		t.Errorf("the one that dropped has a Down with %v", why)
+	}
+	if why := b.WaitDown(a.Self()); !errors.Is(why, fabric.ErrClosed) || !strings.Contains(why.Error(), reason.Error()) {
+		t.Errorf("the one that was dropped has a Down with %v, which should say %q", why, reason)
+	}
+	a.Send(b.Self(), []byte("nothing"))
+	a.Drop(b.Self(), errors.New("again"))
+	for _, pair := range [][2]*host{{a, c}, {b, c}, {c, a}, {c, b}} {
+		pair[0].Send(pair[1].Self(), []byte("still here"))
+	}
+	for _, pair := range [][2]*host{{a, c}, {b, c}, {c, a}, {c, b}} {
+		pair[1].WaitMessages(pair[0].Self(), 1)
+	}
+	if n := len(b.WaitMessages(a.Self(), 0)); n != 0 {
+		t.Errorf("%d messages came over a link that was dropped", n)
+	}
+}
+
+func dropFromMessage(t *testing.T, h *hosts) {
+	r := NewRecorder(t)
+	reason := errors.New("enough")
+	var a *host
+	ready := make(chan struct{})
+	r.OnMessage = func(from fabric.Host, b []byte) {
+		<-ready
+		a.Drop(from, reason)
+	}
+	a = h.addWith("a", r)
+	close(ready)
+	b := h.add("b")
+	b.Send(a.Self(), []byte("x"))
+	b.Send(a.Self(), []byte("y"))
+	if why := a.WaitDown(b.Self()); !errors.Is(why, reason) {
+		t.Errorf("Down with %v", why)
+	}
+	b.WaitDown(a.Self())
+}
+
+func nobodyThere(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	for _, nobody := range []fabric.Host{"nobody", a.Self(), ""} {
+		a.Send(nobody, []byte("x"))
+		a.SendPiece(nobody, fabric.Piece{Length: 1}, []byte("x"))
+		a.Drop(nobody, errors.New("x"))
+	}
+	a.Send(b.Self(), []byte("y"))
+	b.WaitMessages(a.Self(), 1)
+}
+
+func manyHosts(t *testing.T, h *hosts) {
+	const n, each = 5, 50
+	for i := range n {
+		h.add(fabric.Host(fmt.Sprintf("host%d", i)))
+	}
+	payload := make([]byte, 10_000)
+	for _, from := range h.all {
+		for _, to := range h.all {
+			for i := range each {
+				from.Send(to.Self(), number(i))
+				from.SendPiece(to.Self(), fabric.Piece{Flight: uint64(i), Length: uint32(len(payload))}, payload)
+			}
+		}
+	}
+	for _, from := range h.all {
+		for _, to := range h.all {
+			if from == to {
+				continue
+			}
+			to.WaitArrived(from.Self(), each)
+			for i, m := range to.WaitMessages(from.Self(), each) {
+				if !bytes.Equal(m, number(i)) {
+					t.Fatalf("message %d from %s to %s is %x", i, from.Self(), to.Self(), m)
+				}
+			}
+		}
+	}
+}
+
+func lateJoiner(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	for i := range 100 {
+		a.Send(b.Self(), number(i))
+	}
+	b.WaitMessages(a.Self(), 100)
+	c := h.add("c")
+	c.Send(a.Self(), []byte("hello a"))
+	b.Send(c.Self(), []byte("hello c"))
+	a.WaitMessages(c.Self(), 1)
+	c.WaitMessages(b.Self(), 1)
+	if n := len(c.WaitMessages(a.Self(), 0)); n != 0 {
+		t.Errorf("the late one got %d messages from before its time", n)
+	}
+}
+
+func sameNameAgain(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	h.kill(b)
+	a.WaitDown(b.Self())
+	back := h.add("b")
+	if back.Self() == b.Self() || back.Self() == a.Self() {
+		t.Errorf("the host that came back is %q, as the one before", back.Self())
+	}
+	other := h.add("b")
+	if other.Self() == back.Self() {
+		t.Errorf("two hosts are %q", other.Self())
+	}
+}
+
+func peerDies(t *testing.T, h *hosts) {
+	a, b, c := h.add("a"), h.add("b"), h.add("c")
+	h.kill(b)
+	for _, survivor := range []*host{a, c} {
+		if why := survivor.WaitDown(b.Self()); !errors.Is(why, fabric.ErrClosed) {
+			t.Errorf("%s has a Down with %v", survivor.Self(), why)
+		}
+	}
+	a.Send(c.Self(), []byte("we go on"))
+	c.WaitMessages(a.Self(), 1)
+}

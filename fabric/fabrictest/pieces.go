@@ -1,0 +1,237 @@
+package fabrictest
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+func randomBytes(random *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(random.Uint32())
+	}
+	return b
+}
+
+// cut divides a payload into pieces of random sizes, from one byte to the largest, and some of none.
+func cut(random *rand.Rand, flight uint64, part uint32, n int) (pieces []fabric.Piece) {
+	for offset := 0; offset < n; {
+		length := random.IntN(fabric.MaxPiece) + 1
+		if random.IntN(4) == 0 {
+			length = random.IntN(100)
+		}
+		length = min(length, n-offset)
+		pieces = append(pieces, fabric.Piece{Flight: flight, Part: part, Offset: uint64(offset), Length: uint32(length)})
+		offset += length
+	}
+	return pieces
+}
+
+// flights gives the pieces of each flight their place in memory of its own.
+type flights map[uint64][]byte
+
+func (f flights) place(_ fabric.Host, p fabric.Piece) []byte {
+	return f[p.Flight][p.Offset:][:p.Length:p.Length]
+}
+
+func piecesInPlace(t *testing.T, h *hosts) {
+	random := seeded(t)
+	const n, size = 20, 100_000
+	r, landing := NewRecorder(t), flights{}
+	for i := range uint64(n) {
+		landing[i] = make([]byte, size)
+	}
+	r.OnPlace = landing.place
+	a, b := h.add("a"), h.addWith("b", r)
+	sent := map[uint64][]byte{}
+	count := map[fabric.Piece]bool{}
+	for i := range uint64(n) {
+		sent[i] = randomBytes(random, size)
+		pieces := cut(random, i, uint32(i)*7, size)
+		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
+		for _, p := range pieces {
+			count[p] = true
+			a.SendPiece(b.Self(), p, sent[i][p.Offset:][:p.Length])
+		}
+	}
+	b.WaitArrived(a.Self(), len(count))
+	for i := range uint64(n) {
+		if !bytes.Equal(landing[i], sent[i]) {
+			t.Errorf("flight %d came with other bytes", i)
+		}
+	}
+}
+
+func piecesThrownAway(t *testing.T, h *hosts) {
+	r := NewRecorder(t)
+	r.OnPlace = func(_ fabric.Host, p fabric.Piece) []byte {
+		if p.Part == 1 {
+			return nil
+		}
+		return make([]byte, p.Length)
+	}
+	a, b := h.add("a"), h.addWith("b", r)
+	payload := bytes.Repeat([]byte("shoal"), fabric.MaxPiece/5)
+	const n = 20
+	for i := range uint64(n) {
+		for part := range uint32(2) {
+			length := len(payload) >> (i % 8)
+			a.SendPiece(b.Self(), fabric.Piece{Flight: i, Part: part, Length: uint32(length)}, payload[:length])
+		}
+	}
+	for p, mem := range b.WaitArrived(a.Self(), n) {
+		if p.Part == 1 || !bytes.Equal(mem, payload[:p.Length]) {
+			t.Errorf("piece %v arrived, with the right bytes: %v", p, bytes.Equal(mem, payload[:p.Length]))
+		}
+	}
+}
+
+func emptyPiece(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	p := fabric.Piece{Flight: 1, Part: 2, Offset: 3}
+	a.SendPiece(b.Self(), p, nil)
+	if _, ok := b.WaitArrived(a.Self(), 1)[p]; !ok {
+		t.Error("another piece arrived")
+	}
+}
+
+func largeTransfer(t *testing.T, h *hosts) {
+	random := seeded(t)
+	const size = 64 << 20
+	source := make([]byte, size) // filled by copying: random bytes one by one take long under the race detector
+	block := randomBytes(random, 1<<20-13)
+	for n := 0; n < size; {
+		n += copy(source[n:], block)
+	}
+	var all [2]*host
+	var landing [2]flights
+	var pieces [2][]fabric.Piece
+	for i, name := range []fabric.Host{"a", "b"} {
+		r := NewRecorder(t)
+		landing[i] = flights{9: make([]byte, size)}
+		r.OnPlace = landing[i].place
+		all[i] = h.addWith(name, r)
+		pieces[i] = cut(random, 9, 0, size)
+	}
+	g := group.New(t.Context())
+	for i := range all {
+		g.Go("sender", func(context.Context) error {
+			for _, p := range pieces[i] {
+				if p.Length > 0 {
+					all[i].SendPiece(all[1-i].Self(), p, source[p.Offset:][:p.Length])
+				}
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	for i := range all {
+		n := 0
+		for _, p := range pieces[i] {
+			if p.Length > 0 {
+				n++
+			}
+		}
+		all[1-i].WaitArrived(all[i].Self(), n)
+		if !bytes.Equal(landing[1-i][9], source) {
+			t.Errorf("what %s sent came with other bytes", all[i].Self())
+		}
+	}
+}
+
+// gated is a Recorder whose Place waits for the gate.
+func gated(t *testing.T) (*Recorder, chan struct{}) {
+	r, gate := NewRecorder(t), make(chan struct{})
+	r.OnPlace = func(_ fabric.Host, p fabric.Piece) []byte {
+		<-gate
+		return make([]byte, p.Length)
+	}
+	return r, gate
+}
+
+func placing(s *Seen) bool { return s.Placing > 0 }
+
+func placeBlocks(t *testing.T, h *hosts) {
+	r, gate := gated(t)
+	a, b, c := h.add("a"), h.addWith("b", r), h.add("c")
+	payload := make([]byte, fabric.MaxPiece)
+	const n = 10
+	for i := range uint64(n) {
+		a.SendPiece(b.Self(), fabric.Piece{Flight: i, Length: fabric.MaxPiece}, payload)
+	}
+	b.Wait(a.Self(), "a Place", placing)
+	// Messages, other peers and the other direction do not wait behind it.
+	a.Send(b.Self(), []byte("m"))
+	b.WaitMessages(a.Self(), 1)
+	for _, to := range []*host{a, c} {
+		b.SendPiece(to.Self(), fabric.Piece{Length: fabric.MaxPiece}, payload)
+		to.WaitArrived(b.Self(), 1)
+	}
+	close(gate)
+	b.WaitArrived(a.Self(), n)
+}
+
+func placeBlocksUntilDown(t *testing.T, h *hosts) {
+	r, gate := gated(t)
+	a, b := h.add("a"), h.addWith("b", r)
+	payload := make([]byte, 1000)
+	a.SendPiece(b.Self(), fabric.Piece{Length: 1000}, payload)
+	b.Wait(a.Self(), "a Place", placing)
+	h.kill(a)
+	b.WaitDown(a.Self()) // which does not wait for Place
+	close(gate)
+	b.Wait(a.Self(), "the end of Place", func(s *Seen) bool { return s.Placing == 0 })
+	// That nothing arrives now is checked by the recorder.
+}
+
+func placeBlocksUntilClose(t *testing.T, h *hosts) {
+	r, gate := gated(t)
+	a, b := h.add("a"), h.addWith("b", r)
+	a.SendPiece(b.Self(), fabric.Piece{Length: 1000}, make([]byte, 1000))
+	b.Wait(a.Self(), "a Place", placing)
+	g := group.New(t.Context())
+	g.Go("close", func(context.Context) error { return b.Close() })
+	b.WaitDown(a.Self())
+	close(gate)
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// startTransfer has a send pieces to b without end in sight, and waits until some have arrived.
+func startTransfer(a, b *host) (payload []byte) {
+	payload = make([]byte, fabric.MaxPiece)
+	for i := range uint64(200) {
+		a.SendPiece(b.Self(), fabric.Piece{Flight: i, Length: fabric.MaxPiece}, payload)
+	}
+	b.WaitArrived(a.Self(), 3)
+	return payload
+}
+
+func peerDiesInTransfer(t *testing.T, h *hosts) {
+	a, b, c := h.add("a"), h.add("b"), h.add("c")
+	payload := startTransfer(a, b)
+	h.kill(b)
+	a.WaitDown(b.Self())
+	clear(payload) // it is the sender's again; the race detector sees who reads it still
+	a.Send(c.Self(), []byte("x"))
+	c.WaitMessages(a.Self(), 1)
+	c.WaitDown(b.Self())
+}
+
+func closeInTransfer(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	payload := startTransfer(a, b)
+	startTransfer(b, a)
+	a.setClosed()
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	clear(payload)
+	b.WaitDown(a.Self())
+}

@@ -1,0 +1,215 @@
+package fabrictest
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// patience is how long a test waits for what must come before it says what is missing. Nothing depends on it that passes.
+const patience = time.Minute
+
+// Recorder is a Handler that keeps what it is told and notes every break of the order that Handler promises.
+type Recorder struct {
+	t testing.TB
+
+	mu         sync.Mutex
+	news       sync.Cond
+	peers      map[fabric.Host]*Seen
+	violations []string
+	finished   bool // its mesh was closed or killed
+
+	// OnUp, OnMessage and OnPlace are called if they are set before the mesh is made; without OnPlace pieces get memory of their own.
+	OnUp      func(peer fabric.Host)
+	OnMessage func(from fabric.Host, b []byte)
+	OnPlace   func(from fabric.Host, p fabric.Piece) []byte
+}
+
+// Seen is what a Recorder knows of a peer.
+type Seen struct {
+	Ups, Downs int
+	Why        error // of Down
+	Messages   [][]byte
+	Placing    int                     // calls of Place that are under way
+	Placed     map[fabric.Piece][]byte // memory that is being filled
+	Arrived    map[fabric.Piece][]byte
+
+	calling bool // an Up or a Message is under way
+}
+
+// NewRecorder returns a Recorder that fails t.
+func NewRecorder(t testing.TB) *Recorder {
+	r := &Recorder{t: t, peers: map[fabric.Host]*Seen{}}
+	r.news.L = &r.mu
+	return r
+}
+
+// peer returns what is known of a peer; r.mu is held.
+func (r *Recorder) peer(h fabric.Host) *Seen {
+	if r.peers[h] == nil {
+		r.peers[h] = &Seen{Placed: map[fabric.Piece][]byte{}, Arrived: map[fabric.Piece][]byte{}}
+	}
+	return r.peers[h]
+}
+
+// expect notes a break of the promises; r.mu is held.
+func (r *Recorder) expect(ok bool, format string, args ...any) {
+	if !ok {
+		r.violations = append(r.violations, fmt.Sprintf(format, args...))
+	}
+}
+
+// change runs f on what is known of a peer and wakes those who wait.
+func (r *Recorder) change(h fabric.Host, f func(s *Seen)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f(r.peer(h))
+	r.news.Broadcast()
+}
+
+// Up implements fabric.Handler.
+func (r *Recorder) Up(peer fabric.Host) {
+	r.change(peer, func(s *Seen) {
+		r.expect(s.Ups == 0, "a second Up(%s)", peer)
+		s.Ups++
+		s.calling = true
+	})
+	if r.OnUp != nil {
+		r.OnUp(peer)
+	}
+	r.change(peer, func(s *Seen) { s.calling = false })
+}
+
+// Message implements fabric.Handler.
+func (r *Recorder) Message(from fabric.Host, b []byte) {
+	r.change(from, func(s *Seen) {
+		r.expect(s.Ups == 1 && s.Downs == 0, "a message of %s after %d Ups and %d Downs", from, s.Ups, s.Downs)
+		r.expect(!s.calling, "two calls about messages of %s at once", from)
+		s.calling = true
+		s.Messages = append(s.Messages, bytes.Clone(b))
+	})
+	if r.OnMessage != nil {
+		r.OnMessage(from, b)
+	}
+	r.change(from, func(s *Seen) { s.calling = false })
+}
+
+// Place implements fabric.Handler.
+func (r *Recorder) Place(from fabric.Host, p fabric.Piece) []byte {
+	r.change(from, func(s *Seen) {
+		r.expect(s.Ups == 1, "a piece of %s before Up", from)
+		s.Placing++
+	})
+	var mem []byte
+	if r.OnPlace != nil {
+		mem = r.OnPlace(from, p)
+	} else {
+		mem = make([]byte, p.Length)
+	}
+	r.change(from, func(s *Seen) {
+		s.Placing--
+		if mem != nil {
+			s.Placed[p] = mem
+		}
+	})
+	return mem
+}
+
+// Arrived implements fabric.Handler.
+func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
+	r.change(from, func(s *Seen) {
+		mem, ok := s.Placed[p]
+		r.expect(ok, "piece %v of %s arrived without a place", p, from)
+		r.expect(s.Downs == 0, "piece %v of %s arrived after Down", p, from)
+		s.Arrived[p] = mem
+		delete(s.Placed, p)
+	})
+}
+
+// Down implements fabric.Handler.
+func (r *Recorder) Down(peer fabric.Host, err error) {
+	r.change(peer, func(s *Seen) {
+		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups, s.Downs)
+		r.expect(!s.calling, "Down(%s) during another call", peer)
+		r.expect(err != nil, "Down(%s) without a reason", peer)
+		s.Downs++
+		s.Why = err
+		for _, mem := range s.Placed {
+			clear(mem) // the memory is the handler's again; the race detector sees who writes to it still
+		}
+	})
+}
+
+// Wait waits until what is known of a peer satisfies the condition, and returns what cond saw.
+func (r *Recorder) Wait(peer fabric.Host, what string, cond func(s *Seen) bool) {
+	r.t.Helper()
+	expired := false
+	timer := time.AfterFunc(patience, func() { r.change(peer, func(*Seen) { expired = true }) })
+	defer timer.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !cond(r.peer(peer)) {
+		if expired {
+			s := r.peer(peer)
+			r.t.Fatalf("waited in vain for %s from %s: %d Ups, %d Downs (%v), %d messages, %d pieces arrived, %d placed, %d being placed; broken promises: %q",
+				what, peer, s.Ups, s.Downs, s.Why, len(s.Messages), len(s.Arrived), len(s.Placed), s.Placing, r.violations)
+		}
+		r.news.Wait()
+	}
+}
+
+// WaitUp waits for Up.
+func (r *Recorder) WaitUp(peer fabric.Host) {
+	r.t.Helper()
+	r.Wait(peer, "Up", func(s *Seen) bool { return s.Ups > 0 })
+}
+
+// WaitDown waits for Down and returns its reason.
+func (r *Recorder) WaitDown(peer fabric.Host) (why error) {
+	r.t.Helper()
+	r.Wait(peer, "Down", func(s *Seen) bool { why = s.Why; return s.Downs > 0 })
+	return why
+}
+
+// WaitMessages waits for n messages and returns them.
+func (r *Recorder) WaitMessages(peer fabric.Host, n int) (messages [][]byte) {
+	r.t.Helper()
+	r.Wait(peer, fmt.Sprint(n, " messages"), func(s *Seen) bool { messages = s.Messages; return len(messages) >= n })
+	return messages
+}
+
+// WaitArrived waits for n pieces and returns where they are.
+func (r *Recorder) WaitArrived(peer fabric.Host, n int) (pieces map[fabric.Piece][]byte) {
+	r.t.Helper()
+	r.Wait(peer, fmt.Sprint(n, " pieces"), func(s *Seen) bool { pieces = s.Arrived; return len(pieces) >= n })
+	return pieces
+}
+
+func (r *Recorder) closed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.finished
+}
+
+func (r *Recorder) setClosed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.finished = true
+}
+
+// check fails the test for every broken promise, and for an Up without a Down; the mesh is closed.
+func (r *Recorder) check() {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for peer, s := range r.peers {
+		r.expect(s.Ups == s.Downs, "%d Ups and %d Downs of %s after Close", s.Ups, s.Downs, peer)
+	}
+	for _, v := range r.violations {
+		r.t.Errorf("a broken promise: %s", v)
+	}
+}

@@ -1,0 +1,114 @@
+package mem
+
+import (
+	"context"
+	"sync"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/queue"
+)
+
+// streams is how many goroutines deliver the pieces of a link, so that they overtake each other as they do on a network.
+const streams = 2
+
+// link is one end of a link: what comes in there.
+type link struct {
+	self     *Mesh
+	peer     fabric.Host
+	other    *link
+	calls    *fabric.Calls
+	messages queue.Queue[message]
+	pieces   queue.Queue[piece]
+	once     sync.Once
+	broken   chan error // gets the reason
+}
+
+// message is what the peer said; goodbye is its last word.
+type message struct {
+	bytes   []byte
+	goodbye error
+}
+
+type piece struct {
+	fabric.Piece
+	payload []byte
+}
+
+// connect links two meshes.
+func connect(a, b *Mesh) {
+	ends := []*link{newLink(a, b), newLink(b, a)}
+	for i, l := range ends {
+		l.other = ends[1-i]
+		l.self.mu.Lock()
+		l.self.links[l.peer] = l
+		l.self.mu.Unlock()
+	}
+	for _, l := range ends {
+		l.self.group.Go("link to "+string(l.peer), l.run)
+	}
+}
+
+func newLink(self, peer *Mesh) *link {
+	return &link{self: self, peer: peer.self, calls: fabric.NewCalls(self.handler, peer.self), broken: make(chan error, 1)}
+}
+
+// run lives as long as the link does.
+func (l *link) run(ctx context.Context) error {
+	l.calls.Up()
+	g := group.New(ctx)
+	g.Go("messages", l.deliverMessages)
+	for range streams {
+		g.Go("pieces", l.deliverPieces)
+	}
+	why := <-l.broken
+	l.self.mu.Lock()
+	delete(l.self.links, l.peer)
+	l.self.mu.Unlock()
+	l.messages.Close()
+	l.pieces.Close()
+	l.calls.Down(why)
+	return g.Wait()
+}
+
+// end ends this end; the first reason counts.
+func (l *link) end(why error) { l.once.Do(func() { l.broken <- why }) }
+
+func (l *link) deliverMessages(context.Context) error {
+	for {
+		m, ok := l.messages.Take()
+		if !ok {
+			return nil
+		}
+		if m.goodbye != nil {
+			l.end(m.goodbye)
+		} else if !l.calls.Message(m.bytes) {
+			return nil
+		}
+	}
+}
+
+func (l *link) deliverPieces(context.Context) error {
+	for {
+		p, ok := l.pieces.Take()
+		if !ok {
+			return nil
+		}
+		mem, ok := l.calls.Place(p.Piece)
+		if !ok {
+			return nil
+		}
+		if mem == nil {
+			l.calls.End()
+			continue
+		}
+		sent := l.other.calls.Begin() // the payload is the sender's memory
+		if sent {
+			copy(mem, p.payload)
+			l.other.calls.End()
+			l.calls.Arrived(p.Piece)
+		} else {
+			l.calls.End()
+		}
+	}
+}

@@ -1,0 +1,142 @@
+// Package mem is a mesh inside one process, for tests of what runs on a mesh: asynchronous as a network is, with links that can be
+// cut and hosts that can be killed, and without sockets or time.
+package mem
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Network is where meshes find each other.
+type Network struct {
+	mu     sync.Mutex
+	meshes map[fabric.Host]*Mesh
+	used   map[fabric.Host]bool // names are not given twice: a host that comes back is another host
+}
+
+// NewNetwork returns a network without hosts.
+func NewNetwork() *Network {
+	return &Network{meshes: map[fabric.Host]*Mesh{}, used: map[fabric.Host]bool{}}
+}
+
+// Mesh adds a host and links it with all others. A name that was used before gets a number.
+func (n *Network) Mesh(name fabric.Host, h fabric.Handler) *Mesh {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	unique := name
+	for i := 2; n.used[unique]; i++ {
+		unique = fabric.Host(fmt.Sprintf("%s-%d", name, i))
+	}
+	m := &Mesh{net: n, self: unique, handler: h, group: group.New(context.Background()), links: map[fabric.Host]*link{}}
+	for _, other := range n.meshes {
+		connect(m, other)
+	}
+	n.used[unique], n.meshes[unique] = true, m
+	return m
+}
+
+// Cut breaks the link between two hosts as if nothing came through any more and both had noticed: both get Down with ErrSilent, and
+// what was under way is lost.
+func (n *Network) Cut(a, b fabric.Host) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m := n.meshes[a]; m != nil {
+		if l := m.link(b); l != nil {
+			l.end(fabric.ErrSilent)
+			l.other.end(fabric.ErrSilent)
+		}
+	}
+}
+
+// Kill ends a host as SIGKILL does: its peers get Down with ErrClosed, what it had queued is lost. Its own handler gets Down too,
+// because its mesh still lives to be closed.
+func (n *Network) Kill(host fabric.Host) {
+	n.mu.Lock()
+	m := n.meshes[host]
+	delete(n.meshes, host)
+	n.mu.Unlock()
+	if m == nil {
+		return
+	}
+	for _, l := range m.all() {
+		l.end(fabric.ErrClosed)
+		l.other.end(fabric.ErrClosed)
+	}
+}
+
+// Mesh is the fabric.Mesh of one host.
+type Mesh struct {
+	net     *Network
+	self    fabric.Host
+	handler fabric.Handler
+	group   *group.Group
+
+	mu    sync.Mutex
+	links map[fabric.Host]*link // those that live
+}
+
+var _ fabric.Mesh = (*Mesh)(nil)
+
+// Self is this host.
+func (m *Mesh) Self() fabric.Host { return m.self }
+
+// Send implements fabric.Mesh.
+func (m *Mesh) Send(to fabric.Host, b []byte) {
+	if len(b) > fabric.MaxMessage {
+		panic(fmt.Sprintf("mem: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
+	}
+	if l := m.link(to); l != nil {
+		l.other.messages.Put(message{bytes: bytes.Clone(b)})
+	}
+}
+
+// SendPiece implements fabric.Mesh.
+func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
+		panic(fmt.Sprintf("mem: a piece of %d bytes with a payload of %d; the limit is %d", p.Length, len(payload), fabric.MaxPiece))
+	}
+	if l := m.link(to); l != nil {
+		l.other.pieces.Put(piece{p, payload})
+	}
+}
+
+// Drop implements fabric.Mesh.
+func (m *Mesh) Drop(peer fabric.Host, why error) {
+	if l := m.link(peer); l != nil {
+		l.end(why)
+		l.other.messages.Put(message{goodbye: fmt.Errorf("%w: %v", fabric.ErrClosed, why)})
+	}
+}
+
+// Close implements fabric.Mesh.
+func (m *Mesh) Close() error {
+	m.net.mu.Lock()
+	if m.net.meshes[m.self] == m {
+		delete(m.net.meshes, m.self)
+	}
+	m.net.mu.Unlock()
+	for _, l := range m.all() {
+		l.end(fabric.ErrClosed)
+		l.other.messages.Put(message{goodbye: fabric.ErrClosed})
+	}
+	return m.group.Wait()
+}
+
+func (m *Mesh) link(peer fabric.Host) *link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.links[peer]
+}
+
+func (m *Mesh) all() []*link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.links))
+}

@@ -1,0 +1,122 @@
+package member
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Ballot orders the attempts to decide on one generation. Round 0 is the head's alone, of the generation before.
+type Ballot struct {
+	Round uint64
+	Host  string
+}
+
+// Compare orders ballots by round, then by host.
+func (b Ballot) Compare(c Ballot) int {
+	return cmp.Or(cmp.Compare(b.Round, c.Round), strings.Compare(b.Host, c.Host))
+}
+
+// Vote is a record that a host has accepted under a ballot.
+type Vote struct {
+	Ballot Ballot
+	Record Record
+}
+
+// Ask is a message to the voters of After, the newest generation that its sender knows to be decided: Prepare or Accept.
+// Answer is what comes back: Promise, Accepted, Refused or Decision.
+type (
+	Ask    interface{ ask() }
+	Answer interface{ answer() }
+)
+
+// Prepare asks for the promise to accept nothing under a lower ballot for the generation after After.
+type Prepare struct {
+	Ballot Ballot
+	After  Record
+}
+
+// Accept asks for a vote.
+type Accept struct {
+	Vote
+	After Record
+}
+
+// Promise grants a Prepare. It carries what the host has accepted before; nil = nothing.
+type Promise struct {
+	Generation topo.Generation
+	Ballot     Ballot
+	Accepted   *Vote
+}
+
+// Accepted grants an Accept.
+type Accepted struct {
+	Generation topo.Generation
+	Ballot     Ballot
+}
+
+// Refused answers either when a higher ballot was promised.
+type Refused struct {
+	Generation       topo.Generation
+	Ballot, Promised Ballot
+}
+
+// Decision tells of a generation that is decided. It answers who asks about one that is.
+type Decision struct{ Record Record }
+
+func (Prepare) ask()     {}
+func (Accept) ask()      {}
+func (Promise) answer()  {}
+func (Accepted) answer() {}
+func (Refused) answer()  {}
+func (Decision) answer() {}
+
+// Acceptor is the memory of one host in the agreement on one generation after another: single-decree Paxos (Lamport, The
+// Part-Time Parliament, 1998) a generation, among the voters of the one before. The zero value knows nothing and answers nothing.
+type Acceptor struct {
+	record   Record // the newest generation that is decided
+	known    bool
+	promised Ballot // for the next one
+	accepted *Vote
+}
+
+// Record is the newest generation that is known to be decided; false if none is.
+func (a *Acceptor) Record() (Record, bool) { return a.record, a.known }
+
+// Decide tells of a generation that is decided; false if it is not news.
+func (a *Acceptor) Decide(r Record) bool {
+	if a.known && r.View.Generation <= a.record.View.Generation {
+		return false
+	}
+	*a = Acceptor{record: r, known: true}
+	return true
+}
+
+// Step answers a message; nil if it is about a generation that this host cannot know of yet. What the message tells of decided
+// generations must have been told with Decide before.
+func (a *Acceptor) Step(m Ask) Answer {
+	var b Ballot
+	var after topo.Generation
+	switch m := m.(type) {
+	case Prepare:
+		b, after = m.Ballot, m.After.View.Generation
+	case Accept:
+		b, after = m.Ballot, m.After.View.Generation
+	}
+	next := after + 1
+	switch {
+	case !a.known || after > a.record.View.Generation:
+		return nil
+	case after < a.record.View.Generation:
+		return Decision{a.record}
+	case b.Compare(a.promised) < 0:
+		return Refused{next, b, a.promised}
+	}
+	a.promised = b
+	if m, ok := m.(Accept); ok {
+		a.accepted = &m.Vote
+		return Accepted{next, b}
+	}
+	return Promise{next, b, a.accepted}
+}

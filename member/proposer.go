@@ -1,0 +1,158 @@
+package member
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Proposer is the part of a host that wants a generation decided. The head of the generation before begins with its vote under
+// round 0, which nobody can have overtaken unseen; everybody else, and a head that was refused, asks for promises first. It
+// never gives up: who cannot reach a quorum waits for one.
+type Proposer struct {
+	self    string
+	after   Record  // decided
+	want    *Record // for the generation after it; nil = nothing
+	ballot  Ballot
+	vote    *Record          // what it asks votes for; nil = it asks for promises
+	heard   map[string]*Vote // who has answered, and what they had accepted
+	highest uint64           // round that was heard of
+	patience
+	out []Envelope
+}
+
+// Envelope is a message and where it goes; it may go to the sender itself.
+type Envelope struct {
+	To  string
+	Ask Ask
+}
+
+// patience counts the ticks until a refused host tries again: those behind in the order of voters wait longer, so that they do not
+// overtake each other for ever.
+type patience struct {
+	refused bool
+	ticks   int
+}
+
+// NewProposer returns the proposer of a host that knows a generation to be decided.
+func NewProposer(self string, decided Record) *Proposer { return &Proposer{self: self, after: decided} }
+
+// Decide tells of a generation that is decided, by whomever. What was wanted for it or an earlier one is wanted no more.
+func (p *Proposer) Decide(r Record) {
+	if r.View.Generation > p.after.View.Generation {
+		*p = Proposer{self: p.self, after: r, out: p.out}
+	}
+}
+
+// Propose wants r to be the generation after the decided one. A host wants one record a generation; a second one is not heard.
+func (p *Proposer) Propose(r Record) {
+	if p.want != nil || r.View.Generation != p.after.View.Generation+1 {
+		return
+	}
+	p.want = &r
+	if p.self == p.after.Head {
+		p.ballot = Ballot{0, p.self}
+		p.ask(p.want)
+		return
+	}
+	p.campaign()
+}
+
+// Wants is the record that the host wants decided; nil = none.
+func (p *Proposer) Wants() *Record { return p.want }
+
+// Ready returns the messages since the last call.
+func (p *Proposer) Ready() []Envelope {
+	out := p.out
+	p.out = nil
+	return out
+}
+
+// Tick sends again what was not answered, and begins anew after a refusal.
+func (p *Proposer) Tick() {
+	switch {
+	case p.want == nil:
+	case p.refused:
+		if p.ticks--; p.ticks <= 0 {
+			p.campaign()
+		}
+	default:
+		p.send()
+	}
+}
+
+// Step takes an answer. It returns the record that the answer decides; nil if it decides none.
+func (p *Proposer) Step(from string, m Answer) *Record {
+	switch m := m.(type) {
+	case Decision:
+		return &m.Record
+	case Refused:
+		p.highest = max(p.highest, m.Promised.Round)
+		if p.current(m.Generation, m.Ballot) && !p.refused {
+			p.refused, p.ticks = true, 1+2*slices.Index(p.after.Voters(), p.self)
+		}
+	case Promise:
+		if p.current(m.Generation, m.Ballot) && p.vote == nil {
+			p.heard[from] = m.Accepted
+			if p.quorum() {
+				p.ask(p.choose())
+			}
+		}
+	case Accepted:
+		if p.current(m.Generation, m.Ballot) && p.vote != nil {
+			p.heard[from] = nil
+			if p.quorum() {
+				return p.vote
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Proposer) current(g topo.Generation, b Ballot) bool {
+	return p.want != nil && g == p.after.View.Generation+1 && b == p.ballot
+}
+
+func (p *Proposer) quorum() bool { return p.after.Quorum(slices.Collect(maps.Keys(p.heard))) }
+
+// choose is what must be voted for: what the highest ballot among the promises accepted, since that may be decided already.
+func (p *Proposer) choose() *Record {
+	var best *Vote
+	for _, v := range p.heard {
+		if v != nil && (best == nil || v.Ballot.Compare(best.Ballot) > 0) {
+			best = v
+		}
+	}
+	if best == nil {
+		return p.want
+	}
+	return &best.Record
+}
+
+// campaign asks for promises under a new ballot.
+func (p *Proposer) campaign() {
+	p.highest++
+	p.ballot = Ballot{p.highest, p.self}
+	p.ask(nil)
+}
+
+// ask begins to ask all voters for votes, or for promises.
+func (p *Proposer) ask(vote *Record) {
+	p.vote, p.heard, p.patience = vote, map[string]*Vote{}, patience{}
+	p.send()
+}
+
+// send asks those who have not answered.
+func (p *Proposer) send() {
+	for _, host := range p.after.Voters() {
+		if _, answered := p.heard[host]; answered {
+			continue
+		}
+		var m Ask = Prepare{p.ballot, p.after}
+		if p.vote != nil {
+			m = Accept{Vote{p.ballot, *p.vote}, p.after}
+		}
+		p.out = append(p.out, Envelope{host, m})
+	}
+}

@@ -1,0 +1,194 @@
+package member_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+func TestQuorum(t *testing.T) {
+	for _, tc := range []struct {
+		members, hosts string // a letter a host; the first one of members leads
+		want           bool
+	}{
+		{"a", "a", true}, {"a", "", false},
+		{"ab", "a", true}, {"ab", "b", false}, {"ab", "ab", true}, {"ab", "bx", false},
+		{"abc", "a", false}, {"abc", "ab", true}, {"abc", "bc", true}, {"abc", "b", false},
+		{"abcd", "ab", true}, {"abcd", "bc", false}, {"abcd", "bcd", true},
+		{"abcde", "ab", false}, {"abcde", "abc", true}, {"abcde", "bcd", true}, {"abcde", "bc", false},
+	} {
+		r := recordOf(1, 0, tc.members)
+		if got := r.Quorum(letters(tc.hosts)); got != tc.want {
+			t.Errorf("of %s, %s is a quorum: %v", tc.members, tc.hosts, got)
+		}
+	}
+}
+
+func TestVotersHaveTheHead(t *testing.T) {
+	r := recordOf(1, 0, "bcb")
+	r.Head = "a"
+	if diff := cmp.Diff([]string{"b", "c", "a"}, r.Voters()); diff != "" {
+		t.Error(diff)
+	}
+	r.View.Members = nil
+	if !r.Quorum([]string{"a"}) {
+		t.Error("a head alone cannot decide")
+	}
+}
+
+func letters(s string) (list []string) {
+	for _, c := range s {
+		list = append(list, string(c))
+	}
+	return list
+}
+
+// recordOf makes a record with a member a letter; want tells records of one generation apart.
+func recordOf(g topo.Generation, want int, members string) member.Record {
+	r := member.Record{View: topo.View{Generation: g}, Head: members[:1], Want: want}
+	for i, h := range letters(members) {
+		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(i), Host: h})
+	}
+	return r
+}
+
+// council is the hosts of a random test, and the messages between them.
+type council struct {
+	t         *rapid.T
+	acceptors map[string]*member.Acceptor
+	proposers map[string]*member.Proposer
+	post      []letter
+	decided   map[topo.Generation]member.Record
+	proposals int
+}
+
+type letter struct {
+	from, to string
+	ask      member.Ask
+	answer   member.Answer
+}
+
+const citizens = "abcde"
+
+func newCouncil(t *rapid.T, members string) *council {
+	c := &council{t: t, acceptors: map[string]*member.Acceptor{}, proposers: map[string]*member.Proposer{}, decided: map[topo.Generation]member.Record{}}
+	for _, h := range letters(citizens) {
+		c.acceptors[h] = new(member.Acceptor)
+		c.proposers[h] = member.NewProposer(h, member.Record{})
+	}
+	first := recordOf(1, 0, members)
+	for _, h := range first.Voters() {
+		c.decide(h, first)
+	}
+	return c
+}
+
+// decide tells a host of a decision, and compares it with what others were told.
+func (c *council) decide(h string, r member.Record) {
+	g := r.View.Generation
+	if other, ok := c.decided[g]; ok && !cmp.Equal(other, r) {
+		c.t.Fatalf("generation %d was decided twice: %+v and %+v", g, other, r)
+	}
+	c.decided[g] = r
+	c.acceptors[h].Decide(r)
+	c.proposers[h].Decide(r)
+}
+
+func (c *council) propose(h, members string) {
+	if r, ok := c.acceptors[h].Record(); ok {
+		c.proposals++
+		c.proposers[h].Propose(recordOf(r.View.Generation+1, c.proposals, members))
+	}
+}
+
+// collect takes what proposers want sent.
+func (c *council) collect() {
+	for _, h := range letters(citizens) {
+		for _, e := range c.proposers[h].Ready() {
+			c.post = append(c.post, letter{from: h, to: e.To, ask: e.Ask})
+		}
+	}
+}
+
+func (c *council) deliver(m letter) {
+	if m.answer != nil {
+		if r := c.proposers[m.to].Step(m.from, m.answer); r != nil {
+			c.decide(m.to, *r)
+		}
+		return
+	}
+	switch ask := m.ask.(type) {
+	case member.Prepare:
+		c.decide(m.to, ask.After)
+	case member.Accept:
+		c.decide(m.to, ask.After)
+	}
+	if answer := c.acceptors[m.to].Step(m.ask); answer != nil {
+		c.post = append(c.post, letter{from: m.to, to: m.from, answer: answer})
+	}
+}
+
+func drawMembers(t *rapid.T) string {
+	list := rapid.SliceOfNDistinct(rapid.SampledFrom(letters(citizens)), 1, 5, rapid.ID).Draw(t, "members")
+	return fmt.Sprint(join(list))
+}
+
+func join(list []string) (s string) {
+	for _, x := range list {
+		s += x
+	}
+	return s
+}
+
+// Whoever proposes what at whatever time, and whatever becomes of the messages: a generation is decided once. When messages arrive
+// again, a host that wants a generation gets one.
+func TestDecidedOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCouncil(t, drawMembers(t))
+		for range rapid.IntRange(1, 150).Draw(t, "events") {
+			h := rapid.SampledFrom(letters(citizens)).Draw(t, "host")
+			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
+			case what == 0:
+				c.propose(h, drawMembers(t))
+			case what == 1:
+				c.proposers[h].Tick()
+			case len(c.post) > 0:
+				i := rapid.IntRange(0, len(c.post)-1).Draw(t, "message")
+				m := c.post[i]
+				if what != 2 { // else it comes again
+					c.post = slices.Delete(c.post, i, i+1)
+				}
+				if what != 3 { // else it is lost
+					c.deliver(m)
+				}
+			}
+			c.collect()
+		}
+		c.post = nil
+		best, newest := "", topo.Generation(0)
+		for _, h := range letters(citizens) {
+			if r, ok := c.acceptors[h].Record(); ok && r.View.Generation > newest {
+				best, newest = h, r.View.Generation
+			}
+		}
+		c.propose(best, drawMembers(t))
+		for range 500 {
+			c.proposers[best].Tick()
+			for c.collect(); len(c.post) > 0; c.collect() {
+				m := c.post[0]
+				c.post = c.post[1:]
+				c.deliver(m)
+			}
+			if r, _ := c.acceptors[best].Record(); r.View.Generation > newest {
+				return
+			}
+		}
+		t.Fatalf("%s wants a generation after %d, can reach everybody, and gets none", best, newest)
+	})
+}

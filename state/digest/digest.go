@@ -1,0 +1,177 @@
+// Package digest has the fingerprint of training state: a sum over every byte of every tensor that does not depend on how
+// the tensor is cut, where its shards lie and in which order they are added. So state that was reshaped is proved equal to
+// what it was, without bringing a shard to another place: each holder sums up what it holds, and the sums are added.
+//
+// The bytes of a tensor, packed and row-major, are taken as little-endian words of 32 bits, in blocks of 2048. With random
+// weights t[k] for the words of a block and a random a, all below the prime p = 2^61 - 1, the fingerprint is
+//
+//	Σ (word i, with 1 added to each of its bytes) · t[i mod 2048] · a^(i div 2048)   mod p
+//
+// One changed word is always seen. Other differences stay unseen with a probability, over the choice of the key, of at most
+// (n/2048 + 1)/2^61 for n words: docs/design/state.md has the proof, docs/formats/fingerprint.md the bytes. It is no
+// cryptographic hash: who knows the key can make two states with one fingerprint.
+package digest
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const (
+	prime     = 1<<61 - 1
+	blockBits = 11
+	block     = 1 << blockBits // words
+	stride    = 1 << 10        // blocks between the entries of Key.far
+	ones      = 0x01010101     // 1 in each byte of a word: zeros count too, so a missing piece is seen
+)
+
+// A Key is the random weights. Sums under different keys cannot be compared or added. It is a few 10 KiB and not changed
+// after NewKey, so any number of goroutines may share it.
+type Key struct {
+	seed   uint64
+	weight [block]uint64
+	upTo   [block + 1]uint64 // sums of weights, mod prime
+	near   [stride]uint64    // a^i
+	far    [stride]uint64    // a^(stride·i)
+}
+
+// A Sum is the fingerprint of some bytes of a tensor, or of more. Equal content has equal sums; both numbers must agree.
+type Sum struct {
+	Value uint64 // below 2^61 - 1
+	Bytes uint64 // how many were added
+}
+
+// NewKey derives the weights from a seed.
+func NewKey(seed uint64) *Key {
+	k := &Key{seed: seed}
+	r := splitmix(seed)
+	for i := range k.weight {
+		k.weight[i] = r.below(prime)
+		k.upTo[i+1] = reduce(0, k.upTo[i]+k.weight[i])
+	}
+	a := 1 + r.below(prime-1)
+	k.near[0], k.far[0] = 1, 1
+	for i := 1; i < stride; i++ {
+		k.near[i] = mul(k.near[i-1], a)
+	}
+	step := mul(k.near[stride-1], a)
+	for i := 1; i < stride; i++ {
+		k.far[i] = mul(k.far[i-1], step)
+	}
+	return k
+}
+
+// Seed returns the seed that NewKey took.
+func (k *Key) Seed() uint64 { return k.seed }
+
+// Plus adds the sums of disjoint parts.
+func (s Sum) Plus(t Sum) Sum { return Sum{reduce(0, s.Value+t.Value), s.Bytes + t.Bytes} }
+
+// String writes the sum as 16 hexadecimal digits and the number of bytes.
+func (s Sum) String() string { return fmt.Sprintf("%016x/%d", s.Value, s.Bytes) }
+
+// Run returns the sum of bytes that lie side by side in the packed tensor, from byte offset on.
+func (k *Key) Run(offset int, data []byte) Sum {
+	s := Sum{Bytes: uint64(len(data))}
+	if skew := offset % 4; skew != 0 {
+		n := min(4-skew, len(data))
+		s.Value = k.bytes(offset, data[:n])
+		offset, data = offset+n, data[n:]
+	}
+	for len(data) >= 4 {
+		first := offset / 4
+		at := first % block
+		n := min(block-at, len(data)/4)
+		sum := dot(k.weight[at:at+n], data[:4*n])
+		sum += mul(ones, k.upTo[at+n]+prime-k.upTo[at])
+		s.Value = reduce(0, s.Value+mul(reduce(0, sum), k.power(first/block)))
+		offset, data = offset+4*n, data[4*n:]
+	}
+	s.Value = reduce(0, s.Value+k.bytes(offset, data))
+	return s
+}
+
+// bytes is Run for bytes within one word.
+func (k *Key) bytes(offset int, data []byte) uint64 {
+	if len(data) == 0 {
+		return 0
+	}
+	word := uint64(0)
+	for i, b := range data {
+		word += (uint64(b) + 1) << (8 * (offset%4 + i))
+	}
+	return mul(mul(word, k.weight[offset/4%block]), k.power(offset/4/block))
+}
+
+// power returns a^block.
+func (k *Key) power(block int) uint64 {
+	p := k.near[block%stride]
+	if block /= stride; block > 0 {
+		p = mul(p, k.far[block%stride])
+	}
+	for base := mul(k.far[stride-1], k.far[1]); block >= stride; base = mul(base, base) {
+		// what is left are powers of a^(stride²), by squaring
+		if block/stride&1 == 1 {
+			p = mul(p, base)
+		}
+		block = block / stride / 2 * stride
+	}
+	return p
+}
+
+// Box returns the sum of a box of a tensor whose elements have size bytes each and lie in memory as the view says.
+func (k *Key) Box(box tensor.Box, shape tensor.Shape, size int, memory []byte, view tensor.View) (s Sum) {
+	for r := range tensor.Runs(box, shape.View(), view) {
+		s = s.Plus(k.Run(r.A*size, memory[r.B*size:][:r.N*size]))
+	}
+	return s
+}
+
+// Tensor returns what a tensor with the given sum adds to the sum of the whole state: the value times a weight drawn from
+// name, element type and shape, so that tensors cannot change places unseen.
+func (k *Key) Tensor(name string, d tensor.DType, shape tensor.Shape, s Sum) Sum {
+	h := sha256.Sum256(fmt.Appendf(nil, "%016x %q %v %v", k.seed, name, d, shape))
+	return Sum{mul(s.Value, reduce(0, binary.LittleEndian.Uint64(h[:]))), s.Bytes}
+}
+
+// reduce returns a number that is congruent to hi·2^64 + lo, below prime, for hi < 2^58.
+func reduce(hi, lo uint64) uint64 {
+	r := lo&prime + (lo>>61 | hi<<3)
+	if hi != 0 {
+		r = r&prime + r>>61
+	}
+	if r >= prime {
+		r -= prime
+	}
+	return r
+}
+
+// mul multiplies mod prime; a·b must be below 2^122.
+func mul(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return reduce(hi, lo)
+}
+
+// splitmix is the generator of Steele, Lea and Flood (OOPSLA 2014).
+type splitmix uint64
+
+func (s *splitmix) next() uint64 {
+	*s += 0x9E3779B97F4A7C15
+	z := uint64(*s)
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return z ^ z>>31
+}
+
+// below draws a number below n, at most 2^61, uniformly.
+func (s *splitmix) below(n uint64) uint64 {
+	for {
+		if x := s.next() >> 3; x < n {
+			return x
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package digest_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/big"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/tensor"
+	"pgregory.net/rapid"
+)
+
+var prime = new(big.Int).SetUint64(1<<61 - 1)
+
+// weights draws what a key draws, from the description in docs/formats/fingerprint.md.
+func weights(seed uint64) (t [2048]*big.Int, a *big.Int) {
+	next := func(below uint64) *big.Int {
+		for {
+			seed += 0x9E3779B97F4A7C15
+			z := seed
+			z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+			z = (z ^ z>>27) * 0x94D049BB133111EB
+			if z = (z ^ z>>31) >> 3; z < below {
+				return new(big.Int).SetUint64(z)
+			}
+		}
+	}
+	for i := range t {
+		t[i] = next(1<<61 - 1)
+	}
+	return t, new(big.Int).Add(next(1<<61-2), big.NewInt(1))
+}
+
+// TestRunIsTheFormula adds up byte by byte, in arbitrary precision.
+func TestRunIsTheFormula(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64().Draw(t, "seed")
+		block := rapid.SampledFrom([]int{0, 1, 5, 1023, 1024, 1 << 20, 1<<20 + 1, 3<<20 + 7, 1<<42 + 1<<21 + 3}).Draw(t, "block")
+		offset := 8192*block + rapid.IntRange(0, 8191).Draw(t, "offset")
+		data := rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "data")
+		if rapid.IntRange(0, 9).Draw(t, "long") == 0 {
+			data = bytes.Repeat(data, 200)
+		}
+		weight, a := weights(seed)
+		want := new(big.Int)
+		for i, b := range data {
+			at := offset + i
+			x := big.NewInt(int64(b) + 1)
+			x.Lsh(x, uint(8*(at%4))).Mul(x, weight[at/4%2048])
+			x.Mul(x, new(big.Int).Exp(a, big.NewInt(int64(at/8192)), prime))
+			want.Add(want, x).Mod(want, prime)
+		}
+		got := digest.NewKey(seed).Run(offset, data)
+		if got.Value != want.Uint64() || got.Bytes != uint64(len(data)) {
+			t.Fatalf("%d bytes at %d: %v, want %016x", len(data), offset, got, want.Uint64())
+		}
+	})
+}
+
+var key = digest.NewKey(7)
+
+// spread lays random content out on the ranks and returns it with the fingerprint of each tensor.
+func spread(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.Sum) {
+	l, err := layouttest.DrawSpec(t, m).Resolve(m.Tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, sums := make([][]byte, len(m.Tensors)), make([]digest.Sum, len(m.Tensors))
+	seed := rapid.Uint64().Draw(t, "content")
+	for i, x := range m.Tensors {
+		n, _ := x.Shape.Elements()
+		content[i] = make([]byte, n*x.DType.Size())
+		for k := range content[i] {
+			seed = seed*6364136223846793005 + 1442695040888963407
+			content[i][k] = byte(seed >> 56)
+		}
+		sums[i] = key.Run(0, content[i])
+	}
+	return l, content, sums
+}
+
+// TestAnyLayout adds the sums of the shards, each box counted once, and finds the sums of the tensors.
+func TestAnyLayout(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := layouttest.DrawModel(t)
+		l, content, want := spread(t, m)
+		got := make([]digest.Sum, len(want))
+		for _, f := range l.Families {
+			for _, c := range f.Grid.Cells {
+				h := c.Held[rapid.IntRange(0, len(c.Held)-1).Draw(t, "replica")]
+				slot := &l.Slots[f.Slots[h.Slot]]
+				for _, i := range f.Tensors {
+					size := slot.DType.Size()
+					memory := make([]byte, slot.Bytes())
+					for r := range tensor.Runs(c.Box, f.Grid.Shape.View(), h.View) {
+						copy(memory[r.B*size:][:r.N*size], content[i][r.A*size:])
+					}
+					got[i] = got[i].Plus(key.Box(c.Box, f.Grid.Shape, size, memory, h.View))
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("sums of shards %v, of tensors %v", got, want)
+		}
+	})
+}
+
+// TestDamageIsSeen damages a tensor that is held in two halves of rows: one byte, halves that changed places, rows that
+// moved, a half that is missing or counted twice.
+func TestDamageIsSeen(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		row := rapid.IntRange(1, 300).Draw(t, "row")
+		half := row * rapid.IntRange(1, 60).Draw(t, "rows")
+		seed := rapid.Uint64().Draw(t, "content")
+		data := make([]byte, 2*half)
+		if rapid.Bool().Draw(t, "not zero") {
+			for i := range data {
+				seed = seed*6364136223846793005 + 1442695040888963407
+				data[i] = byte(seed >> 56)
+			}
+		}
+		a, b := data[:half], data[half:]
+		sum := func(first, second []byte) digest.Sum { return key.Run(0, first).Plus(key.Run(half, second)) }
+		whole := sum(a, b)
+		if whole != key.Run(0, data) {
+			t.Fatal("two halves are not the whole")
+		}
+		bad := slices.Clone(data)
+		at := rapid.IntRange(0, len(bad)-1).Draw(t, "place")
+		bad[at] ^= byte(rapid.IntRange(1, 255).Draw(t, "flip"))
+		if key.Run(0, bad) == whole {
+			t.Fatalf("a flip of byte %d is not seen", at)
+		}
+		if !bytes.Equal(a, b) && sum(b, a) == whole {
+			t.Fatal("swapped halves are not seen")
+		}
+		by := rapid.IntRange(1, len(data)-1).Draw(t, "shift")
+		moved := slices.Concat(data[by:], data[:by])
+		if !bytes.Equal(moved, data) && key.Run(0, moved) == whole {
+			t.Fatalf("a shift by %d is not seen", by)
+		}
+		if half := key.Run(0, a); half.Value == whole.Value || half.Plus(whole).Value == whole.Value {
+			t.Fatal("a missing or doubled half is not seen")
+		}
+	})
+}
+
+// TestTensorsChangePlaces gives two tensors of one shape each other's content.
+func TestTensorsChangePlaces(t *testing.T) {
+	s := tensor.Shape{3, 5}
+	x, y := key.Run(0, make([]byte, 60)), key.Run(0, bytes.Repeat([]byte{1}, 60))
+	state := func(a, b digest.Sum) digest.Sum {
+		return key.Tensor("a", tensor.F32, s, a).Plus(key.Tensor("b", tensor.F32, s, b))
+	}
+	if state(x, y) == state(y, x) {
+		t.Error("swapped tensors are not seen")
+	}
+	if key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.I32, s, y) || key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.F32, tensor.Shape{5, 3}, y) {
+		t.Error("another type or shape is not seen")
+	}
+}
+
+// TestVectors pins the format.
+func TestVectors(t *testing.T) {
+	k := digest.NewKey(42)
+	ramp := make([]byte, 20000)
+	for i := range ramp {
+		ramp[i] = byte(i)
+	}
+	for _, c := range []struct {
+		offset int
+		data   []byte
+		want   string
+	}{
+		{0, nil, "0000000000000000/0"},
+		{0, []byte{0}, "17bae644c5fd6dd2/1"},
+		{3, []byte{1, 2, 3}, "10d789e83bdac968/3"},
+		{0, ramp, "194a598e0d95236c/20000"},
+		{1 << 40, ramp, "1a2e2872ad502b47/20000"},
+	} {
+		if got := k.Run(c.offset, c.data).String(); got != c.want {
+			t.Errorf("%d bytes at %d: %s, want %s", len(c.data), c.offset, got, c.want)
+		}
+	}
+	if got := fmt.Sprint(k.Tensor("w", tensor.BF16, tensor.Shape{2, 3}, k.Run(0, ramp))); got != "0c7ddb18b7883174/20000" {
+		t.Errorf("Tensor: %s", got)
+	}
+}

@@ -1,0 +1,130 @@
+package layout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A share is how rows that do not come out even are shared out.
+type share uint8
+
+const (
+	even     share = iota // they must come out even
+	ceil                  // as torch.chunk: all but the last have n/degree rounded up, the last ones less or nothing
+	balanced              // the first n mod degree ranks have one more
+	repeated              // fewer rows than ranks: each row is on degree/n neighbouring ranks; else even
+)
+
+var shares = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
+
+func parseShare(text string) (share, error) {
+	i := slices.Index(shares, text)
+	if i < 0 {
+		return 0, fmt.Errorf("no way of sharing %q; known are %s", text, strings.Join(shares, ", "))
+	}
+	return share(i), nil
+}
+
+// of returns the part of n rows that is the i-th of degree parts.
+func (s share) of(n, degree, i int) (tensor.Span, error) {
+	switch {
+	case s == ceil:
+		c := (n + degree - 1) / degree
+		return tensor.Span{From: min(i*c, n), To: min((i+1)*c, n)}, nil
+	case s == balanced:
+		q, r := n/degree, n%degree
+		from := i*q + min(i, r)
+		if i < r {
+			q++
+		}
+		return tensor.Span{From: from, To: from + q}, nil
+	case n%degree == 0:
+		return tensor.Span{From: i * (n / degree), To: (i + 1) * (n / degree)}, nil
+	case s == repeated && n > 0 && degree%n == 0:
+		row := i / (degree / n)
+		return tensor.Span{From: row, To: row + 1}, nil
+	}
+	return tensor.Span{}, fmt.Errorf("%d rows do not come out even over %d ranks; say how to share them: ceil, balanced or repeat", n, degree)
+}
+
+// A row is the indices of one dimension that a rank has, in the order of its memory.
+type row []tensor.Span
+
+func (r row) length() (n int) {
+	for _, s := range r {
+		n += s.Len()
+	}
+	return n
+}
+
+// append adds a span, to the last one where they touch.
+func (r row) append(s tensor.Span) row {
+	if n := len(r); n > 0 && r[n-1].To == s.From {
+		r[n-1].To = s.To
+		return r
+	}
+	return append(r, s)
+}
+
+// sub returns the part of the row at the local indices of s.
+func (r row) sub(s tensor.Span) (part row) {
+	for _, x := range r {
+		y := tensor.Span{From: x.From + max(s.From, 0), To: min(x.To, x.From+s.To)}
+		if y.Len() > 0 {
+			part = append(part, y)
+		}
+		s.From -= x.Len()
+		s.To -= x.Len()
+	}
+	return part
+}
+
+// cut returns the i-th of the parts that a shard step makes of a row.
+func (s *step) cut(r row, degree, i int) (row, error) {
+	n := r.length()
+	blocks, err := s.blocksOf(n)
+	if err != nil {
+		return nil, err
+	}
+	var part row
+	from := 0
+	for _, b := range blocks {
+		if b%s.unit != 0 {
+			return nil, fmt.Errorf("%d rows are not a multiple of the unit %d", b, s.unit)
+		}
+		x, err := s.share.of(b/s.unit, degree, i)
+		if err != nil {
+			return nil, err
+		}
+		for _, y := range r.sub(tensor.Span{From: from + x.From*s.unit, To: from + x.To*s.unit}) {
+			part = part.append(y)
+		}
+		from += b
+	}
+	return part, nil
+}
+
+// blocksOf returns the sizes of the blocks of n rows.
+func (s *step) blocksOf(n int) ([]int, error) {
+	if len(s.blocks) == 0 || n == 0 {
+		return []int{n}, nil
+	}
+	if len(s.blocks) == 1 {
+		count := s.blocks[0]
+		if n%count != 0 {
+			return nil, fmt.Errorf("%d rows are not %d equal blocks", n, count)
+		}
+		return slices.Repeat([]int{n / count}, count), nil
+	}
+	sum := 0
+	for _, b := range s.blocks {
+		sum += b
+	}
+	if sum != n {
+		return nil, fmt.Errorf("the blocks %v have %d rows in all, the tensor has %d", s.blocks, sum, n)
+	}
+	return s.blocks, nil
+}

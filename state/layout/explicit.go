@@ -1,0 +1,112 @@
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Placed is a local tensor on one or more ranks: what a reader of checkpoint files knows, where each file is a rank.
+type Placed struct {
+	Ranks Set // ascending; all hold the same bytes
+	Local
+}
+
+// New makes a layout of locals that are known one by one. Boxes of different locals that overlap are replicas: they must
+// hold the same values, which only a fingerprint can tell. It fails when a piece does not lie in its logical tensor or not
+// in its local one, when two tensors of a rank have one name, and when an element of the catalogue is nowhere.
+func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
+	if err := checkCatalogue(tensors); err != nil {
+		return nil, err
+	}
+	l := &Layout{Ranks: ranks, Tensors: tensors}
+	sets := sets{index: map[string]int{}}
+	found := make([]collected, len(tensors))
+	names := map[string]bool{}
+	for _, p := range placed {
+		if err := p.check(ranks, tensors, names); err != nil {
+			return nil, fmt.Errorf("layout: local tensor %s: %w", p.Name, err)
+		}
+		slot := len(l.Slots)
+		set := sets.add(fmt.Sprint(p.Ranks), func() Set { return slices.Clone(p.Ranks) })
+		l.Slots = append(l.Slots, Slot{Names: []string{p.Name}, DType: p.DType, Shape: p.Shape, Set: set})
+		for _, piece := range p.Pieces {
+			if piece.Box.Empty() {
+				continue
+			}
+			f := &found[piece.Tensor]
+			f.cells = append(f.cells, Cell{piece.Box, []Held{{len(f.slots), piece.View}}})
+			f.slots = append(f.slots, slot)
+		}
+	}
+	for i, t := range tensors {
+		grid, err := newGrid(t.Shape, found[i].cells)
+		if err != nil {
+			return nil, fmt.Errorf("layout: tensor %s: %w", t.Name, err)
+		}
+		l.Families = append(l.Families, Family{Tensors: []int{i}, Grid: grid, Slots: found[i].slots})
+	}
+	l.Sets = sets.all
+	return l, nil
+}
+
+func (p *Placed) check(ranks int, tensors []Tensor, names map[string]bool) error {
+	if len(p.Ranks) == 0 {
+		return errors.New("it is on no rank")
+	}
+	for i, r := range p.Ranks {
+		if r < 0 || int(r) >= ranks || i > 0 && r <= p.Ranks[i-1] {
+			return fmt.Errorf("ranks %v: they must ascend and be below %d", p.Ranks, ranks)
+		}
+		key := strconv.Itoa(int(r)) + " " + p.Name
+		if names[key] {
+			return fmt.Errorf("rank %d has two of this name", r)
+		}
+		names[key] = true
+	}
+	n, err := p.Shape.Elements()
+	if err != nil || n > MaxElements {
+		return fmt.Errorf("shape %v has more elements than anyone can hold, or less than none", p.Shape)
+	}
+	for _, piece := range p.Pieces {
+		if piece.Tensor < 0 || piece.Tensor >= len(tensors) {
+			return fmt.Errorf("a piece of tensor number %d; there are %d", piece.Tensor, len(tensors))
+		}
+		if err := piece.check(&tensors[piece.Tensor], p.DType, n); err != nil {
+			return fmt.Errorf("box %v of tensor %s: %w", piece.Box, tensors[piece.Tensor].Name, err)
+		}
+	}
+	return nil
+}
+
+// check says whether a piece lies in its tensor, and in a memory of n elements.
+func (p *Piece) check(t *Tensor, dtype tensor.DType, n int) error {
+	if dtype != t.DType {
+		return fmt.Errorf("it is %v in memory and %v in the catalogue", dtype, t.DType)
+	}
+	if len(p.Box) != len(t.Shape) || len(p.View.Strides) != len(t.Shape) {
+		return fmt.Errorf("the shape %v has another number of dimensions", t.Shape)
+	}
+	if p.Box.Empty() {
+		return nil
+	}
+	if !t.Shape.Box().Contains(p.Box) {
+		return fmt.Errorf("it does not lie in the shape %v", t.Shape)
+	}
+	low, high := p.View.Base, p.View.Base
+	for d, x := range p.Box {
+		step := p.View.Strides[d]
+		if step < 0 || step > MaxElements || x.To > MaxElements/max(step, 1) || max(low, high) > MaxElements || low < -MaxElements {
+			return fmt.Errorf("its view %v does not fit into memory", p.View)
+		}
+		low += x.From * step
+		high += (x.To - 1) * step
+	}
+	if low < 0 || high >= n {
+		return fmt.Errorf("it takes the places %d to %d of a memory of %d elements", low, high, n)
+	}
+	return nil
+}

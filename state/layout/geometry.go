@@ -1,0 +1,211 @@
+package layout
+
+import (
+	"fmt"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// maxCells bounds the parts that one tensor is cut into.
+const maxCells = 1 << 21
+
+// A geometry is how one placement cuts one shape, wherever the parts then go: a slot for each combination of places on
+// the axes that cut, and a grid for each logical tensor in the stored one.
+type geometry struct {
+	shapes []tensor.Shape // of each slot
+	index  [][]int        // of each slot, for each step of the placement which of its parts
+	grids  []*Grid
+}
+
+func newGeometry(m Mesh, place placement, s *stored) (*geometry, error) {
+	if err := place.check(m, s); err != nil {
+		return nil, err
+	}
+	n := 1
+	for i := range place {
+		n *= place[i].parts(m)
+	}
+	g := &geometry{}
+	cells := make([][]Cell, len(s.parts))
+	for k := range n {
+		index := place.indices(m, k)
+		rows, err := place.rows(m, s.shape, index)
+		if err != nil {
+			return nil, err
+		}
+		local := rows.shape()
+		span := tensor.Span{To: local.Box().Elements()}
+		base := 0
+		if f := place.flat(); f != nil {
+			chunk := f.chunk(span.To, f.degree(m))
+			from := index[len(index)-1] * chunk
+			span = tensor.Span{From: min(from, span.To), To: min(from+chunk, span.To)}
+			base, local = -from, tensor.Shape{chunk}
+		}
+		g.shapes = append(g.shapes, local)
+		g.index = append(g.index, index)
+		s.cells(rows, span, base, func(part int, box tensor.Box, v tensor.View) {
+			cells[part] = append(cells[part], Cell{box, []Held{{k, v}}})
+		})
+	}
+	for p := range cells {
+		grid, err := newGrid(s.shapes[p], cells[p])
+		if err != nil {
+			return nil, err
+		}
+		g.grids = append(g.grids, grid)
+	}
+	return g, nil
+}
+
+// check refuses a placement that would cut a tensor into absurdly many pieces.
+func (p placement) check(m Mesh, s *stored) error {
+	n := max(len(s.chunks), 1)
+	for i := range p {
+		blocks := len(p[i].blocks)
+		if blocks == 1 {
+			blocks = p[i].blocks[0]
+		}
+		for _, factor := range [2]int{p[i].parts(m), max(blocks, 1)} {
+			if factor > maxCells/n {
+				return fmt.Errorf("it would be cut into more than %d pieces", maxCells)
+			}
+			n *= factor
+		}
+	}
+	return nil
+}
+
+// parts returns the number of parts that a step cuts a tensor into.
+func (s *step) parts(m Mesh) int {
+	if s.kind == shard || s.kind == flat {
+		return s.degree(m)
+	}
+	return 1
+}
+
+// flat returns the last step if it is flat, else nil.
+func (p placement) flat() *step {
+	if n := len(p); n > 0 && p[n-1].kind == flat {
+		return &p[n-1]
+	}
+	return nil
+}
+
+// chunk returns how many of n elements, padding included, each of degree ranks has.
+func (s *step) chunk(n, degree int) int {
+	c := (n + degree - 1) / degree
+	return (c + s.align - 1) / s.align * s.align
+}
+
+// indices returns, for the k-th combination, which part of each step it takes; the last step is the fastest.
+func (p placement) indices(m Mesh, k int) []int {
+	index := make([]int, len(p))
+	for i := len(p) - 1; i >= 0; i-- {
+		n := p[i].parts(m)
+		index[i] = k % n
+		k /= n
+	}
+	return index
+}
+
+// at narrows the places that are allowed on each axis to those that take the given part of each step.
+func (p placement) at(m Mesh, allowed [][]int, index []int) [][]int {
+	narrow := make([][]int, len(m))
+	copy(narrow, allowed)
+	for i := range p {
+		s := &p[i]
+		if s.kind != shard && s.kind != flat {
+			continue
+		}
+		k := index[i]
+		for a := len(s.axes) - 1; a >= 0; a-- {
+			axis := m.index(s.axes[a])
+			narrow[axis] = []int{k % m[axis].Size}
+			k /= m[axis].Size
+		}
+	}
+	return narrow
+}
+
+// rows is what a rank has of each dimension.
+type rows []row
+
+func (p placement) rows(m Mesh, shape tensor.Shape, index []int) (rows, error) {
+	r := make(rows, len(shape))
+	for d, x := range shape.Box() {
+		r[d] = row{x}
+	}
+	for i := range p {
+		s := &p[i]
+		if s.kind != shard {
+			continue
+		}
+		if s.dim >= len(r) {
+			return nil, fmt.Errorf("shard(%d), but the shape is %v", s.dim, shape)
+		}
+		part, err := s.cut(r[s.dim], s.degree(m), index[i])
+		if err != nil {
+			return nil, fmt.Errorf("dimension %d of %v: %w", s.dim, shape, err)
+		}
+		r[s.dim] = part
+	}
+	return r, nil
+}
+
+func (r rows) shape() tensor.Shape {
+	s := make(tensor.Shape, len(r))
+	for d := range r {
+		s[d] = r[d].length()
+	}
+	return s
+}
+
+// boxes yields the boxes of the stored tensor that the rows make up, and where each lies in local memory.
+func (r rows) boxes(yield func(box, local tensor.Box)) {
+	box, local := make(tensor.Box, len(r)), make(tensor.Box, len(r))
+	var walk func(d int)
+	walk = func(d int) {
+		if d == len(r) {
+			yield(box, local)
+			return
+		}
+		from := 0
+		for _, x := range r[d] {
+			box[d], local[d] = x, tensor.Span{From: from, To: from + x.Len()}
+			from += x.Len()
+			walk(d + 1)
+		}
+	}
+	walk(0)
+}
+
+// cells yields what the row-major positions of span, of the local tensor that the rows make up, hold of each part. Position
+// i lies at place i + base of the slot.
+func (s *stored) cells(r rows, span tensor.Span, base int, yield func(part int, box tensor.Box, v tensor.View)) {
+	shape := r.shape()
+	flat := shape.Box().Range(span.From, span.To)
+	strides := shape.Strides()
+	r.boxes(func(box, local tensor.Box) {
+		v := tensor.View{Base: base, Strides: strides}
+		for d := range box {
+			v.Base += (local[d].From - box[d].From) * strides[d]
+		}
+		for _, f := range flat {
+			if !f.Overlaps(local) {
+				continue
+			}
+			x := f.Intersect(local)
+			for d := range x {
+				x[d].From += box[d].From - local[d].From
+				x[d].To += box[d].From - local[d].From
+			}
+			for i := range s.chunks {
+				c := &s.chunks[i]
+				if part, w := c.in(x, v); part != nil {
+					yield(c.part, part, w)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package layout
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// newGrid makes a partition of the cells: equal boxes become one cell with several places, and boxes that overlap without
+// being equal, as replicas that are cut differently, come apart. It fails when an element is in no cell.
+func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
+	slices.SortStableFunc(cells, func(a, b Cell) int { return a.Box.Compare(b.Box) })
+	g := &Grid{Shape: shape}
+	for _, c := range cells {
+		if n := len(g.Cells); n > 0 && g.Cells[n-1].Box.Equal(c.Box) {
+			g.Cells[n-1].Held = append(slices.Clip(g.Cells[n-1].Held), c.Held...)
+			continue
+		}
+		g.Cells = append(g.Cells, c)
+	}
+	if !g.disjoint() {
+		g.refine()
+	}
+	if box, whole := g.hole(); !whole {
+		return nil, fmt.Errorf("no rank holds the elements %v", box)
+	}
+	return g, nil
+}
+
+func (g *Grid) disjoint() bool {
+	boxes := g.Boxes()
+	for i, j := range tensor.Overlaps(boxes, boxes) {
+		if i != j {
+			return false
+		}
+	}
+	return true
+}
+
+// refine cuts cells until no two overlap.
+func (g *Grid) refine() {
+	var done []Cell
+	for _, c := range g.Cells {
+		fresh := []tensor.Box{c.Box}
+		for i, n := 0, len(done); i < n && len(fresh) > 0; i++ {
+			old := done[i]
+			if !old.Box.Overlaps(c.Box) {
+				continue
+			}
+			shared := old.Box.Intersect(c.Box)
+			for k, rest := range old.Box.Subtract(shared) {
+				if k == 0 {
+					done[i].Box = rest
+					continue
+				}
+				done = append(done, Cell{rest, old.Held})
+			}
+			both := Cell{shared, slices.Concat(old.Held, c.Held)}
+			slices.SortStableFunc(both.Held, func(a, b Held) int { return a.Slot - b.Slot })
+			if old.Box.Equal(shared) {
+				done[i] = both
+			} else {
+				done = append(done, both)
+			}
+			var left []tensor.Box
+			for _, f := range fresh {
+				left = append(left, f.Subtract(shared)...)
+			}
+			fresh = left
+		}
+		for _, f := range fresh {
+			done = append(done, Cell{f, c.Held})
+		}
+	}
+	slices.SortFunc(done, func(a, b Cell) int { return a.Box.Compare(b.Box) })
+	g.Cells = done
+}
+
+// hole returns a box that disjoint cells do not cover, or true.
+func (g *Grid) hole() (tensor.Box, bool) {
+	n := 0
+	for _, c := range g.Cells {
+		n += c.Box.Elements()
+	}
+	if n == g.Shape.Box().Elements() {
+		return nil, true
+	}
+	rest := []tensor.Box{g.Shape.Box()}
+	for _, c := range g.Cells {
+		var left []tensor.Box
+		for _, r := range rest {
+			left = append(left, r.Subtract(c.Box)...)
+		}
+		rest = left
+	}
+	return rest[0], false
+}

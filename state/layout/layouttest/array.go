@@ -1,0 +1,60 @@
+package layouttest
+
+import "github.com/shoal-ml/shoal/state/layout"
+
+// whole is all elements of one tensor.
+func whole(tensors []layout.Tensor, i int) Array {
+	n := product(tensors[i].Shape)
+	a := Array{append([]int{}, tensors[i].Shape...), make([]Element, n)}
+	for k := range a.Data {
+		a.Data[k] = Element{i, k}
+	}
+	return a
+}
+
+func product(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// narrow takes the indices from up to, not including, to of a dimension.
+func narrow(a Array, dim, from, to int) Array {
+	out := Array{append([]int{}, a.Shape...), nil}
+	out.Shape[dim] = to - from
+	inner := product(a.Shape[dim+1:])
+	for i, e := range a.Data {
+		if at := i / inner % a.Shape[dim]; at >= from && at < to {
+			out.Data = append(out.Data, e)
+		}
+	}
+	return out
+}
+
+// join puts arrays side by side in a dimension.
+func join(parts []Array, dim int) Array {
+	out := Array{append([]int{}, parts[0].Shape...), nil}
+	out.Shape[dim] = 0
+	for _, p := range parts {
+		out.Shape[dim] += p.Shape[dim]
+	}
+	for outer := range product(out.Shape[:dim]) {
+		for _, p := range parts {
+			n := product(p.Shape[dim:])
+			out.Data = append(out.Data, p.Data[outer*n:][:n]...)
+		}
+	}
+	return out
+}
+
+// pad extends a dimension to n.
+func pad(a Array, dim, n int) Array {
+	fill := Array{append([]int{}, a.Shape...), nil}
+	fill.Shape[dim] = n - a.Shape[dim]
+	for range product(fill.Shape) {
+		fill.Data = append(fill.Data, Padding)
+	}
+	return join([]Array{a, fill}, dim)
+}

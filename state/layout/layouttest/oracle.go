@@ -1,0 +1,366 @@
+// Package layouttest has what tests of layouts stand on: random layouts, and an oracle that lays tensors out by slicing and
+// joining arrays element by element, as a training framework would. It shares no code with package layout.
+package layouttest
+
+import (
+	"fmt"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+// An Element names one element of a logical tensor by its row-major index; Padding is none.
+type Element struct{ Tensor, Index int }
+
+// Padding is what lies in memory that belongs to no tensor.
+var Padding = Element{-1, -1}
+
+// An Array is elements in row-major order.
+type Array struct {
+	Shape []int
+	Data  []Element
+}
+
+// Expect returns, for each rank, what a spec puts into its memory under which name. The spec must be valid.
+func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
+	axes, sizes := parseMesh(spec.Mesh)
+	ranks := 1
+	for _, n := range sizes {
+		ranks *= n
+	}
+	names, arrays := store(spec, tensors)
+	out := make([]map[string]Array, ranks)
+	for rank := range out {
+		coords, rest := map[string]int{}, rank
+		for i := len(axes) - 1; i >= 0; i-- {
+			coords[axes[i]] = rest % sizes[i]
+			rest /= sizes[i]
+		}
+		out[rank] = onRank(spec, names, arrays, axes, sizes, coords)
+	}
+	return out
+}
+
+func onRank(spec *layout.Spec, names []string, arrays map[string]Array, axes []string, sizes []int, coords map[string]int) map[string]Array {
+	size := map[string]int{}
+	for i, a := range axes {
+		size[a] = sizes[i]
+	}
+	local := map[string]Array{}
+	type pending struct {
+		array         Array
+		degree, index int
+		align         int
+	}
+	buckets := map[string]*pending{}
+next:
+	for _, name := range names {
+		a := arrays[name]
+		steps, numbers := ruleFor(spec, name)
+		for _, s := range steps {
+			degree, index := 1, 0
+			for _, axis := range s.axes {
+				degree, index = degree*size[axis], index*size[axis]+coords[axis]
+			}
+			switch s.kind {
+			case "at":
+				here := false
+				for _, text := range s.args {
+					here = here || (atoi(text)+degree)%degree == index
+				}
+				if !here {
+					continue next
+				}
+			case "spread":
+				if home(s, numbers, degree) != index {
+					continue next
+				}
+			case "shard":
+				a = shard(a, s, degree, index)
+			case "flat":
+				a = Array{[]int{len(a.Data)}, a.Data}
+				align := 1
+				if s.named["align"] != "" {
+					align = atoi(s.named["align"])
+				}
+				if len(s.args) == 0 {
+					a = part(a, degree, index, align)
+					break
+				}
+				b := buckets[s.args[0]]
+				if b == nil {
+					b = &pending{Array{[]int{0}, nil}, degree, index, align}
+					buckets[s.args[0]] = b
+				}
+				b.array = join([]Array{b.array, a}, 0)
+				continue next
+			}
+		}
+		local[name] = a
+	}
+	for name, b := range buckets {
+		local[name] = part(b.array, b.degree, b.index, b.align)
+	}
+	return local
+}
+
+// part cuts a flat array, padded so that each part is the same multiple of align.
+func part(a Array, degree, index, align int) Array {
+	each := 0
+	for each*degree < len(a.Data) {
+		each += align
+	}
+	return narrow(pad(a, 0, each*degree), 0, index*each, (index+1)*each)
+}
+
+func shard(a Array, s step, degree, index int) Array {
+	dim := atoi(s.args[0])
+	rows := a.Shape[dim]
+	blocks := []int{rows}
+	if text := s.named["blocks"]; text != "" {
+		blocks = nil
+		list := strings.Split(text, "/")
+		for _, b := range list {
+			if len(list) == 1 {
+				for range atoi(b) {
+					blocks = append(blocks, rows/atoi(b))
+				}
+			} else {
+				blocks = append(blocks, atoi(b))
+			}
+		}
+	}
+	unit := 1
+	if text := s.named["unit"]; text != "" {
+		unit = atoi(text)
+	}
+	share := "even"
+	if len(s.args) > 1 {
+		share = s.args[1]
+	}
+	var parts []Array
+	from := 0
+	for _, b := range blocks {
+		mine := owned(b/unit, degree, share)[index]
+		parts = append(parts, narrow(a, dim, from+mine[0]*unit, from+mine[1]*unit))
+		from += b
+	}
+	return join(parts, dim)
+}
+
+// owned deals n rows out to the ranks one after the other.
+func owned(n, degree int, share string) [][2]int {
+	out := make([][2]int, degree)
+	at := 0
+	for i := range out {
+		take := 0
+		switch {
+		case share == "ceil":
+			for take*degree < n {
+				take++
+			}
+		case share == "balanced":
+			take = n / degree
+			if i < n%degree {
+				take++
+			}
+		case share == "repeat" && n < degree:
+			out[i] = [2]int{i * n / degree, i*n/degree + 1}
+			continue
+		default:
+			if n%degree != 0 {
+				panic(fmt.Sprintf("layouttest: %d rows do not come out even over %d ranks", n, degree))
+			}
+			take = n / degree
+		}
+		take = min(take, n-at)
+		out[i] = [2]int{at, at + take}
+		at += take
+	}
+	return out
+}
+
+func home(s step, numbers []int, degree int) int {
+	n, count := numbers[atoi(s.args[0])-1], atoi(s.args[1])
+	if text := s.named["cuts"]; text != "" {
+		stage := 0
+		for _, cut := range strings.Split(text, "/") {
+			if n >= atoi(cut) {
+				stage++
+			}
+		}
+		return stage
+	}
+	chunks := degree
+	if text := s.named["chunks"]; text != "" {
+		chunks = atoi(text)
+	}
+	return n / (count / chunks) % degree
+}
+
+type step struct {
+	axes  []string
+	kind  string
+	args  []string
+	named map[string]string
+}
+
+var item = regexp.MustCompile(`([a-z*]+)=([a-z]+)(?:\(([^)]*)\))?`)
+
+func ruleFor(spec *layout.Spec, name string) (steps []step, numbers []int) {
+	for _, r := range spec.Rules {
+		caught := match(r.Match, name)
+		if caught == nil {
+			continue
+		}
+		for _, c := range caught[1:] {
+			if n, err := strconv.Atoi(c); err == nil {
+				numbers = append(numbers, n)
+			}
+		}
+		for _, m := range item.FindAllStringSubmatch(r.Place, -1) {
+			s := step{axes: strings.Split(m[1], "*"), kind: m[2], named: map[string]string{}}
+			for _, arg := range strings.Split(strings.ReplaceAll(m[3], " ", ""), ",") {
+				if key, value, ok := strings.Cut(arg, "="); ok {
+					s.named[key] = value
+				} else if arg != "" {
+					s.args = append(s.args, arg)
+				}
+			}
+			steps = append(steps, s)
+		}
+		return steps, numbers
+	}
+	panic("layouttest: no rule for " + name)
+}
+
+func match(pattern, name string) []string {
+	e, ok := expressions.Load(pattern)
+	if !ok {
+		p := strings.NewReplacer(`\*\*`, `(.*?)`, `\*`, `([^.]*?)`, `#`, `(\d+)`).Replace(regexp.QuoteMeta(pattern))
+		e, _ = expressions.LoadOrStore(pattern, regexp.MustCompile("^"+p+"$"))
+	}
+	return e.(*regexp.Regexp).FindStringSubmatch(name)
+}
+
+// expressions keeps what patterns compile to: compiling takes longer than all else here.
+var expressions sync.Map
+
+// store joins, stacks and pads what the spec says, in the order of the first part of each.
+func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays map[string]Array) {
+	arrays = map[string]Array{}
+	for i, t := range tensors {
+		if name, a := stored(spec, tensors, i); name == "" {
+			names = append(names, t.Name)
+			arrays[t.Name] = whole(tensors, i)
+		} else if _, done := arrays[name]; !done {
+			names = append(names, name)
+			arrays[name] = a
+		}
+	}
+	return names, arrays
+}
+
+func stored(spec *layout.Spec, tensors []layout.Tensor, i int) (string, Array) {
+	for _, s := range spec.Store {
+		for _, p := range s.Parts {
+			if caught := match(p, tensors[i].Name); caught != nil {
+				kept, _ := without(p, caught[1:], s.Stack)
+				name := fill(s.Name, kept)
+				rows := map[int][]Array{}
+				for _, p := range s.Parts {
+					for k, t := range tensors {
+						if c := match(p, t.Name); c != nil {
+							if also, number := without(p, c[1:], s.Stack); fill(s.Name, also) == name {
+								rows[number] = append(rows[number], whole(tensors, k))
+							}
+						}
+					}
+				}
+				return name, assemble(s, rows)
+			}
+		}
+	}
+	return "", Array{}
+}
+
+func assemble(s layout.Store, rows map[int][]Array) Array {
+	var numbers []int
+	for n := range rows {
+		numbers = append(numbers, n)
+	}
+	sort.Ints(numbers)
+	var levels []Array
+	for _, n := range numbers {
+		var pieces []Array
+		if s.Units == nil {
+			pieces = rows[n]
+		} else {
+			for g := range rows[n][0].Shape[s.Dim] / s.Units[0] {
+				for p, a := range rows[n] {
+					pieces = append(pieces, narrow(a, s.Dim, g*s.Units[p], (g+1)*s.Units[p]))
+				}
+			}
+		}
+		a := join(pieces, s.Dim)
+		if s.Stack > 0 {
+			a.Shape = append([]int{1}, a.Shape...)
+		}
+		levels = append(levels, a)
+	}
+	a := levels[0]
+	if s.Stack > 0 {
+		a = join(levels, 0)
+	}
+	if s.Pad != nil {
+		n := a.Shape[s.Pad.Dim]
+		for n%s.Pad.Multiple != 0 {
+			n++
+		}
+		a = pad(a, s.Pad.Dim, n)
+	}
+	return a
+}
+
+// without takes the stacked number out of what a pattern caught.
+func without(pattern string, caught []string, stack int) (kept []string, number int) {
+	n := 0
+	for i, wild := range regexp.MustCompile(`\*\*|\*|#`).FindAllString(pattern, -1) {
+		if wild == "#" {
+			if n++; n == stack {
+				number = atoi(caught[i])
+				continue
+			}
+		}
+		kept = append(kept, caught[i])
+	}
+	return kept, number
+}
+
+func fill(pattern string, caught []string) string {
+	return regexp.MustCompile(`\*\*|\*|#`).ReplaceAllStringFunc(pattern, func(string) string {
+		c := caught[0]
+		caught = caught[1:]
+		return c
+	})
+}
+
+func parseMesh(text string) (axes []string, sizes []int) {
+	for _, a := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) {
+		name, size, _ := strings.Cut(a, "=")
+		axes, sizes = append(axes, name), append(sizes, atoi(size))
+	}
+	return axes, sizes
+}
+
+func atoi(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic("layouttest: " + err.Error())
+	}
+	return n
+}

@@ -1,0 +1,135 @@
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MaxRanks bounds the number of ranks of a mesh, so that a typing error does not fill the memory.
+const MaxRanks = 1 << 18
+
+// A Mesh arranges ranks along named axes, such as pp=2,dp=4,tp=8. The last axis is the fastest: neighbours on it have
+// neighbouring ranks. Without axes it is one rank.
+type Mesh []Axis
+
+// An Axis is one dimension of a mesh.
+type Axis struct {
+	Name string
+	Size int
+}
+
+var axisName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// ParseMesh reads the form "pp=2,dp=4,tp=8"; the empty text is one rank.
+func ParseMesh(text string) (Mesh, error) {
+	var m Mesh
+	for _, item := range split(text, ',') {
+		name, size, ok := strings.Cut(item, "=")
+		n, err := strconv.Atoi(strings.TrimSpace(size))
+		if !ok || err != nil {
+			return nil, fmt.Errorf("layout: mesh %q: %q is not of the form axis=size, such as tp=8", text, item)
+		}
+		m = append(m, Axis{strings.TrimSpace(name), n})
+	}
+	if err := m.validate(); err != nil {
+		return nil, fmt.Errorf("layout: mesh %q: %w", text, err)
+	}
+	return m, nil
+}
+
+func (m Mesh) validate() error {
+	n := 1
+	for i, a := range m {
+		switch {
+		case !axisName.MatchString(a.Name):
+			return fmt.Errorf("axis %q: a name has small letters, digits and _", a.Name)
+		case m.index(a.Name) != i:
+			return fmt.Errorf("axis %s comes twice", a.Name)
+		case a.Size < 1 || a.Size > MaxRanks:
+			return fmt.Errorf("axis %s has size %d; it must be between 1 and %d", a.Name, a.Size, MaxRanks)
+		}
+		if n *= a.Size; n > MaxRanks {
+			return errors.New("more than " + strconv.Itoa(MaxRanks) + " ranks")
+		}
+	}
+	return nil
+}
+
+// Ranks returns the number of ranks.
+func (m Mesh) Ranks() int {
+	n := 1
+	for _, a := range m {
+		n *= a.Size
+	}
+	return n
+}
+
+// Coords returns the place of a rank on each axis.
+func (m Mesh) Coords(rank int) []int {
+	at := make([]int, len(m))
+	for i := len(m) - 1; i >= 0; i-- {
+		at[i] = rank % m[i].Size
+		rank /= m[i].Size
+	}
+	return at
+}
+
+// index returns the number of the axis of that name, -1 if there is none.
+func (m Mesh) index(name string) int {
+	return slices.IndexFunc(m, func(a Axis) bool { return a.Name == name })
+}
+
+// String writes the form that ParseMesh reads.
+func (m Mesh) String() string {
+	parts := make([]string, len(m))
+	for i, a := range m {
+		parts[i] = a.Name + "=" + strconv.Itoa(a.Size)
+	}
+	return strings.Join(parts, ",")
+}
+
+// ranks returns the ranks whose place on each axis is among those allowed; nil allows every place.
+func (m Mesh) ranks(allowed [][]int) Set {
+	set := Set{0}
+	for i, a := range m {
+		places := allowed[i]
+		if places == nil {
+			places = make([]int, a.Size)
+			for k := range places {
+				places[k] = k
+			}
+		}
+		next := make(Set, 0, len(set)*len(places))
+		for _, base := range set {
+			for _, k := range places {
+				next = append(next, base*int32(a.Size)+int32(k))
+			}
+		}
+		set = next
+	}
+	return set
+}
+
+// split cuts a text at a separator, outside parentheses, and trims the parts; the empty text has none.
+func split(text string, at byte) (parts []string) {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	depth, from := 0, 0
+	for i := 0; i <= len(text); i++ {
+		switch {
+		case i == len(text) || text[i] == at && depth == 0:
+			parts = append(parts, strings.TrimSpace(text[from:i]))
+			from = i + 1
+		case text[i] == '(':
+			depth++
+		case text[i] == ')':
+			depth--
+		}
+	}
+	return parts
+}

@@ -1,0 +1,160 @@
+package layout
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A pattern matches tensor names: # is a decimal number, * any characters but a dot, ** any characters; all others stand
+// for themselves. What a wildcard has matched is caught.
+type pattern struct {
+	text   string
+	tokens []token
+}
+
+type token struct {
+	kind tokenKind
+	text string // of a literal
+}
+
+type tokenKind uint8
+
+const (
+	literal tokenKind = iota
+	number
+	segment
+	anything
+)
+
+// maxWildcards bounds the work of a match.
+const maxWildcards = 8
+
+func parsePattern(text string) (pattern, error) {
+	p := pattern{text: text}
+	for rest := text; rest != ""; {
+		kind, n := literal, strings.IndexAny(rest, "#*")
+		switch {
+		case n < 0:
+			n = len(rest)
+		case n > 0:
+		case rest[0] == '#':
+			kind, n = number, 1
+		case strings.HasPrefix(rest, "**"):
+			kind, n = anything, 2
+		default:
+			kind, n = segment, 1
+		}
+		p.tokens = append(p.tokens, token{kind, rest[:n]})
+		rest = rest[n:]
+	}
+	if text == "" {
+		return p, fmt.Errorf("an empty pattern matches nothing; ** matches every tensor")
+	}
+	if n := len(p.wildcards()); n > maxWildcards {
+		return p, fmt.Errorf("pattern %q has %d wildcards, more than %d", text, n, maxWildcards)
+	}
+	return p, nil
+}
+
+// wildcards returns the kinds of the wildcards in order.
+func (p pattern) wildcards() (kinds []tokenKind) {
+	for _, t := range p.tokens {
+		if t.kind != literal {
+			kinds = append(kinds, t.kind)
+		}
+	}
+	return kinds
+}
+
+// match returns what the wildcards caught, the shortest possible for each from the left.
+func (p pattern) match(name string) (caught []string, ok bool) {
+	first, last := p.tokens[0], p.tokens[len(p.tokens)-1]
+	if first.kind == literal && !strings.HasPrefix(name, first.text) || last.kind == literal && !strings.HasSuffix(name, last.text) {
+		return nil, false
+	}
+	m := matcher{tokens: p.tokens, name: name, failed: make([]bool, len(p.tokens)*(len(name)+1))}
+	if !m.from(0, 0) {
+		return nil, false
+	}
+	return m.caught, true
+}
+
+// A matcher tries each token at each place at most once.
+type matcher struct {
+	tokens []token
+	name   string
+	caught []string
+	failed []bool
+}
+
+func (m *matcher) from(t, at int) bool {
+	if t == len(m.tokens) {
+		return at == len(m.name)
+	}
+	mark := t*(len(m.name)+1) + at
+	if m.failed[mark] {
+		return false
+	}
+	rest := m.name[at:]
+	switch tok := m.tokens[t]; tok.kind {
+	case literal:
+		if strings.HasPrefix(rest, tok.text) && m.from(t+1, at+len(tok.text)) {
+			return true
+		}
+	case number: // all digits that follow each other: 12 is not 1 and a literal 2
+		n := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+		if n > 0 && m.catch(t, at, n) {
+			return true
+		}
+	default:
+		for n := 0; n <= len(rest); n++ {
+			if m.catch(t, at, n) {
+				return true
+			}
+			if n < len(rest) && rest[n] == '.' && tok.kind == segment {
+				break
+			}
+		}
+	}
+	m.failed[mark] = true
+	return false
+}
+
+func (m *matcher) catch(t, at, n int) bool {
+	m.caught = append(m.caught, m.name[at:at+n])
+	if m.from(t+1, at+n) {
+		return true
+	}
+	m.caught = m.caught[:len(m.caught)-1]
+	return false
+}
+
+// fill puts texts in the place of the wildcards.
+func (p pattern) fill(caught []string) string {
+	var b strings.Builder
+	for _, t := range p.tokens {
+		if t.kind == literal {
+			b.WriteString(t.text)
+			continue
+		}
+		b.WriteString(caught[0])
+		caught = caught[1:]
+	}
+	return b.String()
+}
+
+// numbers returns what the # of the pattern caught.
+func (p pattern) numbers(caught []string) ([]int, error) {
+	var found []int
+	for i, kind := range p.wildcards() {
+		if kind == number {
+			n, err := strconv.Atoi(caught[i])
+			if err != nil {
+				return nil, fmt.Errorf("the number %s is too large", caught[i])
+			}
+			found = append(found, n)
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,232 @@
+package layout
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A placement says what each axis of the mesh does with a tensor, in the order in which the axes cut it. Axes that are not
+// named replicate.
+type placement []step
+
+// A step is what one axis does, or several that act as one whose last is the fastest.
+type step struct {
+	axes []string
+	kind kind
+
+	// of shard
+	dim    int
+	share  share
+	unit   int   // the dimension is cut between units of so many rows
+	blocks []int // the dimension is a row of blocks, each cut by itself; a single number counts equal blocks
+
+	// of flat
+	bucket string // the tensors of a bucket are one buffer; without a name each tensor is its own
+	align  int    // the part of a rank is a multiple of so many elements
+
+	// of at and spread
+	places []int // at: where on the axis the tensor is; negative counts from the end
+	wild   int   // spread: which # of the rule's pattern, from 1
+	count  int   // spread: how many numbers there are
+	cuts   []int // spread: the first number of each part but the first
+	chunks int   // spread: the numbers are dealt out in so many chunks, round and round
+}
+
+type kind uint8
+
+const (
+	replicate kind = iota
+	shard
+	flat
+	at
+	spread
+)
+
+var kinds = []string{replicate: "replicate", shard: "shard", flat: "flat", at: "at", spread: "spread"}
+
+// parsePlacement reads a form such as "pp=spread(1,32), tp=shard(0), dp=flat". docs/formats/layout.md has the grammar.
+func parsePlacement(text string) (placement, error) {
+	var p placement
+	seen := map[string]bool{}
+	for _, item := range split(text, ',') {
+		axes, what, ok := strings.Cut(item, "=")
+		if !ok {
+			return nil, fmt.Errorf("place %q: %q is not of the form axis=placement", text, item)
+		}
+		s := step{unit: 1, align: 1}
+		for _, axis := range strings.Split(axes, "*") {
+			axis = strings.TrimSpace(axis)
+			if !axisName.MatchString(axis) || seen[axis] {
+				return nil, fmt.Errorf("place %q: axis %q is not a name, or comes twice", text, axis)
+			}
+			seen[axis] = true
+			s.axes = append(s.axes, axis)
+		}
+		if err := s.parse(strings.TrimSpace(what)); err != nil {
+			return nil, fmt.Errorf("place %q: %s: %w", text, item, err)
+		}
+		if len(p) > 0 && p[len(p)-1].kind == flat {
+			return nil, fmt.Errorf("place %q: flat comes last, and once: a flat buffer has no dimensions to cut", text)
+		}
+		if s.kind != replicate {
+			p = append(p, s)
+		}
+	}
+	return p, nil
+}
+
+// parse reads name(argument, argument=…).
+func (s *step) parse(text string) error {
+	name, rest, called := strings.Cut(text, "(")
+	var args []string
+	if called {
+		inside, ok := strings.CutSuffix(rest, ")")
+		if !ok || strings.ContainsAny(inside, "()") {
+			return fmt.Errorf("%q does not end in one closing bracket", text)
+		}
+		args = split(inside, ',')
+	}
+	k := slices.Index(kinds, strings.TrimSpace(name))
+	if k < 0 {
+		return fmt.Errorf("no placement %q; known are %s", name, strings.Join(kinds, ", "))
+	}
+	s.kind = kind(k)
+	for i, arg := range args {
+		key, value, named := strings.Cut(arg, "=")
+		if !named {
+			key, value = strconv.Itoa(i), arg
+		}
+		if err := s.argument(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
+			return err
+		}
+	}
+	return s.complete(len(args))
+}
+
+// argument takes one argument; those without a name are named by their place.
+func (s *step) argument(key, value string) (err error) {
+	switch fmt.Sprint(kinds[s.kind], " ", key) {
+	case "shard 0":
+		s.dim, err = integer(value, 0)
+	case "shard 1":
+		s.share, err = parseShare(value)
+	case "shard unit":
+		s.unit, err = integer(value, 1)
+	case "shard blocks":
+		s.blocks, err = integers(value, 1)
+	case "flat 0":
+		s.bucket = value
+	case "flat align":
+		s.align, err = integer(value, 1)
+	case "spread 0":
+		s.wild, err = integer(value, 1)
+	case "spread 1":
+		s.count, err = integer(value, 1)
+	case "spread cuts":
+		s.cuts, err = integers(value, 0)
+	case "spread chunks":
+		s.chunks, err = integer(value, 1)
+	default:
+		if _, e := strconv.Atoi(key); s.kind != at || e != nil {
+			return fmt.Errorf("%s takes no argument %q", kinds[s.kind], key)
+		}
+		var place int
+		place, err = integer(value, -MaxRanks)
+		s.places = append(s.places, place)
+	}
+	return err
+}
+
+// complete refuses what says too little or contradicts itself.
+func (s *step) complete(args int) error {
+	switch {
+	case s.kind == shard && args == 0:
+		return fmt.Errorf("shard needs a dimension: shard(0)")
+	case s.kind == at && args == 0:
+		return fmt.Errorf("at needs a place on the axis: at(0)")
+	case s.kind == spread && (s.wild == 0 || s.count == 0):
+		return fmt.Errorf("spread needs which # of the pattern and how many numbers there are: spread(1,32)")
+	case s.kind == spread && s.cuts != nil && s.chunks != 0:
+		return fmt.Errorf("spread takes cuts or chunks, not both")
+	case !slices.IsSorted(s.cuts):
+		return fmt.Errorf("cuts must ascend")
+	}
+	return nil
+}
+
+func integer(text string, least int) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > 1<<48 {
+		return 0, fmt.Errorf("%q is not a whole number from %d on", text, least)
+	}
+	return n, nil
+}
+
+// integers reads numbers that are separated by slashes.
+func integers(text string, least int) (list []int, err error) {
+	for _, item := range strings.Split(text, "/") {
+		n, err := integer(strings.TrimSpace(item), least)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// degree returns the number of parts that a step makes on a mesh.
+func (s *step) degree(m Mesh) int {
+	n := 1
+	for _, axis := range s.axes {
+		n *= m[m.index(axis)].Size
+	}
+	return n
+}
+
+// on returns the places on the axis at which a tensor is whose pattern caught the given numbers; for at and spread.
+func (s *step) on(m Mesh, numbers []int) ([]int, error) {
+	size := s.degree(m)
+	if s.kind == at {
+		var places []int
+		for _, p := range s.places {
+			if p < 0 {
+				p += size
+			}
+			if p < 0 || p >= size {
+				return nil, fmt.Errorf("at(%d): the axis has %d places", p, size)
+			}
+			places = append(places, p)
+		}
+		slices.Sort(places)
+		return slices.Compact(places), nil
+	}
+	if s.wild > len(numbers) {
+		return nil, fmt.Errorf("spread(%d,…): the pattern has %d #", s.wild, len(numbers))
+	}
+	n := numbers[s.wild-1]
+	if n >= s.count {
+		return nil, fmt.Errorf("spread(%d,%d): the name has number %d, which is not below %d", s.wild, s.count, n, s.count)
+	}
+	if s.cuts != nil {
+		if len(s.cuts) != size-1 || s.cuts[len(s.cuts)-1] > s.count {
+			return nil, fmt.Errorf("spread: %d cuts up to %d do not make %d parts of %d numbers", len(s.cuts), slices.Max(s.cuts), size, s.count)
+		}
+		i, _ := slices.BinarySearchFunc(s.cuts, n, func(cut, n int) int {
+			if cut <= n {
+				return -1
+			}
+			return 1
+		})
+		return []int{i}, nil
+	}
+	chunks := size
+	if s.chunks > 0 {
+		chunks = s.chunks
+	}
+	if s.count%chunks != 0 || chunks%size != 0 {
+		return nil, fmt.Errorf("spread: %d numbers in %d chunks do not come out even on %d places; say where to cut: cuts=a/b/…", s.count, chunks, size)
+	}
+	return []int{n / (s.count / chunks) % size}, nil
+}

@@ -1,0 +1,196 @@
+package layout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// MaxElements bounds the elements of a tensor, so that sizes in bytes do not overflow.
+const MaxElements = 1 << 56
+
+// Resolve places a catalogue. It fails when a tensor has an unknown element type or matches no rule, when a dimension does
+// not come out even and the rule does not say how to share it, and when an element would lie on no rank.
+func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
+	c, err := s.compile()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCatalogue(tensors); err != nil {
+		return nil, err
+	}
+	all, err := c.stored(tensors)
+	if err != nil {
+		return nil, err
+	}
+	r := resolver{compiled: c, sets: sets{index: map[string]int{}}, shapes: map[string]*geometry{}, byKey: map[string]*group{}, buckets: map[string]*bucket{}}
+	r.out = &Layout{Ranks: c.mesh.Ranks(), Tensors: tensors}
+	for _, st := range all {
+		if err := r.add(st); err != nil {
+			return nil, fmt.Errorf("layout: tensor %s: %w", st.name, err)
+		}
+	}
+	for _, st := range all {
+		if r.buckets[st.name] != nil {
+			return nil, fmt.Errorf("layout: a bucket and a tensor are both called %s", st.name)
+		}
+	}
+	for _, g := range r.groups {
+		r.emit(g)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.buckets)) {
+		if err := r.fill(name, r.buckets[name]); err != nil {
+			return nil, fmt.Errorf("layout: bucket %s: %w", name, err)
+		}
+	}
+	r.out.Sets = r.sets.all
+	return r.out, nil
+}
+
+// A resolver builds a layout. Stored tensors that are placed alike form a group; groups with the same cuts of the same
+// shape share their geometry.
+type resolver struct {
+	*compiled
+	out     *Layout
+	sets    sets
+	shapes  map[string]*geometry
+	groups  []*group // in the order of their first members
+	byKey   map[string]*group
+	buckets map[string]*bucket
+}
+
+type group struct {
+	geometry *geometry
+	place    placement
+	allowed  [][]int
+	members  []*stored
+}
+
+// add finds the rule of a stored tensor and puts the tensor into its group or bucket.
+func (r *resolver) add(s *stored) error {
+	i, caught := r.rule(s.name)
+	if i < 0 {
+		return fmt.Errorf(`no rule matches; a last rule {match: "**"} would replicate it`)
+	}
+	rule := &r.rules[i]
+	allowed, err := r.allowed(rule, caught)
+	if err != nil {
+		return err
+	}
+	if last := rule.place.flat(); last != nil && last.bucket != "" {
+		return r.pour(s, rule.place, allowed)
+	}
+	shape := strconv.Itoa(i) + " " + s.like + s.shape.String()
+	g := r.shapes[shape]
+	if g == nil {
+		if g, err = newGeometry(r.mesh, rule.place, s); err != nil {
+			return err
+		}
+		r.shapes[shape] = g
+	}
+	key := fmt.Sprint(shape, s.dtype, allowed)
+	if r.byKey[key] == nil {
+		r.byKey[key] = &group{geometry: g, place: rule.place, allowed: allowed}
+		r.groups = append(r.groups, r.byKey[key])
+	}
+	r.byKey[key].members = append(r.byKey[key].members, s)
+	return nil
+}
+
+// rule returns the first rule that matches a name and what its pattern caught, -1 if none does.
+func (r *resolver) rule(name string) (int, []string) {
+	for i := range r.rules {
+		if caught, ok := r.rules[i].match.match(name); ok {
+			return i, caught
+		}
+	}
+	return -1, nil
+}
+
+// allowed returns for each axis the places at which a tensor is; nil means every place.
+func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
+	numbers, err := rule.match.numbers(caught)
+	if err != nil {
+		return nil, err
+	}
+	allowed := make([][]int, len(r.mesh))
+	for i := range rule.place {
+		s := &rule.place[i]
+		if s.kind == at || s.kind == spread {
+			if allowed[r.mesh.index(s.axes[0])], err = s.on(r.mesh, numbers); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return allowed, nil
+}
+
+// emit turns a group into slots and families.
+func (r *resolver) emit(g *group) {
+	var names []string
+	for _, m := range g.members {
+		names = append(names, m.name)
+	}
+	ids := make([]int, len(g.geometry.shapes))
+	for k, shape := range g.geometry.shapes {
+		ids[k] = len(r.out.Slots)
+		set := r.sets.of(r.mesh, g.place.at(r.mesh, g.allowed, g.geometry.index[k]))
+		r.out.Slots = append(r.out.Slots, Slot{Names: names, DType: g.members[0].dtype, Shape: shape, Set: set})
+	}
+	for p, grid := range g.geometry.grids {
+		f := Family{Grid: grid, Slots: ids}
+		for _, m := range g.members {
+			f.Tensors = append(f.Tensors, m.parts[p])
+		}
+		r.out.Families = append(r.out.Families, f)
+	}
+}
+
+// sets holds every distinct set of ranks once.
+type sets struct {
+	all   []Set
+	index map[string]int
+}
+
+func (s *sets) of(m Mesh, allowed [][]int) int {
+	return s.add(string(appendPlaces(nil, allowed)), func() Set { return m.ranks(allowed) })
+}
+
+func (s *sets) add(key string, ranks func() Set) int {
+	i, ok := s.index[key]
+	if !ok {
+		i = len(s.all)
+		s.index[key] = i
+		s.all = append(s.all, ranks())
+	}
+	return i
+}
+
+// appendPlaces writes places so that equal texts mean equal places.
+func appendPlaces(key []byte, allowed [][]int) []byte {
+	for _, places := range allowed {
+		for _, p := range places {
+			key = append(strconv.AppendInt(key, int64(p), 10), ',')
+		}
+		key = append(key, ';')
+	}
+	return key
+}
+
+func checkCatalogue(tensors []Tensor) error {
+	seen := make(map[string]bool, len(tensors))
+	for _, t := range tensors {
+		if !t.DType.Valid() {
+			return fmt.Errorf("layout: tensor %s: unknown element type %v; a guess would corrupt it", t.Name, t.DType)
+		}
+		if n, err := t.Shape.Elements(); err != nil || n > MaxElements {
+			return fmt.Errorf("layout: tensor %s: shape %v has more elements than anyone can hold, or less than none", t.Name, t.Shape)
+		}
+		if t.Name == "" || seen[t.Name] {
+			return fmt.Errorf("layout: two tensors are called %q, or one has no name", t.Name)
+		}
+		seen[t.Name] = true
+	}
+	return nil
+}

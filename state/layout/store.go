@@ -1,0 +1,262 @@
+package layout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// maxPieces bounds the number of pieces that a stored tensor is joined from.
+const maxPieces = 1 << 20
+
+// stored is a tensor as it would lie in the memory of a single rank: one logical tensor, or several joined.
+type stored struct {
+	name   string
+	dtype  tensor.DType
+	shape  tensor.Shape
+	parts  []int          // logical tensors
+	shapes []tensor.Shape // of the parts
+	chunks []chunk
+	like   string // stored tensors of equal like are joined in the same way from parts of the same shapes
+}
+
+// A chunk is a box of a part and where it lies in the stored tensor.
+type chunk struct {
+	part int // index in stored.parts
+	box  tensor.Box
+	lead int   // index in the stacked dimension, -1 without one
+	move []int // what to add to the indices of the part
+}
+
+// stored returns what the catalogue becomes, in the order of the first part of each.
+func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
+	joins := map[string]*join{}
+	var out []*stored
+	for i, t := range tensors {
+		e, p, caught := c.entry(t.Name)
+		if e < 0 {
+			out = append(out, plain(i, t))
+			continue
+		}
+		entry := &c.stores[e]
+		key, number, err := entry.key(e, caught)
+		if err != nil {
+			return nil, fmt.Errorf("layout: tensor %s: %w", t.Name, err)
+		}
+		j := joins[key]
+		if j == nil {
+			j = &join{entry: entry, like: "join " + strconv.Itoa(e), rows: map[int][]int{}, out: &stored{}}
+			j.out.name = entry.name.fill(entry.kept(caught))
+			joins[key] = j
+			out = append(out, j.out)
+		}
+		if j.rows[number] == nil {
+			j.rows[number] = slices.Repeat([]int{-1}, len(entry.parts))
+		}
+		if other := j.rows[number][p]; other >= 0 {
+			return nil, fmt.Errorf("layout: tensors %s and %s are both part %q of %s", tensors[other].Name, t.Name, entry.Parts[p], j.out.name)
+		}
+		j.rows[number][p] = i
+	}
+	for _, key := range slices.Sorted(maps.Keys(joins)) {
+		if err := joins[key].build(tensors); err != nil {
+			return nil, fmt.Errorf("layout: stored tensor %s: %w", joins[key].out.name, err)
+		}
+	}
+	return out, distinct(out)
+}
+
+func distinct(all []*stored) error {
+	seen := map[string]bool{}
+	for _, s := range all {
+		if seen[s.name] {
+			return fmt.Errorf("layout: two stored tensors are called %s; give one another name under store", s.name)
+		}
+		seen[s.name] = true
+	}
+	return nil
+}
+
+// entry finds the first store entry that takes a logical tensor, and as which part; -1 if none does.
+func (c *compiled) entry(name string) (entry, part int, caught []string) {
+	for e := range c.stores {
+		for p, pattern := range c.stores[e].parts {
+			if caught, ok := pattern.match(name); ok {
+				return e, p, caught
+			}
+		}
+	}
+	return -1, 0, nil
+}
+
+// kept is what was caught without the stacked number.
+func (e *storeEntry) kept(caught []string) []string {
+	if e.stack < 0 {
+		return caught
+	}
+	return slices.Delete(slices.Clone(caught), e.stack, e.stack+1)
+}
+
+func (e *storeEntry) key(index int, caught []string) (key string, number int, err error) {
+	key = strconv.Itoa(index) + "\x00" + strings.Join(e.kept(caught), "\x00")
+	if e.stack >= 0 {
+		if number, err = strconv.Atoi(caught[e.stack]); err != nil {
+			return "", 0, fmt.Errorf("the number %s is too large", caught[e.stack])
+		}
+	}
+	return key, number, nil
+}
+
+// plain is a logical tensor that is stored as it is.
+func plain(i int, t Tensor) *stored {
+	return &stored{
+		name: t.Name, dtype: t.DType, shape: t.Shape, parts: []int{i}, shapes: []tensor.Shape{t.Shape},
+		chunks: []chunk{{box: t.Shape.Box(), lead: -1, move: make([]int, len(t.Shape))}},
+		like:   "plain",
+	}
+}
+
+// A join collects the parts of one stored tensor.
+type join struct {
+	entry *storeEntry
+	like  string
+	rows  map[int][]int // stacked number (0 without) -> the logical tensor of each part, -1 while missing
+	out   *stored
+}
+
+func (j *join) build(tensors []Tensor) error {
+	s, e := j.out, j.entry
+	numbers := slices.Sorted(maps.Keys(j.rows))
+	for _, n := range numbers {
+		for p, t := range j.rows[n] {
+			if t < 0 {
+				return fmt.Errorf("part %q is missing in the catalogue", e.Parts[p])
+			}
+		}
+		s.parts = append(s.parts, j.rows[n]...)
+	}
+	first := tensors[s.parts[0]]
+	s.dtype = first.DType
+	if e.Dim >= len(first.Shape) {
+		return fmt.Errorf("joined along dimension %d, but %s has shape %v", e.Dim, first.Name, first.Shape)
+	}
+	for lead := range numbers {
+		row := s.parts[lead*len(e.parts):][:len(e.parts)]
+		for p, t := range row {
+			if err := alike(tensors[t], first, e.Dim); err != nil {
+				return err
+			}
+			if a, b := tensors[t].Shape, tensors[s.parts[p]].Shape; !a.Equal(b) {
+				return fmt.Errorf("%s has shape %v, which does not stack on %v", tensors[t].Name, a, b)
+			}
+		}
+		if err := j.lay(tensors, row, lead); err != nil {
+			return err
+		}
+	}
+	if e.stack >= 0 {
+		s.shape = slices.Insert(s.shape, 0, len(numbers))
+	}
+	s.like = fmt.Sprint(j.like, len(numbers))
+	for i, t := range s.parts {
+		s.shapes = append(s.shapes, tensors[t].Shape)
+		if i < len(e.parts) {
+			s.like += tensors[t].Shape.String()
+		}
+	}
+	return j.pad()
+}
+
+func alike(t, first Tensor, dim int) error {
+	if t.DType != first.DType {
+		return fmt.Errorf("%s is %v and %s is %v; what is joined has one element type", first.Name, first.DType, t.Name, t.DType)
+	}
+	if len(t.Shape) == len(first.Shape) {
+		a := slices.Clone(t.Shape)
+		if a[dim] = first.Shape[dim]; a.Equal(first.Shape) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has shape %v and %s %v; they may differ in dimension %d only", first.Name, first.Shape, t.Name, t.Shape, dim)
+}
+
+// lay places the parts of one stacked number, unit by unit.
+func (j *join) lay(tensors []Tensor, row []int, lead int) error {
+	s, dim := j.out, j.entry.Dim
+	units := j.entry.Units
+	if units == nil {
+		for _, t := range row {
+			units = append(units, max(tensors[t].Shape[dim], 1))
+		}
+	}
+	groups := -1
+	for p, t := range row {
+		n := tensors[t].Shape[dim]
+		if n%units[p] != 0 || groups >= 0 && n/units[p] != groups {
+			return fmt.Errorf("%s has %d rows, which are not as many units of %d as the other parts have", tensors[t].Name, n, units[p])
+		}
+		groups = n / units[p]
+	}
+	if groups > maxPieces/len(row) {
+		return fmt.Errorf("it would be joined from more than %d pieces", maxPieces)
+	}
+	at := 0
+	for g := range groups {
+		for p, t := range row {
+			box := tensors[t].Shape.Box()
+			box[dim] = tensor.Span{From: g * units[p], To: (g + 1) * units[p]}
+			c := chunk{part: lead*len(row) + p, box: box, lead: -1, move: make([]int, len(box))}
+			if j.entry.stack >= 0 {
+				c.lead = lead
+			}
+			c.move[dim] = at - box[dim].From
+			at += units[p]
+			s.chunks = append(s.chunks, c)
+		}
+	}
+	s.shape = slices.Clone(tensors[row[0]].Shape)
+	s.shape[dim] = at
+	return nil
+}
+
+func (j *join) pad() error {
+	pad := j.entry.Pad
+	if pad == nil {
+		return nil
+	}
+	s := j.out
+	if pad.Dim >= len(s.shape) {
+		return fmt.Errorf("pad in dimension %d, but the shape is %v", pad.Dim, s.shape)
+	}
+	s.shape[pad.Dim] = (s.shape[pad.Dim] + pad.Multiple - 1) / pad.Multiple * pad.Multiple
+	if _, err := s.shape.Elements(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// in returns the part of a box of the stored tensor that a chunk fills, as a box of the logical tensor, and how the view of
+// the stored tensor looks from there.
+func (c *chunk) in(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
+	if c.lead >= 0 {
+		if c.lead < box[0].From || c.lead >= box[0].To {
+			return nil, v
+		}
+		v.Base += c.lead * v.Strides[0]
+		v.Strides = v.Strides[1:]
+		box = box[1:]
+	}
+	part := make(tensor.Box, len(box))
+	for d, m := range c.move {
+		part[d] = tensor.Span{From: max(box[d].From-m, c.box[d].From), To: min(box[d].To-m, c.box[d].To)}
+		if part[d].Len() == 0 {
+			return nil, v
+		}
+		v.Base += m * v.Strides[d]
+	}
+	return part, v
+}
