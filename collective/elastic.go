@@ -51,49 +51,6 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	return out
 }
 
-// Vanish tells that a worker is gone and its memory with it, as when its host is lost: unlike with Lost, nothing that it has posted
-// counts any more.
-func (m *Matcher) Vanish(w topo.Worker, why string, out []Ready) []Ready {
-	for _, g := range m.groups {
-		self := g.index(w)
-		if self < 0 {
-			continue
-		}
-		for _, pos := range slices.Concat(g.held, g.open) {
-			if p := pos.calls[self]; p != nil {
-				pos.calls[self] = nil
-				out = append(out, Ready{[]*Posted{p}, m.lostError(w, p)})
-			}
-		}
-		g.members[self].since = -1
-		out = m.vanishPairs(g, w, out)
-	}
-	return m.Lost(w, why, out)
-}
-
-// Without takes the calls of workers that are gone out of a set that Post made ready and that has not been executed, where it means
-// the same without them; else the error says why it does not. The calls that are left come with either.
-func (m *Matcher) Without(calls []*Posted, gone func(topo.Worker) bool, why string) (left []*Posted, err error) {
-	left = slices.Clone(calls)
-	var lost *Posted
-	for i, p := range calls {
-		if gone(p.Worker) {
-			left[i], lost = nil, p
-		}
-	}
-	c := &calls[0].Call
-	if lost == nil || m.elastic && c.Group == topo.World && c.Kind.elastic() {
-		return closeRanks(left), nil
-	}
-	left = slices.DeleteFunc(left, func(p *Posted) bool { return p == nil })
-	if len(left) > 0 {
-		m.gone[lost.Worker] = why
-		err = m.lostError(lost.Worker, left[0])
-		delete(m.gone, lost.Worker)
-	}
-	return left, err
-}
-
 // compact lists the calls that are there.
 func (pos *position) compact() []*Posted { return closeRanks(pos.calls) }
 

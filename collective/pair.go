@@ -1,10 +1,6 @@
 package collective
 
-import (
-	"slices"
-
-	"github.com/shoal-ml/shoal/topo"
-)
+import "slices"
 
 // AnyRank as the Peer of a Recv takes the first send that comes, whoever sends it. The match sets Peer to the sender.
 const AnyRank = -1
@@ -89,22 +85,6 @@ func (m *Matcher) losePairs(g *group, out []Ready) []Ready {
 					out = append(out, Ready{[]*Posted{p}, err})
 				}
 				return err != nil
-			})
-		}
-		g.tidy(key)
-	}
-	return out
-}
-
-// vanishPairs takes back the transfers that a worker has posted and that have not met their other half.
-func (m *Matcher) vanishPairs(g *group, w topo.Worker, out []Ready) []Ready {
-	for key, box := range g.boxes {
-		for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
-			*list = slices.DeleteFunc(*list, func(p *Posted) bool {
-				if p.Worker == w {
-					out = append(out, Ready{[]*Posted{p}, m.lostError(w, p)})
-				}
-				return p.Worker == w
 			})
 		}
 		g.tidy(key)

@@ -32,6 +32,7 @@ type site interface {
 // result: so a host that is lost takes nothing with it that another host has already been given.
 type flight struct {
 	id    uint64
+	batch uint64 // flights that became ready together, such as those of a step, land together
 	calls []*collective.Posted
 	sites []site // that take part, in the order of their first call
 	of    []int  // by call: its site
@@ -49,6 +50,7 @@ type head struct {
 	ready   []collective.Ready
 	flights []*flight // in the order in which they land
 	last    uint64    // number of the newest flight
+	batches uint64
 }
 
 func newHead(c *crew, e *engine) *head {
@@ -142,6 +144,7 @@ func (h *head) check(s *seat, p *collective.Posted) error {
 
 // settle deals with everything that the Matcher made ready.
 func (h *head) settle() {
+	h.batches++
 	for i := range h.ready {
 		r := &h.ready[i]
 		if r.Err != nil {
@@ -153,7 +156,7 @@ func (h *head) settle() {
 			h.complete(r.Calls, h.engine.execute(r.Calls))
 			continue
 		}
-		f.calls = slices.Clone(f.calls) // the Matcher uses its list again
+		f.batch, f.calls = h.batches, slices.Clone(f.calls) // the Matcher uses its list again
 		h.flights = append(h.flights, f)
 		h.launch(f)
 	}
@@ -198,23 +201,28 @@ func (h *head) flown(id uint64, err error) {
 		return // aborted meanwhile
 	}
 	f := h.flights[i]
+	if f.err != nil {
+		return
+	}
 	f.away--
-	if f.err == nil {
-		f.err = err
+	if err != nil { // the others wait for this one in vain
+		f.err, f.away = err, 0
 	}
 	h.landReady()
 }
 
-// landReady lands the flights that have arrived, in their order; those of a step only together, so that nothing of a step is seen
-// when a part of it has to be done again.
+// landReady lands the flights that have arrived, in their order; those of a batch only together, so that nothing of a step is seen when
+// a part of it has to be done again.
 func (h *head) landReady() {
 	for {
-		n, whole := 0, false
-		for n < len(h.flights) && h.flights[n].away == 0 && !whole {
-			whole = !h.flights[n].calls[0].Call.More
+		n := 0
+		for n < len(h.flights) && h.flights[n].batch == h.flights[0].batch {
+			if h.flights[n].away > 0 {
+				return
+			}
 			n++
 		}
-		if !whole {
+		if n == 0 {
 			return
 		}
 		landing := slices.Clone(h.flights[:n])
@@ -250,13 +258,11 @@ func (h *head) lostSite(gone site, how string) {
 		delete(h.crew.seats, w)
 	}
 	h.crew.machine.HostLost(string(gone.host()), how)
+	h.ready = h.matcher.Vanished(lost, how, h.ready)
 	flights := h.flights
 	h.flights = nil
 	for _, f := range flights {
-		h.again(f, gone, how)
-	}
-	for _, w := range lost {
-		h.ready = h.matcher.Vanish(w, how, h.ready)
+		h.again(f, gone, lost)
 	}
 	h.settle()
 	h.crew.carryOut()
@@ -264,7 +270,7 @@ func (h *head) lostSite(gone site, how string) {
 }
 
 // again starts a flight anew if a lost site was part of it.
-func (h *head) again(f *flight, gone site, how string) {
+func (h *head) again(f *flight, gone site, lost []topo.Worker) {
 	if !slices.Contains(f.sites, gone) {
 		h.flights = append(h.flights, f)
 		return
@@ -274,12 +280,13 @@ func (h *head) again(f *flight, gone site, how string) {
 			at.abort(f.id)
 		}
 	}
-	left, err := h.matcher.Without(f.calls, func(w topo.Worker) bool { return h.crew.seats[w] == nil }, how)
+	left := h.matcher.Without(collective.Ready{Calls: f.calls, Err: f.err}, lost)
 	switch {
-	case err != nil:
-		h.failAll(left, err)
-	case len(left) > 0:
-		next := h.plan(left)
+	case left.Err != nil:
+		h.failAll(left.Calls, left.Err)
+	case len(left.Calls) > 0:
+		next := h.plan(left.Calls)
+		next.batch = f.batch
 		h.flights = append(h.flights, next)
 		h.launch(next)
 	}

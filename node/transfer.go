@@ -21,9 +21,8 @@ type transfer struct {
 	mesh     fabric.Mesh
 	done     func()
 
-	inputs sync.RWMutex // held by who reads them
-	over   bool         // they may not be read any more
-	told   atomic.Bool  // done was called
+	busy sync.RWMutex // held by the mesh while it uses the relay and the inputs
+	told atomic.Bool  // done was called
 }
 
 // transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the engine's thread adds and removes
@@ -72,15 +71,30 @@ func (ts *transfers) take(id uint64) *transfer {
 	return t
 }
 
+// rest waits until the mesh no longer uses a transfer that was taken.
+func (t *transfer) rest() {
+	t.busy.Lock()
+	defer t.busy.Unlock()
+}
+
 // wait finds the transfer of a piece. The piece may be here before the head's word of its flight: wait blocks until then. It returns nil
-// for a flight that is over.
+// for a flight that is over. The transfer is busy until it is released.
 func (ts *transfers) wait(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for ts.open[id] == nil && id > ts.newest && !ts.closed {
 		ts.news.Wait()
 	}
-	return ts.open[id]
+	return ts.hold(id)
+}
+
+// hold finds a transfer and makes it busy; nil if it is not there.
+func (ts *transfers) hold(id uint64) *transfer {
+	t := ts.open[id]
+	if t != nil {
+		t.busy.RLock()
+	}
+	return t
 }
 
 // skip says that no flight up to a number will be added any more.
@@ -105,6 +119,7 @@ func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
 	if t == nil {
 		return nil
 	}
+	defer t.busy.RUnlock()
 	return t.relay.Place(slices.Index(t.peers, from), p.Part, p.Offset, p.Length)
 }
 
@@ -113,16 +128,12 @@ var scratches = sync.Pool{New: func() any { return collective.NewScratch() }}
 // Arrived is the mesh telling that a piece is in its place.
 func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	ts.mu.Lock()
-	t := ts.open[p.Flight]
+	t := ts.hold(p.Flight)
 	ts.mu.Unlock()
 	if t == nil {
 		return
 	}
-	t.inputs.RLock()
-	defer t.inputs.RUnlock()
-	if t.over {
-		return
-	}
+	defer t.busy.RUnlock()
 	s := scratches.Get().(*collective.Scratch)
 	t.send(t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, s, nil))
 	scratches.Put(s)
@@ -205,6 +216,7 @@ func (e *engine) land(id uint64) {
 	if t == nil {
 		return
 	}
+	t.rest()
 	e.lanes.execute(delivery{t}, t.schedule.Bytes)
 	t.calls = nil
 	e.transfers.spare = append(e.transfers.spare, t)
@@ -217,9 +229,7 @@ func (e *engine) abort(id uint64) {
 	if t == nil {
 		return
 	}
-	t.inputs.Lock()
-	t.over = true
-	t.inputs.Unlock()
+	t.rest()
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pinned = true
