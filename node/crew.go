@@ -68,7 +68,8 @@ type Event struct {
 	Lost       []int  `json:"lost,omitempty"`
 	Finished   []int  `json:"finished,omitempty"`
 	Released   []int  `json:"released,omitempty"`
-	Step       uint64 `json:"step"` // committed before it
+	Again      []int  `json:"again,omitempty"` // did not get the state of the job, and come back
+	Step       uint64 `json:"step"`            // committed before it
 	Because    string `json:"because"`
 }
 
@@ -102,11 +103,15 @@ func (c *crew) arrived(m *worker) {
 // begun reports whether the first generation is there.
 func (c *crew) begun() bool { return c.machine.View().Generation > 0 }
 
-// asks tells that a late worker asks to take part.
+// asks tells that a late worker asks to take part, or asks again, because it was let in and who was to give it the state is lost.
 func (c *crew) asks(m *worker, p *collective.Posted) {
-	if m.entered {
+	switch {
+	case m.entered && !m.fresh:
 		c.engine.finish(p, arena.Done, "")
 		return
+	case m.entered:
+		m.entered, m.fresh = false, false
+		c.engine.withdraw(m.id, "asked to enter again")
 	}
 	if c.parting != "" {
 		c.turnAway(m.id, p)
@@ -117,10 +122,13 @@ func (c *crew) asks(m *worker, p *collective.Posted) {
 	c.carryOut()
 }
 
-// sees makes the job elastic with the first call of a step.
-func (c *crew) sees(call *collective.Call) {
-	if (call.More || call.Step) && !c.elastic {
-		c.setElastic()
+// sees makes the job elastic with the first call of a step. A worker that makes one has the state.
+func (c *crew) sees(m *worker, call *collective.Call) {
+	if call.More || call.Step {
+		m.fresh = false
+		if !c.elastic {
+			c.setElastic()
+		}
 	}
 }
 
@@ -173,15 +181,25 @@ func (c *crew) commit(calls []*collective.Posted) {
 //
 // The membership hears it first: the step that the loss completes already ends with the news.
 func (c *crew) lost(w topo.Worker, how string) {
+	c.forget(w)
 	c.machine.Lost(w, how)
 	c.engine.lose(w, how)
 	c.carryOut()
 }
 
 func (c *crew) finished(w topo.Worker, how string) {
+	c.forget(w)
 	c.machine.Finished(w)
 	c.engine.lose(w, how)
 	c.carryOut()
+}
+
+// forget answers a worker that is gone while it asked to enter.
+func (c *crew) forget(w topo.Worker) {
+	if p := c.enters[w]; p != nil {
+		delete(c.enters, w)
+		c.engine.finish(p, arena.Lost, "this worker is gone")
+	}
 }
 
 func (c *crew) started(w topo.Worker) {
@@ -278,7 +296,7 @@ func (c *crew) event(what string, a member.Activate) {
 		return list
 	}
 	c.orders.Event(Event{What: what, Generation: uint64(a.View.Generation), Size: a.View.Size(), Joined: seats(a.Joined), Lost: seats(a.Lost), Finished: seats(a.Finished),
-		Released: seats(a.Released), Step: c.steps, Because: string(a.Because)})
+		Released: seats(a.Released), Again: seats(a.Again), Step: c.steps, Because: string(a.Because)})
 }
 
 // endStep completes the calls of a step, with the news if there are any.
@@ -306,7 +324,7 @@ func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
 	joined := 0
 	for _, x := range next.Members {
 		workers = append(workers, x.Worker)
-		if _, old := c.told.Rank(x.Worker); !old {
+		if c.enters[x.Worker] != nil {
 			joined++
 		}
 	}
@@ -339,7 +357,7 @@ func (c *crew) tell(w topo.Worker, v arena.View, entered bool) {
 	if c.data != nil {
 		v.Cursor, err = c.data.AppendBinary(nil)
 	}
-	m.rank, m.entered = topo.Rank(v.Rank), entered
+	m.rank, m.entered, m.fresh = topo.Rank(v.Rank), entered, v.New
 	if err = errors.Join(err, m.control.SetView(v)); err != nil {
 		c.engine.expel(m, err)
 	}

@@ -195,7 +195,7 @@ func (e *engine) post(m *worker) {
 	case p.Call.Kind == arena.KindEnter:
 		e.crew.asks(m, p)
 	default:
-		e.crew.sees(&p.Call)
+		e.crew.sees(m, &p.Call)
 		e.ready = e.matcher.Post(p, e.ready)
 	}
 }
@@ -295,6 +295,9 @@ func (e *engine) lose(w topo.Worker, why string) {
 	e.ready = e.matcher.Lost(w, why, e.ready)
 	e.settle()
 }
+
+// withdraw takes a worker out of the world until the crew lets it in again. To be called before settle.
+func (e *engine) withdraw(w topo.Worker, why string) { e.ready = e.matcher.Lost(w, why, e.ready) }
 
 // close frees what is left after serve has ended.
 func (e *engine) close() error {

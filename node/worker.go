@@ -16,6 +16,7 @@ type worker struct {
 	id       topo.Worker
 	rank     topo.Rank // as the worker knows it; 0 for one that has not entered
 	entered  bool
+	fresh    bool           // it has entered, and not begun a step yet: perhaps it has not got the state
 	block    *arena.Segment // of the control block
 	control  *arena.Control
 	bell     *arena.Bell
