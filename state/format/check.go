@@ -8,7 +8,7 @@ import (
 
 // A Fault is what is wrong with a checkpoint.
 type Fault struct {
-	Tensor string
+	Name   string // of a tensor, or the path of a value
 	Place  string // empty for a whole tensor
 	File   string // empty when it is about no single file
 	Offset int64
@@ -16,7 +16,7 @@ type Fault struct {
 }
 
 func (f Fault) String() string {
-	s := "tensor " + fmt.Sprintf("%q", f.Tensor)
+	s := fmt.Sprintf("%q", f.Name)
 	if f.Place != "" {
 		s += " at " + f.Place
 	}
@@ -27,17 +27,23 @@ func (f Fault) String() string {
 }
 
 // Check tells what is wrong with the structure of a checkpoint: pieces that lie outside their tensor or beyond the end of
-// their file, that overlap, or that leave elements without any. It reads no tensor.
+// their file, that overlap, or that leave elements without any; and values that could not
+// be read. It reads no tensor.
 func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	for i := range c.Tensors {
 		faults = append(faults, c.Tensors[i].check(files)...)
+	}
+	for _, v := range c.Values {
+		if u, ok := v.Is.(Unread); ok {
+			faults = append(faults, Fault{Name: v.Path, What: u.Why.Error()})
+		}
 	}
 	return faults
 }
 
 func (t *Tensor) check(files *Files) (faults []Fault) {
 	fault := func(p *Piece, format string, args ...any) {
-		f := Fault{Tensor: t.Name, Place: t.At.String(), What: fmt.Sprintf(format, args...)}
+		f := Fault{Name: t.Name, Place: t.At.String(), What: fmt.Sprintf(format, args...)}
 		if p != nil {
 			f.File, f.Offset = p.File, p.Offset
 		}

@@ -6,6 +6,7 @@ package format
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -99,8 +100,11 @@ func (t *Tensor) Bytes() int64 {
 // A Value is what a checkpoint holds beside tensors: a step, a learning rate, a flag.
 type Value struct {
 	Path string
-	Is   any // nil, bool, int64, *big.Int, float64, string, []byte or []any of these
+	Is   any // nil, bool, int64, *big.Int, float64, string, []byte, []any of these, or Unread
 }
+
+// Unread is a value that could not be read: its pickle asks for what shoal does not know. Tensors are never so.
+type Unread struct{ Why error }
 
 // Value returns the value at a path.
 func (c *Checkpoint) Value(path string) (any, bool) {
@@ -111,9 +115,15 @@ func (c *Checkpoint) Value(path string) (any, bool) {
 	return c.Values[i].Is, true
 }
 
-// Sort puts tensors and values into the order that Checkpoint promises. It fails when two tensors have the same name and
-// place, or two values the same path.
-func (c *Checkpoint) Sort() error {
+// Finish is the last step of a reader: it puts tensors and values into the order that Checkpoint promises. It fails when two
+// tensors have the same name and place, or two values the same path, and for a tensor that no file can hold.
+func (c *Checkpoint) Finish() error {
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		if n, err := t.Shape.Elements(); err != nil || t.DType.Bits() == 0 || n > math.MaxInt64/256 {
+			return fmt.Errorf("%s: tensor %q: %v elements of shape %v are none that a file can hold", c.Format, t.Name, t.DType, t.Shape)
+		}
+	}
 	slices.SortStableFunc(c.Tensors, func(a, b Tensor) int { return cmp.Or(strings.Compare(a.Name, b.Name), a.At.Compare(b.At)) })
 	for i := 1; i < len(c.Tensors); i++ {
 		if a, b := &c.Tensors[i-1], &c.Tensors[i]; a.Name == b.Name && a.At.Compare(b.At) == 0 {

@@ -124,14 +124,14 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestSort(t *testing.T) {
+func TestFinish(t *testing.T) {
 	at := func(i int) format.Place { return format.Place{{Axis: "tp", Index: i, Of: 2}} }
 	c := format.Checkpoint{
 		Format:  "x",
-		Tensors: []format.Tensor{{Name: "w", At: at(1)}, {Name: "w", At: at(0)}, {Name: "a"}},
+		Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)}, {Name: "w", DType: tensor.U8, At: at(0)}, {Name: "a", DType: tensor.U8}},
 		Values:  []format.Value{{"step", 1}, {"lr", 2}},
 	}
-	if err := c.Sort(); err != nil || c.Tensors[0].Name != "a" || c.Tensors[1].At.String() != "tp=0/2" {
+	if err := c.Finish(); err != nil || c.Tensors[0].Name != "a" || c.Tensors[1].At.String() != "tp=0/2" {
 		t.Errorf("%v: %v", c, err)
 	}
 	if v, ok := c.Value("step"); !ok || v != 1 {
@@ -141,10 +141,12 @@ func TestSort(t *testing.T) {
 		t.Error("a is a value")
 	}
 	for _, twice := range []format.Checkpoint{
-		{Tensors: []format.Tensor{{Name: "w", At: at(1)}, {Name: "w", At: at(1)}}},
+		{Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)}, {Name: "w", DType: tensor.U8, At: at(1)}}},
+		{Tensors: []format.Tensor{{Name: "w"}}},
+		{Tensors: []format.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{1 << 60}}}},
 		{Values: []format.Value{{"step", 1}, {"step", 1}}},
 	} {
-		if err := twice.Sort(); err == nil {
+		if err := twice.Finish(); err == nil {
 			t.Errorf("%v passes", twice)
 		}
 	}

@@ -28,7 +28,7 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	if err := f.Flatten(c, "", f.Root); err != nil {
 		return nil, err
 	}
-	if err := c.Sort(); err != nil {
+	if err := c.Finish(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return c, nil
