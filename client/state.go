@@ -1,9 +1,12 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -47,23 +50,39 @@ func (t *Trainer) header() []byte {
 	return b
 }
 
-// enter makes a late worker a member, and receives the state.
+// errNoState means that a member is gone that had to give a part of the state.
+var errNoState = errors.New("client: a member was lost while it gave the state of the job")
+
+// enter makes a late worker a member, and receives the state. It asks again when a member is lost that gives a part of it.
 func (t *Trainer) enter(ctx context.Context) error {
-	h := &Handle{}
-	if err := t.job.calls.submit(&arena.Descriptor{Kind: arena.KindEnter}, h); err != nil {
-		return err
+	for {
+		h := &Handle{}
+		if err := t.job.calls.submit(&arena.Descriptor{Kind: arena.KindEnter}, h); err != nil {
+			return err
+		}
+		if err := h.Wait(ctx); err != nil {
+			return err
+		}
+		t.job.calls.takeChanged()
+		if err := t.follow(t.job.follow()); err != nil || t.released {
+			return err
+		}
+		err := t.receive(ctx)
+		var failed *CallError
+		if !errors.Is(err, errNoState) && !(errors.As(err, &failed) && failed.Lost) {
+			return err
+		}
 	}
-	if err := h.Wait(ctx); err != nil {
-		return err
-	}
-	t.job.calls.takeChanged()
-	if err := t.follow(t.job.follow()); err != nil || t.released {
-		return err
-	}
+}
+
+func (t *Trainer) receive(ctx context.Context) error {
 	mine := t.header()
 	theirs, err := t.shareHeader(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("client: entering the job: %w", err)
+	}
+	if len(bytes.Trim(theirs, "\x00")) == 0 { // of a member that had none
+		return errNoState
 	}
 	if err := sameItems(theirs, mine); err != nil {
 		return err
@@ -135,6 +154,9 @@ func (t *Trainer) shareHeader(ctx context.Context, mine []byte) ([]byte, error) 
 	if err := Broadcast(ctx, t.job, length, 0); err != nil {
 		return nil, err
 	}
+	if length[0] == 0 {
+		return nil, nil
+	}
 	if mine == nil {
 		if length[0] < 0 || length[0] > 1<<30 {
 			return nil, fmt.Errorf("client: a header of %d bytes", length[0])
@@ -168,6 +190,17 @@ func (t *Trainer) within(at, n int, f func(memory []byte)) {
 		}
 		at -= len(s.bytes)
 	}
+}
+
+// reap frees the copies that have arrived.
+func (t *Trainer) reap(ctx context.Context) {
+	t.sends = slices.DeleteFunc(t.sends, func(h *Handle) bool {
+		done := h.Done()
+		if done {
+			_ = h.Wait(ctx) // a joiner that is gone needs it no more
+		}
+		return done
+	})
 }
 
 // settle waits for what is still on its way to joiners; a joiner that is gone needs it no more.

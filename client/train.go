@@ -90,6 +90,7 @@ func (t *Trainer) next(ctx context.Context) error {
 		return fmt.Errorf("client: the step was not committed: call Commit with the gradient in every turn of the loop")
 	}
 	t.committed = false
+	t.reap(ctx)
 	if t.joined > 0 && !t.released {
 		return t.give(ctx)
 	}

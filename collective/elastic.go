@@ -21,15 +21,16 @@ func (m *Matcher) Quiet() bool {
 	return len(g.open) == 0 && len(g.held) == 0 && len(g.boxes) == 0
 }
 
-// Advance gives the world its next members, in the order of their ranks. The world must be quiet.
+// Advance gives the world its next members, in the order of their ranks. The world must be quiet. One of them that was lost is back.
 func (m *Matcher) Advance(workers []topo.Worker) {
 	g := m.groups[topo.World]
 	var members []*party
 	for _, w := range workers {
 		p := &party{worker: w, posted: g.base, since: -1}
-		if i := g.index(w); i >= 0 {
+		if i := g.index(w); i >= 0 && !m.Gone(w) {
 			p = g.members[i]
 		}
+		delete(m.gone, w)
 		members = append(members, p)
 	}
 	g.members, g.spare = members, nil

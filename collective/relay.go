@@ -136,8 +136,8 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	return out
 }
 
-// Done reports whether this host has all results that its members and other hosts get from it, and all that it has to send was
-// returned.
+// Done reports whether this host has all results that its members get, and has summed and passed on all that others need of it:
+// it was returned by Chunk or Arrived, or is about to be by a call that is under way.
 func (r *Relay) Done() bool { return r.left.Load() == 0 }
 
 // Deliveries is the number of independent pieces of work that write the outputs.

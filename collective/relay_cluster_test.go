@@ -31,21 +31,36 @@ type piece struct {
 	memory   []byte // once it is placed
 }
 
-// spread gives every host its view of the calls: those of its own members with memory, the others far.
+// spread gives every host a fresh Relay and its view of the calls: those of its own members with memory, the others far.
 func spread(t testing.TB, calls []*collective.Call, of []int, hosts int) *cluster {
-	c := &cluster{t: t, of: of, sent: make([]int, hosts), starts: make([]int, hosts)}
+	return spreadOver(t, calls, of, newRelays(hosts))
+}
+
+func newRelays(hosts int) (relays []*collective.Relay) {
+	for range hosts {
+		relays = append(relays, &collective.Relay{})
+	}
+	return relays
+}
+
+func spreadOver(t testing.TB, calls []*collective.Call, of []int, relays []*collective.Relay) *cluster {
+	hosts := len(relays)
+	c := &cluster{t: t, of: of, relays: relays, sent: make([]int, hosts), starts: make([]int, hosts)}
 	for h := range hosts {
 		var mine []*collective.Call
 		for member, call := range calls {
 			if of[member] != h {
 				far := *call
-				far.In, far.Out, far.Far = nil, nil, &collective.Far{In: call.InLen(), Out: call.OutLen()}
+				far.Far = &collective.Far{}
+				if call.Kind != collective.Barrier {
+					*far.Far = collective.Far{In: call.InLen(), Out: call.OutLen()}
+				}
+				far.In, far.Out = nil, nil
 				call = &far
 			}
 			mine = append(mine, call)
 		}
 		c.calls = append(c.calls, mine)
-		c.relays = append(c.relays, &collective.Relay{})
 	}
 	return c
 }

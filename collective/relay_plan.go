@@ -70,7 +70,7 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	if r.run.reduces {
 		r.acc = kernel.AccType(r.run.dtype)
 	}
-	r.per = pieceBytes / r.acc.Size()
+	r.per = pieceBytes / max(1, r.acc.Size()) // a barrier has no type
 }
 
 // counts reports whether a source is summed at all.

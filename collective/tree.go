@@ -21,7 +21,7 @@ const (
 	cliqueBytes = 1 << 20
 )
 
-// Suits is the strategy for a move of so many bytes, as long as nobody has measured the network.
+// Suits is the strategy for a schedule whose moves have so many bytes together, as long as nobody has measured the network.
 func Suits(bytes int) Strategy {
 	switch {
 	case bytes <= starBytes:

@@ -4,7 +4,7 @@ package collective
 // all links carry about the same (Sanders, Speck and Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
 // scan", 2009). A root stands above both trees of the others.
 //
-// Steps: at most 2(⌊log₂ k⌋+1). Bytes sent by a host: at most 2n for all-reduce, n for a move with a root.
+// Steps: at most 2(⌊log₂ k⌋+1) for all-reduce, ⌊log₂ k⌋+2 for a move with a root. Bytes sent by a host: at most 2n for all-reduce, n for a move with a root.
 type DoubleTree struct{}
 
 // Trees is 2.

@@ -30,18 +30,38 @@ type Config struct {
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them with Ready after each input or after
 // several, and carries them out in order. Create it with New; use it from one thread.
 type Agent struct {
-	cfg Config
-	out []Action
+	cfg       Config
+	up        map[string]bool   // agents to which there is a link
+	down      map[string]string // agents to which there was one, and how it was lost
+	acceptor  member.Acceptor
+	proposer  *member.Proposer // nil before the agent knows of the job
+	candidate *member.Machine  // what it proposes to lead; nil = it does not stand
+	patience  int              // ticks since the last decision, or the loss of the head
+	follower  *follower
+	uplink    *stream // to the head; nil = there is none, or it is this agent
+	leader    *leader // nil = this agent is not the head
+	inner     []delivery
+	left      bool
+	out       []Action
 }
 
 // ErrNotHead answers a request that only the head can serve.
 var ErrNotHead = errors.New("this agent is not the head of the job")
 
 // New returns an agent. One without a Job follows whoever welcomes it.
-func New(cfg Config) *Agent { return &Agent{cfg: cfg} }
+func New(cfg Config) *Agent {
+	a := &Agent{cfg: cfg, up: map[string]bool{}, down: map[string]string{}}
+	a.follower = newFollower(a)
+	if cfg.Job != nil {
+		a.begin(*cfg.Job)
+		a.settle()
+	}
+	return a
+}
 
 // Ready returns the actions since the last call.
 func (a *Agent) Ready() []Action {
+	a.flush()
 	out := a.out
 	a.out = nil
 	return out
@@ -50,78 +70,192 @@ func (a *Agent) Ready() []Action {
 // Inputs from the network. They fit fabric.Handler.
 
 // Up tells of a link to another agent. The head takes in an agent that it does not know.
-func (a *Agent) Up(host string) {}
+func (a *Agent) Up(host string) {
+	a.up[host] = true
+	if record, known := a.acceptor.Record(); known && a.leader != nil {
+		a.send(host, Answer{member.Decision{Record: record}})
+	}
+	a.settle()
+}
 
 // Down tells that the link to another agent is gone for good, and how ("was silent for too long"). The head loses the host and all its
 // workers at once; another agent that loses the head tries to take over, and one that loses a third tells the head.
-func (a *Agent) Down(host, how string) {}
+func (a *Agent) Down(host, how string) {
+	if !a.up[host] || a.left {
+		return
+	}
+	delete(a.up, host)
+	a.down[host] = how
+	record := a.Record()
+	switch {
+	case a.leader != nil:
+		a.leader.hostLost(host, how)
+	case a.candidate != nil:
+		a.candidate.HostLost(host, how)
+	case host == record.Head:
+		a.patience = 0
+	case record.Belongs(host):
+		a.tell(Cut{host, how})
+	}
+	a.consider()
+	a.settle()
+}
 
 // Receive hands over a message. Messages may be lost, repeated, late and out of order.
-func (a *Agent) Receive(from string, m Message) {}
+func (a *Agent) Receive(from string, m Message) {
+	if !a.up[from] || a.left {
+		return
+	}
+	switch m := m.(type) {
+	case Ask:
+		a.asked(from, m.Ask)
+	case Answer:
+		a.counted(from, m.Answer)
+	case Frame:
+		a.frame(from, m)
+	}
+	a.settle()
+}
 
 // Tick is time that passes: what was not answered is sent again. Nothing is lost by ticking too often or too rarely.
-func (a *Agent) Tick() {}
+func (a *Agent) Tick() {
+	if a.left || a.proposer == nil {
+		return
+	}
+	a.patience++
+	a.proposer.Tick()
+	a.consider()
+	a.settle()
+	a.eachStream(func(to string, s *stream) {
+		if f, ok := s.tick(); ok {
+			a.send(to, f)
+		}
+	})
+	a.remind()
+}
 
 // Inputs from the workers of this host and their launcher.
 
 // Started tells that the process of a worker runs that a Start order asked for.
-func (a *Agent) Started(w topo.Worker) {}
+func (a *Agent) Started(w topo.Worker) {
+	a.follower.began(w)
+	a.settle()
+}
 
 // Asks tells that a worker asks to take part: one that the job begins with when it joins, a later one by its call "enter". That call
 // is not posted; the Apply that lists the worker among Entered completes it, or the one that lists it among Released.
-func (a *Agent) Asks(w topo.Worker) {}
+func (a *Agent) Asks(w topo.Worker) {
+	a.follower.asks(w)
+	a.settle()
+}
 
 // Post hands over a call of a member that collective.Call.Check found sound. The agent holds p until an Apply returns it.
-func (a *Agent) Post(p *collective.Posted) {}
+func (a *Agent) Post(p *collective.Posted) {
+	a.follower.post(p)
+	a.settle()
+}
 
 // Lost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in full still counts.
-func (a *Agent) Lost(w topo.Worker, how string) {}
+func (a *Agent) Lost(w topo.Worker, how string) {
+	a.follower.ends(Ended{w, how, false})
+	a.settle()
+}
 
 // Finished tells that a worker has done its work and left.
-func (a *Agent) Finished(w topo.Worker) {}
+func (a *Agent) Finished(w topo.Worker) {
+	a.follower.ends(Ended{w, "has finished its work", true})
+	a.settle()
+}
 
 // Executed tells that this host has what an Execute asked for, in staging memory or (where Hosts is this host alone) in its place.
-func (a *Agent) Executed(f Flight) {}
+func (a *Agent) Executed(f Flight) {
+	a.follower.executed(f)
+	a.settle()
+}
 
 // State notes what the job trains on, as a worker states it. Every worker must state the same; where two hosts differ, the worker that
 // is heard later is told with Refuse.
-func (a *Agent) State(w topo.Worker, data cursor.Cursor) error { return nil }
+func (a *Agent) State(w topo.Worker, data cursor.Cursor) {
+	a.follower.states(w, data)
+	a.settle()
+}
 
 // Group asks for a group of the listed workers on behalf of one of them; Grouped answers.
-func (a *Agent) Group(w topo.Worker, list []topo.Worker) {}
+func (a *Agent) Group(w topo.Worker, list []topo.Worker) {
+	a.follower.wantsGroup(w, list)
+	a.settle()
+}
 
 // Inputs from people and policies.
 
 // Resize asks for another number of workers, on the head.
-func (a *Agent) Resize(n int, who string) error { return ErrNotHead }
+func (a *Agent) Resize(n int, who string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.resize(n, who)
+	a.settle()
+	return err
+}
 
 // Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room. A head
 // that is drained hands over.
-func (a *Agent) Drain(host, who string) error { return ErrNotHead }
+func (a *Agent) Drain(host, who string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.drain(host, who)
+	a.settle()
+	return err
+}
 
 // Release lets every member go when the step ends that is under way, on the head; false in a job that has no steps.
-func (a *Agent) Release(why string) bool { return false }
+func (a *Agent) Release(why string) bool {
+	ok := a.Leads() && a.leader.release(why)
+	a.settle()
+	return ok
+}
 
 // Force makes this agent the head with whoever is left, though they are too few to be sure that no other head goes on. A person
 // must know that the others are gone.
-func (a *Agent) Force() {}
+func (a *Agent) Force() {
+	record, known := a.acceptor.Record()
+	if !known || a.left || a.leader != nil {
+		return
+	}
+	if r := a.stand(record); r != nil {
+		a.proclaim(*r)
+		a.decide(*r)
+	}
+	a.settle()
+}
 
 // What may be asked at any time.
 
 // Head is the host that leads, as far as this agent knows; "" before it was welcomed.
-func (a *Agent) Head() string { return "" }
+func (a *Agent) Head() string { return a.Record().Head }
 
 // Leads reports whether this agent is the head, and ready to decide.
-func (a *Agent) Leads() bool { return false }
+func (a *Agent) Leads() bool { return a.leader != nil && a.leader.reports == nil }
 
 // Record is the newest generation that this agent knows to be decided.
-func (a *Agent) Record() member.Record { return member.Record{} }
+func (a *Agent) Record() member.Record {
+	r, _ := a.acceptor.Record()
+	return r
+}
 
 // Known is the state of the job as this agent's workers know it: that of the last Apply.
-func (a *Agent) Known() State { return State{} }
+func (a *Agent) Known() State { return a.follower.state }
 
 // Machine is the membership on the head, to look at; nil elsewhere.
-func (a *Agent) Machine() *member.Machine { return nil }
+func (a *Agent) Machine() *member.Machine {
+	if a.leader == nil {
+		return nil
+	}
+	return a.leader.machine
+}
 
 // Index returns a worker's index in a group and the group's size; false if it is no member, or the group is not known here.
-func (a *Agent) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) { return 0, 0, false }
+func (a *Agent) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+	return a.follower.indexIn(id, w)
+}

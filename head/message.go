@@ -1,4 +1,184 @@
 package head
 
-// Message is what agents send to each other. Append and Parse have its bytes.
+import (
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Message is what agents send to each other: Ask, Answer or Frame. Append and Parse have its bytes.
 type Message interface{ message() }
+
+// Ask is a question about a generation to its voters.
+type Ask struct{ member.Ask }
+
+// Answer is the answer to an Ask; a Decision is also told unasked.
+type Answer struct{ member.Answer }
+
+// Frame is a run of a stream between the head and a follower. It may be sent more than once.
+type Frame struct {
+	Term   topo.Generation // with which the head began to lead
+	Up     bool            // from the follower to the head
+	First  uint64          // the number of the first body, from 1
+	Ack    uint64          // the number of the last body that came the other way
+	Bodies []Body
+}
+
+func (Ask) message()    {}
+func (Answer) message() {}
+func (Frame) message()  {}
+
+// Body is what a frame carries. Bodies of a stream arrive once and in order.
+type Body interface{ body() }
+
+// What followers tell the head.
+type (
+	// Report is the first body of a follower: all that a new head must know.
+	Report struct {
+		Slots   int
+		Index   uint64 // of the log, applied
+		State   State
+		Recent  []Commit // the newest entries that were applied; the last one is Index
+		Flights []Staged // in the order of their numbers
+		Workers []WorkerReport
+		Groups  []GroupReport  // in the order of their numbers
+		Stated  *cursor.Cursor // what a worker has stated that the log does not have yet
+		Cut     []Cut          // hosts of the job that it has lost its link to
+	}
+	// WorkerReport is a worker of the host that reports.
+	WorkerReport struct {
+		Worker topo.Worker
+		Asked  bool   // and was not answered
+		Again  bool   // it asks again to take part
+		Away   bool   // it was released
+		Ended  string // how; "" = it lives
+		Done   bool   // it ended because its work is done
+		Open   []Call // in the order in which they were posted
+		Groups [][]topo.Worker
+	}
+	// GroupReport is a group that workers of the host that reports have.
+	GroupReport struct {
+		ID      topo.GroupID
+		Members []topo.Worker
+		Here    []topo.Worker // who has it
+	}
+	// Staged is a flight that the host that reports was told to execute.
+	Staged struct {
+		Exec
+		Executed bool
+	}
+	// Posted is a call that a worker has posted.
+	Posted struct{ Call }
+	// Began tells that a worker's process runs.
+	Began struct{ Worker topo.Worker }
+	// Asked tells that a worker asks to take part.
+	Asked struct{ Worker topo.Worker }
+	// Ended tells that a worker is gone.
+	Ended struct {
+		Worker topo.Worker
+		How    string
+		Done   bool // its work is done
+	}
+	// Executed tells that the result of a flight is staged.
+	Executed struct{ Flight Flight }
+	// Stated tells what a worker trains on.
+	Stated struct {
+		Worker topo.Worker
+		Data   cursor.Cursor
+	}
+	// WantsGroup asks for a group.
+	WantsGroup struct {
+		Worker  topo.Worker
+		Members []topo.Worker
+	}
+	// Cut tells of a host of the job to which the link is lost.
+	Cut struct{ Host, How string }
+)
+
+// What the head tells its followers.
+type (
+	// Snapshot is the state of the job for a host that was not there before.
+	Snapshot struct {
+		Index uint64
+		State State
+	}
+	// Begin ends the recovery of a new head: of the flights of earlier heads those in Keep are still to come, the others are dropped.
+	Begin struct{ Keep []Flight }
+	// Exec asks for the execution of a flight.
+	Exec struct {
+		Flight   Flight
+		Replaces Flight // this flight is dropped for it; 0 = none
+		Hosts    []string
+		Sets     []Set
+	}
+	// Set is one collective of a flight.
+	Set struct {
+		Calls []Call
+		Err   string
+		Lost  bool // Err is that a member is lost
+	}
+	// Drops tells that a flight will not be committed.
+	Drops struct{ Flight Flight }
+	// Commit is an entry of the log.
+	Commit struct {
+		Index   uint64
+		Flight  Flight // 0 = none
+		Steps   uint64
+		Data    *cursor.Cursor
+		View    *topo.View // nil = as before
+		Changed bool       // the workers must be told of the view
+		Entered []topo.Worker
+		Away    []topo.Worker // asked, and will not be members
+		Elastic bool
+		Parted  string
+		Stable  uint64 // entries up to this one were applied everywhere
+	}
+	// Starts orders workers to be started.
+	Starts struct{ Start }
+	// Stops orders a worker to be ended.
+	Stops struct{ Stop }
+	// Groups answers WantsGroup.
+	Groups struct {
+		Grouped
+		Members []topo.Worker
+		Reason  string // of the error; "" = none
+	}
+	// Refuses tells of a worker that contradicts the others.
+	Refuses struct{ Refuse }
+	// Leaves lets a host go.
+	Leaves struct{ Leave }
+	// Ends ends the job.
+	Ends struct{ Finish }
+	// Decides tells of a generation.
+	Decides struct{ Record member.Record }
+)
+
+// Call is a call as other hosts see it.
+type Call struct {
+	Worker topo.Worker
+	Ticket uint64
+	collective.Call
+}
+
+func (Report) body()     {}
+func (Posted) body()     {}
+func (Began) body()      {}
+func (Asked) body()      {}
+func (Ended) body()      {}
+func (Executed) body()   {}
+func (Stated) body()     {}
+func (WantsGroup) body() {}
+func (Cut) body()        {}
+func (Snapshot) body()   {}
+func (Begin) body()      {}
+func (Exec) body()       {}
+func (Drops) body()      {}
+func (Commit) body()     {}
+func (Starts) body()     {}
+func (Stops) body()      {}
+func (Groups) body()     {}
+func (Refuses) body()    {}
+func (Leaves) body()     {}
+func (Ends) body()       {}
+func (Decides) body()    {}

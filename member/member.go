@@ -122,7 +122,8 @@ func New(cfg Config) *Machine {
 	cfg.Min = max(cfg.Min, 1)
 	cfg.Want = max(cfg.Want, cfg.Min)
 	m := newMachine(cfg)
-	m.record.Head, m.head = cfg.Head, cfg.Head
+	m.head = cfg.Head
+	m.record = m.write(topo.View{})
 	m.boundary, m.because = true, "the job begins"
 	m.order(cfg.Want)
 	return m

@@ -83,3 +83,12 @@ func (m *Machine) write(v topo.View) Record {
 	}
 	return r
 }
+
+// Record is the active generation.
+func (m *Machine) Record() Record { return m.record }
+
+// Equal reports whether two records say the same.
+func (r Record) Equal(o Record) bool {
+	return r.View.Generation == o.View.Generation && slices.Equal(r.View.Members, o.View.Members) && r.Head == o.Head && r.Since == o.Since &&
+		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max && r.Next == o.Next && r.Done == o.Done
+}

@@ -38,6 +38,7 @@ type seat struct {
 	site    site
 	rank    topo.Rank // as the worker knows it; 0 for one that has not entered
 	entered bool
+	fresh   bool // it has entered, and not begun a step yet: perhaps it has not got the state
 }
 
 // blame adds the worker to an error that names a field.
@@ -84,7 +85,8 @@ type Event struct {
 	Lost       []int  `json:"lost,omitempty"`
 	Finished   []int  `json:"finished,omitempty"`
 	Released   []int  `json:"released,omitempty"`
-	Step       uint64 `json:"step"` // committed before it
+	Again      []int  `json:"again,omitempty"` // did not get the state of the job, and come back
+	Step       uint64 `json:"step"`            // committed before it
 	Because    string `json:"because"`
 }
 
@@ -119,11 +121,15 @@ func (c *crew) arrived(w topo.Worker) {
 // begun reports whether the first generation is there.
 func (c *crew) begun() bool { return c.machine.View().Generation > 0 }
 
-// asks tells that a late worker asks to take part.
+// asks tells that a late worker asks to take part, or asks again, because it was let in and who was to give it the state is lost.
 func (c *crew) asks(s *seat, p *collective.Posted) {
-	if s.entered {
+	switch {
+	case s.entered && !s.fresh:
 		c.head.finish(p, arena.Done, "")
 		return
+	case s.entered:
+		s.entered, s.fresh = false, false
+		c.head.withdraw(p.Worker, "asked to enter again")
 	}
 	if c.parting != "" {
 		c.turnAway(p.Worker, p)
@@ -134,10 +140,13 @@ func (c *crew) asks(s *seat, p *collective.Posted) {
 	c.carryOut()
 }
 
-// sees makes the job elastic with the first call of a step.
-func (c *crew) sees(call *collective.Call) {
-	if (call.More || call.Step) && !c.elastic {
-		c.setElastic()
+// sees makes the job elastic with the first call of a step. A worker that makes one has the state.
+func (c *crew) sees(s *seat, call *collective.Call) {
+	if call.More || call.Step {
+		s.fresh = false
+		if !c.elastic {
+			c.setElastic()
+		}
 	}
 }
 
@@ -190,15 +199,25 @@ func (c *crew) commit(calls []*collective.Posted) {
 //
 // The membership hears it first: the step that the loss completes already ends with the news.
 func (c *crew) lost(w topo.Worker, how string) {
+	c.forget(w)
 	c.machine.Lost(w, how)
 	c.head.lose(w, how)
 	c.carryOut()
 }
 
 func (c *crew) finished(w topo.Worker, how string) {
+	c.forget(w)
 	c.machine.Finished(w)
 	c.head.lose(w, how)
 	c.carryOut()
+}
+
+// forget answers a worker that is gone while it asked to enter.
+func (c *crew) forget(w topo.Worker) {
+	if p := c.enters[w]; p != nil {
+		delete(c.enters, w)
+		c.head.finish(p, arena.Lost, "this worker is gone")
+	}
 }
 
 // started tells that a worker's process runs, or is about to.
@@ -318,7 +337,7 @@ func (c *crew) event(what string, a member.Activate) {
 		return list
 	}
 	c.orders.Event(Event{What: what, Generation: uint64(a.View.Generation), Size: a.View.Size(), Joined: seats(a.Joined), Lost: seats(a.Lost), Finished: seats(a.Finished),
-		Released: seats(a.Released), Step: c.steps, Because: string(a.Because)})
+		Released: seats(a.Released), Again: seats(a.Again), Step: c.steps, Because: string(a.Because)})
 }
 
 // endStep completes the calls of a step, with the news if there are any.
@@ -346,7 +365,7 @@ func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
 	joined := 0
 	for _, x := range next.Members {
 		workers = append(workers, x.Worker)
-		if _, old := c.told.Rank(x.Worker); !old {
+		if c.enters[x.Worker] != nil {
 			joined++
 		}
 	}
@@ -382,6 +401,6 @@ func (c *crew) tell(w topo.Worker, v arena.View, entered bool) {
 			return
 		}
 	}
-	s.rank, s.entered = topo.Rank(v.Rank), entered
+	s.rank, s.entered, s.fresh = topo.Rank(v.Rank), entered, v.New
 	s.site.tell(w, v)
 }

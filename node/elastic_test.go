@@ -18,9 +18,13 @@ import (
 // flock is a job of the elastic tests: workers that train a sum, die and join as a script says.
 type flock struct {
 	t     *testing.T
+	size  int // workers that the job begins with
 	agent *node.Agent
 	data  client.Data
 	group *group.Group
+
+	ballast   int                                 // bytes of state beside the parameters
+	handsOver func(j *client.Job, seat int) error // runs where this worker is about to give a joiner the state; may be nil
 
 	mu      sync.Mutex
 	ledger  map[[2]int]int // by epoch and sample: how often it has counted
@@ -28,6 +32,8 @@ type flock struct {
 	steps   map[int]int
 	events  []node.Event
 	started chan int // seats that the membership ordered
+	ended   bool
+	endedOK bool
 }
 
 var (
@@ -39,12 +45,17 @@ var (
 type script func(f *flock, seat, step int) error
 
 func newFlock(t *testing.T, size int, data client.Data) *flock {
-	f := &flock{t: t, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}, started: make(chan int, 100)}
+	f := &flock{t: t, size: size, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}, started: make(chan int, 100)}
 	f.agent = startAgentWith(t, context.Background(), size, node.Orders{
 		Start: func(o node.StartOrder) {
 			for i := range o.Count {
 				f.started <- o.First + i
 			}
+		},
+		End: func(ok bool, _ string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.ended, f.endedOK = true, ok
 		},
 		Event: func(e node.Event) {
 			f.mu.Lock()
@@ -80,7 +91,13 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 		return err
 	}
 	velocity := make([]float64, 1000) // foreign memory, so that the state has items of both kinds
-	t, err := client.Train(j, f.data, client.StateOf("p", p), client.StateOf("velocity", velocity))
+	ballast := make([]byte, f.ballast)
+	if seat < f.size {
+		for i := range ballast {
+			ballast[i] = byte(i >> 12)
+		}
+	}
+	t, err := client.Train(j, f.data, client.StateOf("p", p), client.StateOf("velocity", velocity), client.StateOf("ballast", ballast))
 	if err != nil {
 		return err
 	}
@@ -95,7 +112,7 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 		if err := does(f, seat, t.Step()); err != nil {
 			return err
 		}
-		count := t.Weight() > 0
+		count, size := t.Weight() > 0, j.Size()
 		epoch, samples := t.Epoch(), slices.Clone(t.Samples())
 		if err := client.Commit(ctx, t, g); err != nil {
 			return err
@@ -106,6 +123,16 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 		}
 		if count {
 			f.counted(epoch, samples)
+		}
+		if grown := j.Size() > size; grown && f.handsOver != nil {
+			if err := f.handsOver(j, seat); err != nil {
+				return err
+			}
+		}
+	}
+	for i, b := range ballast {
+		if b != byte(i>>12) {
+			return fmt.Errorf("byte %d of the state is %d on worker %d", i, b, seat)
 		}
 	}
 	f.mu.Lock()

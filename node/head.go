@@ -112,12 +112,13 @@ func (h *head) post(p *collective.Posted) {
 		h.engine.recycle(p)
 	case p.Call.Kind == arena.KindEnter:
 		h.crew.asks(s, p)
+		h.settle()
 	default:
 		if err := h.check(s, p); err != nil {
 			h.fail(p, err)
 			return
 		}
-		h.crew.sees(&p.Call)
+		h.crew.sees(s, &p.Call)
 		h.ready = h.matcher.Post(p, h.ready)
 		h.settle()
 	}
@@ -336,6 +337,9 @@ func (h *head) finish(p *collective.Posted, status arena.Status, text string) {
 	}
 	h.engine.recycle(p)
 }
+
+// withdraw takes a worker out of the world until the crew lets it in again. To be called before settle.
+func (h *head) withdraw(w topo.Worker, why string) { h.ready = h.matcher.Lost(w, why, h.ready) }
 
 // lose tells the Matcher of a worker that will post no more. What it has posted still counts.
 func (h *head) lose(w topo.Worker, why string) {

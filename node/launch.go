@@ -45,7 +45,9 @@ type launch struct {
 	changed  chan struct{} // holds a token when a worker has joined or ended, or the membership wants something
 	mu       sync.Mutex
 	ended    []ending
+	telling  int          // endings that the membership is being told of
 	wanted   []StartOrder // that are not carried out yet
+	lost     bool         // no member is left, and none has finished its work
 	unwanted []int        // seats of workers that the membership wants to end
 	news     []string     // lines for the terminal
 	stopping int          // how many had ended when the launcher began to stop the others; -1 = it has not
@@ -153,14 +155,29 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 	l.mu.Lock()
 	l.ended = append(l.ended, ending{seat, e, survived})
 	stopping := l.stopping >= 0
+	l.telling++
 	l.mu.Unlock()
-	l.wake()
 	switch {
 	case e.OK():
 		l.agent.Finished(seat, e.String())
 	case survived || stopping:
 		l.agent.Lost(seat, e.String())
 	} // else stop tells
+	l.mu.Lock()
+	l.telling--
+	l.mu.Unlock()
+	l.wake()
+}
+
+// judge decides about the workers that have ended, once the membership knows of all of them.
+func (l *launch) judge() verdict {
+	l.mu.Lock()
+	telling, lost, ended := l.telling, l.lost, l.ended[:len(l.ended):len(l.ended)]
+	l.mu.Unlock()
+	if telling > 0 {
+		return verdict{}
+	}
+	return judge(l.launched(), ended, l.agent.Joined, lost)
 }
 
 func (l *launch) wake() {

@@ -80,9 +80,15 @@ func (l *launch) onStop(seat int, _ string) {
 	l.wake()
 }
 
+func (l *launch) onEnd(ok bool, _ string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = !ok
+}
+
 // onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
 func (l *launch) onEvent(e Event) {
-	if e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released) > 0 {
+	if e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0 {
 		l.mu.Lock()
 		l.news = append(l.news, e.String())
 		l.mu.Unlock()

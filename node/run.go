@@ -127,7 +127,7 @@ func (l *launch) run(ctx context.Context, program string) error {
 		return errors.Join(err, l.place.Close())
 	}
 	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: make([]string, l.spec.Workers), Min: l.spec.Min, Max: l.spec.Max,
-		OnJoin: l.onJoin, OnReport: l.onReport, Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent},
+		OnJoin: l.onJoin, OnReport: l.onReport, Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd},
 		Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), Hosts: l.fleet()})
 	if err != nil {
 		return errors.Join(err, control.Close(), l.place.Close())
@@ -178,7 +178,7 @@ func (l *launch) await(ctx context.Context, house *group.Group) (verdict, error)
 	for {
 		select {
 		case <-l.changed:
-			if v := judge(l.launched(), l.endings(), l.agent.Joined); v.done {
+			if v := l.judge(); v.done {
 				return v, nil
 			}
 			if err := l.obey(); err != nil {

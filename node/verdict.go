@@ -27,9 +27,9 @@ type verdict struct {
 }
 
 // judge decides from the endings so far, in their order: the first fault counts, those after it may be its effects. A failure that
-// the job has survived is none; that all were lost, nothing survives. To end well without joining is a fault only when another has
-// joined; where nobody joins, each process is a job of its own.
-func judge(started int, ended []ending, joined func(rank int) bool) verdict {
+// the job has survived is none; that all members were lost, nothing survives, however those end that were none any more. To end well
+// without joining is a fault only when another has joined; where nobody joins, each process is a job of its own.
+func judge(started int, ended []ending, joined func(rank int) bool, lost bool) verdict {
 	awaited, well := anyJoined(started, joined), 0
 	for _, e := range ended {
 		switch {
@@ -42,8 +42,14 @@ func judge(started int, ended []ending, joined func(rank int) bool) verdict {
 			well++
 		}
 	}
-	if len(ended) == started && well == 0 {
-		return verdict{done: true, culprit: ended[len(ended)-1], fault: allLost}
+	if len(ended) == started && (well == 0 || lost && awaited) {
+		last := ended[len(ended)-1]
+		for _, e := range ended {
+			if e.survived {
+				last = e
+			}
+		}
+		return verdict{done: true, culprit: last, fault: allLost}
 	}
 	return verdict{done: len(ended) == started}
 }

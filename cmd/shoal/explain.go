@@ -77,7 +77,7 @@ func whoMoved(e node.Event) string {
 	for _, part := range []struct {
 		what    string
 		workers []int
-	}{{"joined", e.Joined}, {"lost", e.Lost}, {"released", e.Released}, {"finished", e.Finished}} {
+	}{{"joined", e.Joined}, {"lost", e.Lost}, {"released", e.Released}, {"finished", e.Finished}, {"again", e.Again}} {
 		if len(part.workers) > 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", part.what, strings.Trim(strings.ReplaceAll(fmt.Sprint(part.workers), " ", ", "), "[]")))
 		}

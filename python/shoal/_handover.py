@@ -7,10 +7,10 @@ import hashlib
 import itertools
 import json
 from array import array
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Tuple
 
 from ._state import Item, build, flatten, pieces, total
-from .errors import ShoalError
+from .errors import LostError, ShoalError
 
 if TYPE_CHECKING:
     from .group import Group
@@ -63,7 +63,8 @@ class State:
         items: List[Item] = []
         notes = {name: self._plan(name, part, items) for name, part in self._parts.items()}
         listed = [{"name": item.name, "bytes": item.nbytes} for item in items]
-        _exchange_header(world, {"step": step, "items": listed, "notes": notes})
+        header = json.dumps({"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False).encode()
+        _share_header(world, header + b" " * (-len(header) % _HEADER_STEP))
         old = world.size - joined
         start, stop = _share(total(items), world.rank, old)
         if start == stop:
@@ -79,24 +80,21 @@ class State:
                 world.send_async(piece, rank, TAG)
 
     def receive(self, world: "Group", joined: int) -> bool:
-        """Take over the state of the other members; False when they have finished the job and gone.
+        """Take over the state of the other members; False when one is gone that had to give a part of it: enter again then.
 
-        Raises ShoalError when the state cannot be had, or is not that of this program.
+        Raises ShoalError when the state is not that of this program.
         """
-        header = _exchange_header(world, None)
-        if header is None:
+        try:
+            text = _share_header(world, b"")
+            if not any(text):  # of a member that had none
+                return False
+            header = _parse(text)
+            block = self._fetch(world, joined, header)
+        except LostError:
             return False
-        sizes = [int(item["bytes"]) for item in header["items"]]
-        whole, old = sum(sizes), world.size - joined
-        block = world._port.buffer(whole)
-        view, calls = memoryview(block).cast("B"), []
-        for rank in range(old):
-            start, stop = _share(whole, rank, old)
-            calls += [world.recv_async(piece, rank, TAG) for piece in _cut(view[start:stop])]
-        for call in calls:
-            call.wait()
-        parts, at = [], 0
-        for size in sizes:
+        view, parts, at = memoryview(block).cast("B"), [], 0
+        for item in header["items"]:
+            size = int(item["bytes"])
             parts.append(view[at : at + size])
             at += size
         notes = header["notes"]
@@ -106,6 +104,19 @@ class State:
         for name, part in self._parts.items():
             part.set(build(notes[name], parts))
         return True
+
+    @staticmethod
+    def _fetch(world: "Group", joined: int, header: Dict[str, Any]) -> Any:
+        """The bytes of all items, from all who were members before."""
+        whole, old = sum(int(item["bytes"]) for item in header["items"]), world.size - joined
+        block = world._port.buffer(whole)
+        view, calls = memoryview(block).cast("B"), []
+        for rank in range(old):
+            start, stop = _share(whole, rank, old)
+            calls += [world.recv_async(piece, rank, TAG) for piece in _cut(view[start:stop])]
+        for call in calls:
+            call.wait()
+        return block
 
     def _plan(self, name: str, part: Part, items: List[Item]) -> Any:
         if part.alike:
@@ -118,21 +129,23 @@ class State:
         return plan
 
 
-def _exchange_header(world: "Group", header: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-    packed = b"" if header is None else json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
-    packed += b" " * (-len(packed) % _HEADER_STEP)
-    length = world.broadcast(array("q", [len(packed)]))[0]
-    if not length:
-        return None
-    text = bytearray(packed if length == len(packed) else length)
-    world.broadcast(text)
+def _share_header(world: "Group", mine: bytes) -> bytearray:
+    """The header of rank 0, or of another that takes its part: zeros where that one has none of this length."""
+    length = world.broadcast(array("q", [len(mine)]))[0]
+    text = bytearray(mine if length == len(mine) else length)
+    if length:
+        world.broadcast(text)
+    return text
+
+
+def _parse(text: bytearray) -> Dict[str, Any]:
     try:
-        found = json.loads(bytes(text).decode())
+        found = json.loads(text.decode())
         if isinstance(found["items"], list) and isinstance(found["notes"], dict):
             return dict(found)
         raise ValueError("it is no header")
     except (ValueError, KeyError, TypeError) as err:
-        raise ShoalError(f"the state of the other members cannot be read ({err}): a member was lost while it was sent") from None
+        raise ShoalError(f"the state of the other members cannot be read ({err}): run the same release of shoal everywhere") from None
 
 
 def _share(whole: int, rank: int, of: int) -> Tuple[int, int]:

@@ -30,6 +30,7 @@ _NOTHING = (U8.code, *pack_shape((0,), 0))
 _ENTER = (KINDS["enter"], 0, 0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, bytes(64), 0)
 # Groups that a job of one makes are numbered from here, beyond those of the agent: they never have another member.
 _OWN_GROUPS = 1 << 31
+_BROADCAST = KINDS["broadcast"]
 
 
 class Worker:
@@ -155,7 +156,7 @@ class Worker:
             counts_place = None
         else:
             handle = staged = (StagedHandle if peer >= 0 else AnySourceHandle)(self.calls, result, held, self.arena)
-            in_place, out_place = self._stage(staged, inp, out)
+            in_place, out_place = self._stage(staged, kind, inp, out)
             counts_place = self._stage_counts(staged, counts)
         in_segment, in_offset = in_place or _NOWHERE
         out_segment, out_offset = out_place or _NOWHERE
@@ -171,7 +172,7 @@ class Worker:
         return handle
 
     def _stage(
-        self, handle: "StagedHandle[Any]", inp: Optional[Tensor], out: Optional[Tensor]
+        self, handle: "StagedHandle[Any]", kind: int, inp: Optional[Tensor], out: Optional[Tensor]
     ) -> Tuple[Optional[Place], Optional[Place]]:
         """Stand-ins for what is foreign; one for both where input and output are the same."""
         places: List[Optional[Place]] = [None, None]
@@ -186,7 +187,7 @@ class Worker:
             else:
                 staging = handle.borrow(tensor.nbytes)
                 places[i] = staging.place
-                if i == 0:
+                if i == 0 or kind == _BROADCAST:  # when the root is lost, its part falls to a rank that has an output only
                     tensor.copy_to(staging.address)
             if i == 1:
                 handle.copy_back(tensor, staging)
@@ -251,7 +252,7 @@ class Worker:
             raise ShoalError(str(err)) from None
 
     def enter(self) -> None:
-        """Ask to be a member of the next view, and wait for it; a member returns at once."""
+        """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state."""
         handle: Handle[None] = Handle(self.calls, None, None)
         self.calls.submit(handle, *_ENTER)
         handle.wait()

@@ -177,19 +177,22 @@ class Progress:
         job, port = self.job, self.job._port
         if port.late:
             port.enter()
-        if not self._changed:
-            return True
-        view = port.view
-        if view.released:
-            return False
-        if view.cursor:
-            self.cursor = Cursor.unpack(view.cursor)
-        self._replan()
-        if view.joined and not view.new:
-            port.welcome()
-            self._state.send(job, view.joined, self.cursor.step)
-        self._changed = False
-        return not view.new or self._state.receive(job, view.joined)
+        while self._changed:
+            view = port.view
+            if view.released:
+                return False
+            if view.cursor:
+                self.cursor = Cursor.unpack(view.cursor)
+            self._replan()
+            if view.new:
+                if not self._state.receive(job, view.joined):
+                    port.enter()
+                    continue
+            elif view.joined:
+                port.welcome()
+                self._state.send(job, view.joined, self.cursor.step)
+            self._changed = False
+        return True
 
     def _draw(self) -> None:
         """Draw the samples of this worker for steps that come, up to the end of an epoch."""

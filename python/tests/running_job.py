@@ -27,9 +27,9 @@ class Running:
                 return found
         raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
 
-    def resize(self, n):
+    def resize(self, n, *options):
         """Ask for n workers, and return when they are there."""
-        done = subprocess.run([self._binary, "resize", self.name, str(n)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
+        done = subprocess.run([self._binary, "resize", self.name, str(n), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
         assert done.returncode == 0, done.stdout
 
     @property
@@ -50,11 +50,11 @@ class Running:
         os.kill(pid, signal.SIGKILL)
         self.until(rf"\bw{worker} was killed by SIGKILL")
 
-    def finish(self):
+    def finish(self, code=0):
         """End the training; return all that was printed."""
         self._end.touch()
         self.output += self._process.stdout.read()  # communicate() would miss what `until` has read ahead
-        assert self._process.wait() == 0, self.output[-6000:]
+        assert self._process.wait() == code, self.output[-6000:]
         return self.output
 
 

@@ -50,7 +50,7 @@ def test_killed_workers(launch, n, kills, parts, seed):
 @pytest.fixture
 def running(launch, binary, tmp_path):
     """Returns running(n, arguments): a job of n workers that trains until it is told to finish, as a context manager."""
-    return lambda n, *arguments: running_job.running(launch, binary, tmp_path / "end", n, WORKER, *arguments)
+    return lambda n, *arguments, program=WORKER: running_job.running(launch, binary, tmp_path / "end", n, program, *arguments)
 
 
 @pytest.mark.parametrize("n, to", [(1, 2), (2, 4)])
@@ -92,3 +92,35 @@ def test_random_losses_and_joins(running, seed):
             job.until("STEP")
         output = job.finish()
     agree(output)
+
+
+HANDOVER = pathlib.Path(__file__).with_name("elastic_handover.py")
+
+
+@pytest.mark.parametrize("doomed", [0, 1])
+@pytest.mark.parametrize("place, count", [("get", 1), ("broadcast", 1), ("broadcast", 2), ("send_async", 1), ("send_async", 3)])
+def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
+    with running(2, doomed, place, count, program=HANDOVER) as job:
+        job.resize(3, "--no-wait")
+        job.until(r"asks again")
+        job.until(r"generation \d+ .* 2 workers: .* asked for 3 workers")
+        job.until("STEP")
+        output = job.finish()
+    assert len(agree(output)) == 2
+
+
+def test_the_last_member_is_killed_while_it_hands_over(running):
+    with running(1, 0, "send_async", 2, program=HANDOVER) as job:
+        job.resize(2, "--no-wait")
+        job.until("w0 was killed by SIGKILL")
+        output = job.finish(code=1)
+    assert "failed: rank 0 of 2 was killed by SIGKILL" in output and "Traceback" not in output, output
+
+
+def test_a_job_whose_members_are_all_killed_has_failed(running):
+    with running(2, 700, 32, 2, 3, 0) as job:
+        job.resize(1)
+        job.until("RELEASED")
+        job.kill(0)
+        output = job.finish(code=1)
+    assert "failed: rank 0 of 2 was killed by SIGKILL" in output, output

@@ -1,0 +1,205 @@
+package collective_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Several lanes and several links of every host at once.
+func TestRelayLanes(t *testing.T) {
+	const hosts, lanes = 3, 2
+	for i, strategy := range strategies {
+		for _, d := range []tensor.DType{tensor.F32, tensor.F16} {
+			rng := rand.New(rand.NewPCG(uint64(i), 9))
+			calls := sample(rng, collective.AllReduce, d, collective.Sum, 2*hosts, 200_000)
+			want := sample(rand.New(rand.NewPCG(uint64(i), 9)), collective.AllReduce, d, collective.Sum, 2*hosts, 200_000)
+			of := []int{0, 0, 0, 1, 2, 2}
+			one := spread(t, want, of, hosts)
+			one.prepare(strategy)
+			one.exchange(rng)
+			one.deliver(rng, inputsOf(want))
+			c := spread(t, calls, of, hosts)
+			c.prepare(strategy)
+			c.lanes(lanes)
+			for r := range calls {
+				if string(calls[r].Out) != string(want[r].Out) {
+					t.Fatalf("%v of %v: rank %d has other bytes than in one lane", strategy, d, r)
+				}
+			}
+		}
+	}
+}
+
+func inputsOf(calls []*collective.Call) (inputs [][]byte) {
+	for _, c := range calls {
+		inputs = append(inputs, append([]byte(nil), c.In...))
+	}
+	return inputs
+}
+
+// lanes runs all relays with so many lanes each, from inputs to outputs.
+func (c *cluster) lanes(n int) {
+	way := make(chan piece, 1<<12)
+	var next, handed [8]atomic.Int64
+	var done atomic.Int64
+	finished := make(chan struct{})
+	g := group.New(context.Background())
+	for range n {
+		for h := range c.relays {
+			g.Go(fmt.Sprintf("host %d", h), func(context.Context) error {
+				r, s := c.relays[h], collective.NewScratch()
+				for i := next[h].Add(1) - 1; i < int64(r.Chunks()); i = next[h].Add(1) - 1 {
+					post(way, h, r.Chunk(int(i), s, nil))
+				}
+				return nil
+			})
+		}
+		g.Go("links", func(context.Context) error {
+			s := collective.NewScratch()
+			for {
+				select {
+				case p := <-way:
+					r := c.relays[p.to]
+					copy(r.Place(p.from, p.part, p.off, uint32(len(p.payload))), p.payload)
+					post(way, p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s, nil))
+					if r.Done() && handed[p.to].CompareAndSwap(0, 1) && done.Add(1) == int64(len(c.relays)) {
+						close(finished)
+					}
+				case <-finished:
+					return nil
+				}
+			}
+		})
+	}
+	if err := g.Wait(); err != nil {
+		c.t.Fatal(err)
+	}
+	for h, r := range c.relays {
+		var next atomic.Int64
+		for range n {
+			g.Go(fmt.Sprintf("host %d", h), func(context.Context) error {
+				s := collective.NewScratch()
+				for i := next.Add(1) - 1; i < int64(r.Deliveries()); i = next.Add(1) - 1 {
+					r.Deliver(int(i), s)
+				}
+				return nil
+			})
+		}
+	}
+	if err := g.Wait(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func post(way chan<- piece, from int, out []collective.Outgoing) {
+	for _, o := range out {
+		way <- piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload}
+	}
+}
+
+// wire joins relays by function calls, without a memory of its own.
+type wire struct {
+	relays    []*collective.Relay
+	schedules []collective.Schedule
+	sites     []collective.Sites
+	scratch   *collective.Scratch
+	way       []piece
+	out       []collective.Outgoing
+}
+
+func (w *wire) run(c *cluster, strategy collective.Strategy) {
+	for h, r := range w.relays {
+		if err := w.schedules[h].Build(c.calls[h]); err != nil {
+			c.t.Fatal(err)
+		}
+		r.Prepare(&w.schedules[h], c.calls[h], w.sites[h], strategy)
+	}
+	for i, more := 0, true; more; i++ {
+		more = false
+		for h, r := range w.relays {
+			if i < r.Chunks() {
+				w.post(h, r.Chunk(i, w.scratch, w.out[:0]))
+				more = true
+			}
+		}
+		for len(w.way) > 0 {
+			p := w.way[len(w.way)-1]
+			w.way = w.way[:len(w.way)-1]
+			r := w.relays[p.to]
+			copy(r.Place(p.from, p.part, p.off, uint32(len(p.payload))), p.payload)
+			w.post(p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), w.scratch, w.out[:0]))
+		}
+	}
+	for h, r := range w.relays {
+		if !r.Done() {
+			c.t.Fatalf("host %d is not done", h)
+		}
+		for i := range r.Deliveries() {
+			r.Deliver(i, w.scratch)
+		}
+	}
+}
+
+func (w *wire) post(from int, out []collective.Outgoing) {
+	w.out = out
+	for _, o := range out {
+		w.way = append(w.way, piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload})
+	}
+}
+
+func newWire(c *cluster) *wire {
+	w := &wire{relays: c.relays, schedules: make([]collective.Schedule, len(c.relays)), scratch: collective.NewScratch()}
+	for h := range c.relays {
+		w.sites = append(w.sites, collective.Sites{Of: c.of, N: len(c.relays), Self: h})
+	}
+	return w
+}
+
+// The steady state allocates nothing, the trees included.
+func TestRelayAllocatesNothing(t *testing.T) {
+	for _, strategy := range strategies {
+		for _, kind := range []collective.Kind{collective.AllReduce, collective.AllToAll, collective.ReduceScatter} {
+			c := evenly(t, kind, tensor.F32, 3, 2, 100_000)
+			w := newWire(c)
+			if allocs := testing.AllocsPerRun(5, func() { w.run(c, strategy) }); allocs != 0 {
+				t.Errorf("%v of %v: %v allocations a collective", strategy, kind, allocs)
+			}
+		}
+	}
+}
+
+// BenchmarkRelay is two hosts with two members each, joined by one memory copy, against the four on one host.
+func BenchmarkRelay(b *testing.B) {
+	const n = 4 << 20
+	c := evenly(b, collective.AllReduce, tensor.F32, 2, 2, n)
+	b.Run("hosts=2", func(b *testing.B) {
+		w := newWire(c)
+		b.SetBytes(4 * n)
+		for b.Loop() {
+			w.run(c, collective.Ring{})
+		}
+	})
+	b.Run("hosts=1", func(b *testing.B) {
+		calls := sample(rand.New(rand.NewPCG(1, 2)), collective.AllReduce, tensor.F32, collective.Sum, 4, n)
+		var s collective.Schedule
+		var r collective.Run
+		scratch := collective.NewScratch()
+		b.SetBytes(4 * n)
+		for b.Loop() {
+			if err := s.Build(calls); err != nil {
+				b.Fatal(err)
+			}
+			r.Prepare(&s, calls)
+			for i := range r.Chunks() {
+				r.Chunk(i, scratch)
+			}
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package tcp
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// opening is a link whose control stream has come and whose streams of data are on their way.
+type opening struct {
+	peer  identity
+	index map[string]int // of the stream of data that each ticket is for
+	came  chan arrival
+}
+
+type arrival struct {
+	index  int
+	stream *stream
+}
+
+// acceptLink makes a link with an agent that has dialled.
+func (m *Mesh) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
+	if err := m.accept(who, h.Address); err != nil {
+		return false, err
+	}
+	o := &opening{peer: who, index: map[string]int{}, came: make(chan arrival, dataStreams)}
+	tickets := m.issue(o)
+	data, err := m.gather(control, o, tickets)
+	m.withdraw(tickets)
+	if err == nil {
+		l := newLink(m, who.host, control, data)
+		l.send(kindReady, nil)
+		if m.met(l, who.key, stateAccepting) {
+			l.start()
+			return true, nil
+		}
+		err = errors.New("the mesh is closing")
+	}
+	m.failed(who.host, stateAccepting)
+	close(o.came)
+	for a := range o.came {
+		a.stream.abandon()
+	}
+	for _, s := range data {
+		if s != nil {
+			s.abandon()
+		}
+	}
+	return false, err
+}
+
+// issue makes the tickets of a link's streams of data.
+func (m *Mesh) issue(o *opening) (tickets [][]byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range dataStreams {
+		ticket := make([]byte, 32)
+		rand.Read(ticket)
+		o.index[string(ticket)] = i
+		m.tickets[string(ticket)] = o
+		tickets = append(tickets, ticket)
+	}
+	return tickets
+}
+
+// withdraw makes tickets worthless. Afterwards nobody puts anything into their opening.
+func (m *Mesh) withdraw(tickets [][]byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range tickets {
+		delete(m.tickets, string(t))
+	}
+}
+
+// gather waits for the streams of data that belong to the tickets.
+func (m *Mesh) gather(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
+	if err := writeJSON(control, kindWelcome, welcome{Agents: m.agents(), Tickets: tickets}); err != nil {
+		return nil, err
+	}
+	data := make([]*stream, dataStreams)
+	expired := time.NewTimer(handshakeTime)
+	defer expired.Stop()
+	for range data {
+		select {
+		case a := <-o.came:
+			data[a.index] = a.stream
+		case <-expired.C:
+			return data, fmt.Errorf("%s did not open its streams of data", o.peer.host)
+		case <-m.ctx.Done():
+			return data, m.ctx.Err()
+		}
+	}
+	return data, nil
+}
+
+// acceptData hands a stream of data to the link that its ticket is from. Each ticket is good once.
+func (m *Mesh) acceptData(s *stream, who identity, h hello) (taken bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.tickets[string(h.Ticket)]
+	if o == nil || s.secure() == m.plainData || s.secure() && o.peer != who {
+		return false, refuse("this stream of data belongs to no link: dial the link first")
+	}
+	delete(m.tickets, string(h.Ticket))
+	o.came <- arrival{o.index[string(h.Ticket)], s} // has room for all tickets
+	return true, nil
+}

@@ -1,0 +1,50 @@
+package tcp
+
+import (
+	"net"
+	"strconv"
+)
+
+func (m *Mesh) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
+
+// advertised is HOST:PORT by which others reach an agent: what it was told to say, completed by its port, or its IP.
+func advertised(told string, port int, ip net.IP) string {
+	switch {
+	case told == "":
+		told = ip.String()
+	default:
+		if _, _, err := net.SplitHostPort(told); err == nil {
+			return told
+		}
+	}
+	return net.JoinHostPort(told, strconv.Itoa(port))
+}
+
+// localIP is the IP of one who listens: the one it listens at, or if that is all of them, the first of this host that others can
+// have a route to.
+func localIP(l *net.TCPListener) net.IP {
+	if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsUnspecified() {
+		return ip
+	}
+	addresses, _ := net.InterfaceAddrs() // without any, there is the loopback
+	var found net.IP
+	for _, a := range addresses {
+		n, ok := a.(*net.IPNet)
+		if ok && n.IP.IsGlobalUnicast() && (found == nil || found.To4() == nil && n.IP.To4() != nil) {
+			found = n.IP
+		}
+	}
+	if found == nil {
+		return net.IPv4(127, 0, 0, 1)
+	}
+	return found
+}
+
+// hostIP is the IP in HOST:PORT, or nil if it is a name.
+func hostIP(address string) net.IP {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil
+	}
+	return net.ParseIP(host)
+}

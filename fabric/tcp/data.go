@@ -1,0 +1,149 @@
+package tcp
+
+import (
+	"io"
+	"net"
+
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// dataStreams is how many connections carry the pieces of a link.
+const dataStreams = 2
+
+// outgoing is a piece that waits to be sent.
+type outgoing struct {
+	fabric.Piece
+	payload []byte
+}
+
+// receive reads pieces until the stream ends.
+func (l *link) receive(s *stream) error {
+	name := make([]byte, headBytes+pieceBytes)
+	scratch := make([]byte, readAhead) // for what nobody wants
+	for {
+		if _, err := io.ReadFull(s, name); err != nil {
+			return err
+		}
+		p, err := parsePiece(name)
+		if err != nil {
+			return err
+		}
+		mem, ok := l.calls.Place(p)
+		if !ok {
+			return nil
+		}
+		if mem == nil && p.Length > 0 {
+			err = discard(s, scratch, int(p.Length))
+		} else {
+			_, err = io.ReadFull(s, mem)
+		}
+		if err != nil || mem == nil {
+			l.calls.End()
+		} else {
+			l.calls.Arrived(p)
+		}
+		if err != nil {
+			return noEOF(err)
+		}
+	}
+}
+
+func discard(from io.Reader, scratch []byte, n int) error {
+	for n > 0 {
+		step := min(n, len(scratch))
+		if _, err := io.ReadFull(from, scratch[:step]); err != nil {
+			return err
+		}
+		n -= step
+	}
+	return nil
+}
+
+// transmit writes pieces until the link ends. What is queued is written together as far as it is small.
+func (l *link) transmit(s *stream) error {
+	var w pieceWriter = &plainWriter{to: s.raw.TCPConn}
+	if s.secure() {
+		w = &secureWriter{to: s}
+	}
+	for {
+		o, ok := l.pieces.Take()
+		if !ok || !l.calls.Begin() { // from here to End the payloads are there
+			return nil
+		}
+		err := w.write(o)
+		for n := int(o.Length); err == nil && n < gatherPieces; n += int(o.Length) {
+			if o, ok = l.pieces.TakeNow(); !ok {
+				break
+			}
+			err = w.write(o)
+		}
+		if err == nil {
+			err = w.flush()
+		}
+		l.calls.End()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pieceWriter writes frames of pieces, some of them only at flush.
+type pieceWriter interface {
+	write(o outgoing) error
+	flush() error
+}
+
+// plainWriter gives the kernel names and payloads where they are, many at once.
+type plainWriter struct {
+	to      *net.TCPConn
+	names   [maxVectors * (headBytes + pieceBytes)]byte
+	used    []byte
+	vectors net.Buffers
+	room    [2 * maxVectors][]byte
+	rest    net.Buffers // what is written; WriteTo moves it
+}
+
+// maxVectors is how many pieces go into one write.
+const maxVectors = 32
+
+func (w *plainWriter) write(o outgoing) error {
+	if w.vectors == nil {
+		w.used, w.vectors = w.names[:0], w.room[:0]
+	}
+	from := len(w.used)
+	w.used = appendPiece(w.used, o.Piece)
+	w.vectors = append(w.vectors, w.used[from:], o.payload)
+	if len(w.vectors) == cap(w.vectors) {
+		return w.flush()
+	}
+	return nil
+}
+
+func (w *plainWriter) flush() error {
+	w.rest = w.vectors
+	_, err := w.rest.WriteTo(w.to)
+	clear(w.room[:])
+	w.used, w.vectors = w.names[:0], w.room[:0]
+	return err
+}
+
+// secureWriter writes to TLS, which gathers its records until flush.
+type secureWriter struct {
+	to    *stream
+	first [16 << 10]byte // the name and the begin of a payload: one record instead of a small one and another
+}
+
+func (w *secureWriter) write(o outgoing) error {
+	name := appendPiece(w.first[:0], o.Piece)
+	n := copy(w.first[len(name):], o.payload)
+	if _, err := w.to.Write(w.first[:len(name)+n]); err != nil {
+		return err
+	}
+	if n == len(o.payload) {
+		return nil
+	}
+	_, err := w.to.Write(o.payload[n:])
+	return err
+}
+
+func (w *secureWriter) flush() error { return w.to.raw.Flush() }

@@ -1,0 +1,139 @@
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// connectTime is how long one attempt to reach an address may take: a lost first packet is sent again after a second.
+const connectTime = 2 * time.Second
+
+// call is a conversation that this agent begins: for a link, several connections.
+type call struct {
+	mesh    *Mesh
+	ctx     context.Context
+	to      agent
+	streams []*stream // the control stream first
+}
+
+// connect opens one more connection, under TLS unless config is nil. It is closed when the context or the mesh ends.
+func (c *call) connect(config *tls.Config) (*stream, error) {
+	dialer := net.Dialer{Timeout: connectTime}
+	conn, err := dialer.DialContext(c.ctx, "tcp", c.to.Address)
+	if err != nil {
+		return nil, err
+	}
+	w := newWire(conn.(*net.TCPConn))
+	s := newStream(w, w)
+	c.streams = append(c.streams, s)
+	unbind, unbindMesh := context.AfterFunc(c.ctx, func() { conn.Close() }), context.AfterFunc(c.mesh.ctx, func() { conn.Close() })
+	s.unbind = func() { unbind(); unbindMesh() }
+	w.SetDeadline(time.Now().Add(handshakeTime))
+	if config == nil {
+		_, err := io.WriteString(w, plainMagic)
+		return s, err
+	}
+	secure := tls.Client(w, config)
+	s.Conn, s.frames.from = secure, secure
+	return s, explain(secure.HandshakeContext(c.ctx))
+}
+
+// hangUp closes all connections.
+func (c *call) hangUp() {
+	for _, s := range c.streams {
+		s.abandon()
+	}
+}
+
+// hello is what this agent says first.
+func (m *Mesh) hello(want string) hello {
+	return hello{Protocol: Protocol, Version: m.config.Version, Job: m.config.Job, Want: want}
+}
+
+// meet makes a link with another agent, unless there is one or one is on its way. It returns the agents that the other one knows.
+func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
+	if !m.dialling(a) {
+		return nil, nil
+	}
+	c := &call{mesh: m, ctx: ctx, to: a}
+	who, others, err := c.openLink()
+	if err != nil {
+		c.hangUp()
+		m.failed(a.Host, stateDialling)
+		return others, fmt.Errorf("%s at %s: %w", a.Host, a.Address, err)
+	}
+	l := newLink(m, a.Host, c.streams[0], c.streams[1:])
+	if !m.met(l, who.key, stateDialling) {
+		c.hangUp()
+		return others, nil
+	}
+	l.start()
+	return others, nil
+}
+
+// openLink opens all streams of a link and waits until the other side is ready.
+func (c *call) openLink() (who identity, others []agent, err error) {
+	control, err := c.connect(c.mesh.client)
+	if err != nil {
+		return who, nil, err
+	}
+	who, _ = identify(control.Conn.(*tls.Conn).ConnectionState())
+	if who.host != c.to.Host {
+		return who, nil, fmt.Errorf("it is %s who listens there", who.host)
+	}
+	h := c.mesh.hello(wantLink)
+	h.Address = c.mesh.address
+	w, err := greet(control, &control.frames, h)
+	if err != nil {
+		return who, nil, err
+	}
+	if len(w.Tickets) != dataStreams {
+		return who, w.Agents, fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets), dataStreams)
+	}
+	for _, ticket := range w.Tickets {
+		if err := c.openData(ticket); err != nil {
+			return who, w.Agents, err
+		}
+	}
+	_, _, err = control.frames.next(kindReady)
+	return who, w.Agents, explain(err)
+}
+
+// openData opens a stream of data; that all are open is told on the control stream.
+func (c *call) openData(ticket []byte) error {
+	config := c.mesh.client
+	if c.mesh.plainData {
+		config = nil
+	}
+	s, err := c.connect(config)
+	if err != nil {
+		return err
+	}
+	h := c.mesh.hello(wantData)
+	h.Ticket = ticket
+	return writeJSON(s, kindHello, h)
+}
+
+// ask returns the agents that any of those with a link know.
+func (m *Mesh) ask(ctx context.Context) (agents []agent, err error) {
+	err = errors.New("there is no link with anybody")
+	for _, a := range m.inState(stateUp) {
+		c := &call{mesh: m, ctx: ctx, to: a}
+		var s *stream
+		if s, err = c.connect(m.client); err == nil {
+			var w welcome
+			w, err = greet(s, &s.frames, m.hello(wantAgents))
+			agents = w.Agents
+		}
+		c.hangUp()
+		if err == nil {
+			return agents, nil
+		}
+	}
+	return nil, err
+}

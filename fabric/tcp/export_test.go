@@ -1,0 +1,15 @@
+package tcp
+
+// Crash ends the agent's part in the job as the death of its process would: all sockets close, without a goodbye.
+func (m *Mesh) Crash() {
+	m.mu.Lock()
+	m.closing = true
+	m.mu.Unlock()
+	m.cancel()
+	m.listener.Close()
+	for _, l := range m.all() {
+		for _, s := range l.streams() {
+			s.raw.Close()
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// Protocol is the version of the link protocol; agents of different ones do not talk.
+const Protocol = 1
+
+// handshakeTime is how long a connection may take until both sides know what it is for.
+const handshakeTime = 10 * time.Second
+
+// plainMagic begins a stream of data without TLS.
+const plainMagic = "SHOAL/1\n"
+
+// What a connection is for.
+const (
+	wantJoin   = "join"   // let me in
+	wantLink   = "link"   // be linked: this is the control stream
+	wantData   = "data"   // this is a stream of data of the link that handed me the ticket
+	wantAgents = "agents" // whom do you know?
+)
+
+// hello is the first word of who dialled.
+type hello struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"`
+	Job      string `json:"job,omitempty"` // empty: a newcomer that takes any
+	Want     string `json:"want"`
+
+	Name    fabric.Host `json:"name,omitempty"`    // join: the name that it would like
+	Key     []byte      `json:"key,omitempty"`     // join: its public key, Ed25519
+	Expires int64       `json:"expires,omitempty"` // join: of the token, Unix time
+	Proof   []byte      `json:"proof,omitempty"`   // join: that it knows the token's secret
+	Address string      `json:"address,omitempty"` // link: where it listens
+	Ticket  []byte      `json:"ticket,omitempty"`  // data: from the welcome of the link
+}
+
+// welcome is the answer.
+type welcome struct {
+	Agents  []agent  `json:"agents,omitempty"`  // join, link, agents: who else is in the job
+	Tickets [][]byte `json:"tickets,omitempty"` // link: one for each stream of data
+
+	Joined *joined `json:"joined,omitempty"` // join
+}
+
+// joined makes a newcomer a member.
+type joined struct {
+	Job          string        `json:"job"`
+	Host         fabric.Host   `json:"host"`        // its name
+	Certificate  []byte        `json:"certificate"` // for its name and key, DER
+	Authority    []byte        `json:"authority"`   // DER
+	AuthorityKey []byte        `json:"authority_key"`
+	PlainData    bool          `json:"plain_data"`
+	By           agent         `json:"by"`   // who let it in
+	Used         []fabric.Host `json:"used"` // names that nobody can have again
+}
+
+// agent is where an agent listens.
+type agent struct {
+	Host    fabric.Host `json:"host"`
+	Address string      `json:"address"`
+}
+
+// refusal is the other answer.
+type refusal struct {
+	By   fabric.Host `json:"by,omitempty"`
+	Code string      `json:"code,omitempty"` // for programs: one of the below
+	Text string      `json:"text"`           // for people: what, why, what to do
+}
+
+// Codes of refusals from which who dialled can go on.
+const (
+	codeTaken     = "taken"     // your name: join again and get another
+	codeDuplicate = "duplicate" // we are linked, or my own call to you is on its way
+	codeGone      = "gone"      // we were linked, and that does not come again
+)
+
+func (r *refusal) Error() string {
+	if r.By == "" {
+		return "refused: " + r.Text
+	}
+	return fmt.Sprintf("%s refused: %s", r.By, r.Text)
+}
+
+// refuse makes a refusal for people.
+func refuse(format string, args ...any) *refusal { return &refusal{Text: fmt.Sprintf(format, args...)} }
+
+// checkVersion refuses agents that may mean other things by the same words.
+func (h *hello) checkVersion(version string) error {
+	switch {
+	case h.Protocol != Protocol:
+		return refuse("the link protocol is %d here and %d there: use the same version of shoal on all hosts", Protocol, h.Protocol)
+	case h.Version != version:
+		return refuse("shoal is %q here and %q there: use the same version on all hosts", version, clean(h.Version))
+	}
+	return nil
+}
+
+// checkJob refuses agents of other jobs; a newcomer may leave the name to the token.
+func (h *hello) checkJob(job string) error {
+	if h.Job != job && (h.Job != "" || h.Want != wantJoin) {
+		return refuse("this is job %q and not %q: use the address and the token of the job that you mean", job, clean(h.Job))
+	}
+	return nil
+}
+
+// writeJSON sends a frame of the handshake.
+func writeJSON(to io.Writer, k kind, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(body) > int(most[k]) {
+		return fmt.Errorf("a frame of kind %d with %d bytes; the limit is %d", k, len(body), most[k])
+	}
+	_, err = to.Write(append(appendHead(nil, k, len(body)), body...))
+	return err
+}
+
+// readHello waits for the first word on a connection.
+func readHello(f *frames) (h hello, err error) {
+	_, body, err := f.next(kindHello)
+	if err != nil {
+		return h, err
+	}
+	if err := json.Unmarshal(body, &h); err != nil {
+		return h, fmt.Errorf("%w: a hello that is no JSON object of the right form: %w", errFrame, err)
+	}
+	return h, nil
+}
+
+// greet says hello and returns the answer.
+func greet(c net.Conn, f *frames, h hello) (w welcome, err error) {
+	if err := writeJSON(c, kindHello, h); err != nil {
+		return w, err
+	}
+	k, body, err := f.next(kindWelcome, kindRefusal)
+	if err != nil {
+		return w, explain(err)
+	}
+	if k == kindRefusal {
+		r := &refusal{}
+		if err := json.Unmarshal(body, r); err != nil {
+			return w, fmt.Errorf("%w: %w", errFrame, err)
+		}
+		r.By, r.Text = fabric.Host(clean(string(r.By))), clean(r.Text)
+		return w, r
+	}
+	if err := json.Unmarshal(body, &w); err != nil {
+		return w, fmt.Errorf("%w: %w", errFrame, err)
+	}
+	return w, nil
+}
+
+// explain adds to errors of a connection what they mean.
+func explain(err error) error {
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &record):
+		return fmt.Errorf("what answers there is no agent of shoal: check the address (%w)", err)
+	case errors.As(err, &op) && op.Op == "remote error":
+		return fmt.Errorf("the agent there does not believe this one's certificate, which is of another job: join with a token of its job (%w)", err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("it hung up: is that a host of the job, and running? (%w)", err)
+	}
+	return err
+}
+
+// clean makes text from a peer fit to be shown: it is short and has no control characters.
+func clean(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	if len(text) > int(most[kindGoodbye]) {
+		text = strings.ToValidUTF8(text[:most[kindGoodbye]], "")
+	}
+	return text
+}
+
+// checkName refuses host names that would be a nuisance on a terminal or in a file name.
+func checkName(name fabric.Host) error {
+	ok := len(name) > 0 && len(name) <= 64
+	for _, r := range name {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+	}
+	if !ok {
+		return fmt.Errorf("%q cannot be the name of a host: use up to 64 letters, digits, dots, dashes and underscores", clean(string(name)))
+	}
+	return nil
+}

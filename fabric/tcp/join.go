@@ -1,0 +1,212 @@
+package tcp
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// reachTime is how long a newcomer tries to reach an agent that the others have a link with. One that is lost meanwhile is not
+// waited for.
+const reachTime = 10 * time.Second
+
+// Join makes this agent a member of the job that the token is for, through any of the job's agents, and links it with all of
+// them. The context bounds the joining only.
+func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh, error) {
+	m, err := join(ctx, address, tokenText, config, h)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: cannot join the job at %s: %w", address, err)
+	}
+	return m, nil
+}
+
+func join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh, error) {
+	t, err := parseToken(tokenText)
+	if err != nil {
+		return nil, err
+	}
+	m, key, err := newMesh(config, h)
+	if err != nil {
+		return nil, err
+	}
+	agents, err := m.enter(ctx, address, t, key)
+	if err == nil {
+		err = m.meetAll(ctx, agents)
+	}
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// enter asks to be let in, becomes a member and begins to answer. It returns the agents to be linked with.
+func (m *Mesh) enter(ctx context.Context, address string, t token, key ed25519.PrivateKey) ([]agent, error) {
+	c := &call{mesh: m, ctx: ctx, to: agent{Address: address}}
+	defer c.hangUp()
+	s, err := c.connect(newcomerTLS(t))
+	if err != nil {
+		return nil, err
+	}
+	h := m.hello(wantJoin)
+	h.Name, h.Key, h.Expires = m.config.Name, key.Public().(ed25519.PublicKey), t.expires.Unix()
+	if h.Proof, err = t.proof(s.Conn.(*tls.Conn).ConnectionState()); err != nil {
+		return nil, err
+	}
+	w, err := greet(s, &s.frames, h)
+	if err != nil {
+		return nil, err
+	}
+	j := w.Joined
+	if j == nil {
+		return nil, fmt.Errorf("%w: a welcome that lets nobody in", errFrame)
+	}
+	a, err := j.verify(t, key.Public().(ed25519.PublicKey))
+	if err != nil {
+		return nil, err
+	}
+	m.self.host, m.config.Job, m.plainData = j.Host, j.Job, j.PlainData
+	by := m.place(s, j.By)
+	m.heard(j.Used)
+	m.open(a, j.Certificate, key)
+	agents := []agent{by}
+	for _, other := range w.Agents {
+		if other.Host != by.Host {
+			agents = append(agents, other)
+		}
+	}
+	return agents, nil
+}
+
+// verify checks what a newcomer was given.
+func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
+	if sha256.Sum256(j.Authority) != t.authority {
+		return nil, errOtherAuthority
+	}
+	a, err := openAuthority(j.Authority, j.AuthorityKey)
+	if err != nil {
+		return nil, err
+	}
+	c, err := x509.ParseCertificate(j.Certificate)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate of this agent: %w", err)
+	}
+	if err := c.CheckSignatureFrom(a.certificate); err != nil {
+		return nil, fmt.Errorf("the certificate of this agent: %w", err)
+	}
+	if !key.Equal(c.PublicKey) || c.Subject.CommonName != string(j.Host) {
+		return nil, fmt.Errorf("the certificate of this agent is for another one, %q", clean(c.Subject.CommonName))
+	}
+	return a, checkName(j.Host)
+}
+
+// place finds out where this agent can be reached, and where the one that let it in can. A newcomer that came over the loopback is
+// on the host of the other, and reached where that one is.
+func (m *Mesh) place(s *stream, by agent) agent {
+	local, remote := s.LocalAddr().(*net.TCPAddr), s.RemoteAddr().(*net.TCPAddr)
+	ip := local.IP
+	if elsewhere := hostIP(by.Address); remote.IP.IsLoopback() && elsewhere != nil {
+		ip = elsewhere
+	} else {
+		by.Address = remote.String()
+	}
+	if listens := m.listener.Addr().(*net.TCPAddr).IP; !listens.IsUnspecified() {
+		ip = listens
+	}
+	m.address = advertised(m.config.Advertise, m.port(), ip)
+	return by
+}
+
+// meetAll links this agent with all agents of the job, also those that it hears of on the way.
+func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	tried := map[fabric.Host]bool{}
+	var insist <-chan time.Time // from the first failure on
+	for {
+		todo, changed := m.strangers(agents)
+		if len(todo) == 0 {
+			return nil
+		}
+		if insist != nil && !slices.ContainsFunc(todo, func(a agent) bool { return !tried[a.Host] }) {
+			select {
+			case <-ctx.Done():
+			case <-changed: // perhaps the agent that is dialling this one
+			case <-time.After(100 * time.Millisecond):
+			}
+			if now, err := m.ask(ctx); err == nil {
+				agents = now // who was lost meanwhile is no longer in it
+				todo, _ = m.strangers(agents)
+			}
+		}
+		for _, a := range todo {
+			tried[a.Host] = true
+		}
+		more, err := m.meetEach(ctx, todo)
+		agents = append(agents, more...)
+		if insist == nil {
+			insist = time.After(reachTime)
+		}
+		var r *refusal
+		switch {
+		case ctx.Err() != nil:
+			return errors.Join(ctx.Err(), err)
+		case errors.As(err, &r) && (r.Code == codeTaken || r.Code == codeGone):
+			return err
+		case err != nil && expired(insist):
+			return fmt.Errorf("not all of its hosts can be reached from here, as they must be; is there a firewall, or an address that is good elsewhere only? %w", err)
+		}
+	}
+}
+
+func expired(c <-chan time.Time) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// strangers are those of the agents that this one neither is nor was linked with; changed tells when that may be different.
+func (m *Mesh) strangers(agents []agent) (list []agent, changed <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen := map[fabric.Host]bool{}
+	for _, a := range agents {
+		k := m.names[a.Host]
+		done := k != nil && (k.state == stateUp || k.state == stateGone || k.state == stateSelf)
+		if !done && !seen[a.Host] {
+			list = append(list, a)
+		}
+		seen[a.Host] = true
+	}
+	return list, m.changed
+}
+
+// meetEach dials all of the agents at once, and returns whom they know and why some could not be met.
+func (m *Mesh) meetEach(ctx context.Context, agents []agent) (more []agent, err error) {
+	others, errs := make([][]agent, len(agents)), make([]error, len(agents))
+	g := group.New(ctx)
+	for i, a := range agents {
+		g.Go("meet", func(ctx context.Context) error {
+			others[i], errs[i] = m.meet(ctx, a)
+			return nil
+		})
+	}
+	g.Wait()
+	for _, o := range others {
+		more = append(more, o...)
+	}
+	return more, errors.Join(errs...)
+}

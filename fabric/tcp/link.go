@@ -1,0 +1,198 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/accrual"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/queue"
+)
+
+// goodbyeTime is how long a link that this side ends may take to get rid of its messages and its goodbye.
+const goodbyeTime = 2 * time.Second
+
+// stream is one connection of a link.
+type stream struct {
+	net.Conn // what is spoken on: TLS, or for plain data the connection itself
+	raw      *wire
+	frames   frames
+	unbind   func() // until then it is closed when the mesh closes; later its link has to end in an orderly way
+}
+
+func newStream(w *wire, c net.Conn) *stream { return &stream{Conn: c, raw: w, frames: frames{from: c}} }
+
+// abandon closes a stream that did not become one of a link.
+func (s *stream) abandon() {
+	s.unbind()
+	s.raw.Close()
+}
+
+// secure reports whether the stream is under TLS.
+func (s *stream) secure() bool { return s.Conn != net.Conn(s.raw) }
+
+// link is what this agent has with one peer.
+type link struct {
+	mesh    *Mesh
+	peer    fabric.Host
+	calls   *fabric.Calls
+	control *stream
+	data    []*stream
+	words   outbox                // for the control stream
+	pieces  queue.Queue[outgoing] // for whichever stream of data is free
+
+	detector   *accrual.Detector // the monitor's
+	heard      atomic.Int64      // when something came last, as sinceStart
+	delivering atomic.Bool       // the handler is at work, and nobody listens to the control stream
+
+	once  sync.Once
+	ended chan ending
+}
+
+// ending is why and how a link ends.
+type ending struct {
+	err     error  // for Down
+	goodbye bool   // the peer should be told
+	reason  string // that it should be told; none if the mesh closes
+}
+
+func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
+	now := sinceStart()
+	l := &link{
+		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer), control: control, data: data,
+		detector: accrual.New(beatInterval, now), ended: make(chan ending, 1),
+	}
+	l.heard.Store(int64(now))
+	l.words.init()
+	control.raw.gather(gatherWords)
+	for _, s := range data {
+		if s.secure() {
+			s.raw.gather(gatherPieces)
+		}
+	}
+	for _, s := range l.streams() {
+		s.unbind()
+		s.raw.heard = &l.heard
+		s.SetDeadline(time.Time{})
+	}
+	return l
+}
+
+func (l *link) streams() []*stream { return append([]*stream{l.control}, l.data...) }
+
+// start lets the link live; it has been met.
+func (l *link) start() { l.mesh.group.Go("link with "+string(l.peer), l.run) }
+
+// end ends the link and does not wait; the first reason counts.
+func (l *link) end(e ending) { l.once.Do(func() { l.ended <- e }) }
+
+// send queues a frame for the control stream.
+func (l *link) send(k kind, body []byte) {
+	if !l.words.put(k, body) {
+		l.end(ending{err: fmt.Errorf("it leaves more than %d MiB of messages unread", maxUnread>>20), goodbye: true, reason: "too many unread messages"})
+	}
+}
+
+// run is the life of a link.
+func (l *link) run(ctx context.Context) error {
+	l.mesh.config.Log.Info("linked", "agent", string(l.peer), "address", l.control.RemoteAddr().String())
+	l.delivering.Store(true)
+	l.calls.Up()
+	l.delivering.Store(false)
+	talk, data := group.New(ctx), group.New(ctx)
+	talk.Go("listens", l.listen)
+	talk.Go("talks", l.talk)
+	for _, s := range l.data {
+		data.Go("receives", func(context.Context) error { l.lose(l.receive(s)); return nil })
+		data.Go("sends", func(context.Context) error { l.lose(l.transmit(s)); return nil })
+	}
+
+	e := <-l.ended
+	l.mesh.config.Log.Info("link ended", "agent", string(l.peer), "reason", e.err)
+	l.mesh.lost(l)
+	for _, s := range l.data { // stops who works on them; closing them now could look to the peer like a crash
+		s.raw.SetDeadline(time.Unix(1, 0))
+	}
+	l.pieces.Close()
+	if e.goodbye {
+		l.words.finish(e.reason)
+		l.control.raw.SetDeadline(time.Now().Add(goodbyeTime))
+	} else {
+		l.words.close()
+		l.control.raw.Close()
+	}
+	l.calls.Down(e.err)
+	talk.Wait()
+	for _, s := range l.streams() {
+		s.raw.Close()
+	}
+	return data.Wait()
+}
+
+// lose ends the link because of an error on one of its streams.
+func (l *link) lose(err error) {
+	if err == nil {
+		return
+	}
+	if errors.Is(err, errFrame) {
+		l.end(ending{err: err, goodbye: true, reason: err.Error()})
+		return
+	}
+	l.end(ending{err: fmt.Errorf("%w without a goodbye: its process is gone, or the connection broke (%v)", fabric.ErrClosed, err)})
+}
+
+// listen reads the control stream until the peer hangs up. After the end of the link it only waits for that.
+func (l *link) listen(context.Context) error {
+	for {
+		k, body, err := l.control.frames.next(kindMessage, kindBeat, kindGoodbye)
+		switch {
+		case err != nil:
+			l.lose(err)
+			l.words.close()
+			l.control.raw.Close()
+			return nil
+		case k == kindMessage:
+			l.delivering.Store(true)
+			l.calls.Message(body)
+			l.delivering.Store(false)
+		case k == kindGoodbye:
+			err := fabric.ErrClosed
+			if len(body) > 0 {
+				err = fmt.Errorf("%w: %s", fabric.ErrClosed, clean(string(body)))
+			}
+			l.end(ending{err: err})
+			l.words.close()
+			return nil
+		}
+	}
+}
+
+// talk writes what is queued for the control stream.
+func (l *link) talk(context.Context) error {
+	for {
+		batch, last := l.words.take()
+		if len(batch) > 0 {
+			if err := l.write(batch); err != nil {
+				l.lose(err)
+				return nil
+			}
+		}
+		if last {
+			l.control.raw.CloseWrite()
+			return nil
+		}
+	}
+}
+
+func (l *link) write(batch []byte) error {
+	if _, err := l.control.Write(batch); err != nil {
+		return err
+	}
+	return l.control.raw.Flush()
+}

@@ -1,0 +1,159 @@
+package tcp
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// known is what an agent knows about a name. Names are never forgotten: a host that comes back gets another one, so that nobody
+// takes it for the one that was lost.
+type known struct {
+	state   state
+	key     string // of the agent that goes by the name; "" until it was met
+	address string
+}
+
+type state uint8
+
+const (
+	stateHeard     state = iota // of, or let in by this agent, but not met
+	stateDialling               // this agent is dialling it
+	stateAccepting              // it has dialled, and its streams of data are on their way
+	stateUp                     // linked
+	stateGone                   // was linked
+	stateSelf
+)
+
+// reserve finds a unique name for a newcomer.
+func (m *Mesh) reserve(asked fabric.Host, key string) fabric.Host {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	unique := asked
+	for i := 2; m.names[unique] != nil; i++ {
+		unique = fabric.Host(fmt.Sprintf("%s-%d", asked, i))
+	}
+	m.names[unique] = &known{key: key}
+	return unique
+}
+
+// used lists all names that cannot be given again.
+func (m *Mesh) used() []fabric.Host {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.names))
+}
+
+// heard notes names that others have told.
+func (m *Mesh) heard(names []fabric.Host) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range names {
+		if m.names[name] == nil {
+			m.names[name] = &known{}
+		}
+	}
+}
+
+// agents lists the agents that this one has, or is about to have, a link with, and itself first. Who is accepted is in the list
+// that the next one gets: so of two newcomers at least one hears of the other, from any agent that both meet.
+func (m *Mesh) agents() []agent {
+	return append([]agent{{m.self.host, m.address}}, m.inState(stateDialling, stateAccepting, stateUp)...)
+}
+
+func (m *Mesh) inState(states ...state) (list []agent) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(m.names)) {
+		if k := m.names[name]; slices.Contains(states, k.state) {
+			list = append(list, agent{name, k.address})
+		}
+	}
+	return list
+}
+
+// accept decides whether an agent that has dialled gets a link. Of two that dial each other, the call of the one whose name comes
+// first is the one that counts.
+func (m *Mesh) accept(who identity, address string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.names[who.host]
+	if k == nil {
+		k = &known{}
+		m.names[who.host] = k
+	}
+	switch {
+	case k.state == stateSelf || k.key != "" && k.key != who.key:
+		return &refusal{Code: codeTaken, Text: fmt.Sprintf("the name %s belongs to another agent: join again, which gives another name", who.host)}
+	case k.state == stateGone:
+		return &refusal{Code: codeGone, Text: fmt.Sprintf("the link with %s was lost, and does not come again: join again as a new host", who.host)}
+	case k.state == stateUp, k.state == stateAccepting:
+		return &refusal{Code: codeDuplicate, Text: fmt.Sprintf("there is a link with %s", who.host)}
+	case k.state == stateDialling && m.self.host < who.host:
+		return &refusal{Code: codeDuplicate, Text: fmt.Sprintf("this agent is dialling %s", who.host)}
+	}
+	k.state, k.key, k.address = stateAccepting, who.key, address
+	m.announce()
+	return nil
+}
+
+// dialling notes that this agent dials another; false: there is no need to.
+func (m *Mesh) dialling(a agent) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.names[a.Host]
+	if k == nil {
+		k = &known{}
+		m.names[a.Host] = k
+	}
+	if k.state != stateHeard {
+		return false
+	}
+	k.state, k.address = stateDialling, a.Address
+	return true
+}
+
+// failed takes back accept or dialling, if nothing has come of it since.
+func (m *Mesh) failed(host fabric.Host, was state) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.names[host]; k.state == was {
+		k.state = stateHeard
+		m.announce()
+	}
+}
+
+// met makes an accepted or dialled agent linked; false: the mesh is closing, or another link was quicker.
+func (m *Mesh) met(l *link, key string, was state) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.names[l.peer]
+	if m.closing || k.state != was {
+		return false
+	}
+	k.state, k.key = stateUp, key
+	m.linksMu.Lock()
+	m.links[l.peer] = l
+	m.linksMu.Unlock()
+	m.announce()
+	return true
+}
+
+// lost ends a link for all time.
+func (m *Mesh) lost(l *link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.names[l.peer].state = stateGone
+	m.linksMu.Lock()
+	delete(m.links, l.peer)
+	m.linksMu.Unlock()
+	m.announce()
+}
+
+// announce wakes those who wait for a change of names; m.mu is held.
+func (m *Mesh) announce() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}

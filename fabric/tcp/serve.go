@@ -1,0 +1,209 @@
+package tcp
+
+import (
+	"container/list"
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// maxPending bounds the connections that have not yet shown who they are. One more, and the oldest is closed: an honest one needs
+// milliseconds, and so cannot be kept out by those that wait.
+const maxPending = 256
+
+// pending are the connections in the handshake, oldest first.
+type pending struct {
+	mu    sync.Mutex
+	conns list.List
+}
+
+func (p *pending) add(c net.Conn) *list.Element {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns.Len() >= maxPending {
+		oldest := p.conns.Front()
+		p.conns.Remove(oldest)
+		oldest.Value.(net.Conn).Close()
+	}
+	return p.conns.PushBack(c)
+}
+
+// remove is harmless for one that has been pushed out.
+func (p *pending) remove(e *list.Element) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns.Remove(e)
+}
+
+// serve accepts connections until the mesh closes.
+func (m *Mesh) serve(context.Context) error {
+	for {
+		conn, err := m.listener.AcceptTCP()
+		if m.ctx.Err() != nil {
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		}
+		if err != nil { // too many open files, most likely: what is open can be used still
+			m.config.Log.Error("no connection can be accepted", "error", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-m.ctx.Done():
+			}
+			continue
+		}
+		m.group.Go("handshake", func(context.Context) error {
+			m.answer(conn)
+			return nil
+		})
+	}
+}
+
+// answer finds out what a connection is for. It is closed in the end, unless it became a stream of a link.
+func (m *Mesh) answer(conn *net.TCPConn) {
+	place := m.waiting.add(conn)
+	defer m.waiting.remove(place)
+	unbind := context.AfterFunc(m.ctx, func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(handshakeTime))
+	s, who, err := m.receive(newWire(conn))
+	taken := false
+	if s != nil {
+		s.unbind = func() { unbind() }
+	}
+	if who.host != "" {
+		m.waiting.remove(place)
+	}
+	if err == nil {
+		taken, err = m.dispatch(s, who)
+	}
+	if err != nil && m.ctx.Err() == nil {
+		m.config.Log.Warn("a connection was refused", "from", conn.RemoteAddr().String(), "agent", string(who.host), "error", err)
+		if s != nil {
+			r := &refusal{}
+			if !errors.As(err, &r) {
+				r = refuse("%v", err)
+			}
+			writeJSON(s, kindRefusal, refusal{By: m.self.host, Code: r.Code, Text: clean(r.Text)})
+		}
+	}
+	if !taken {
+		hangUp(conn)
+		unbind()
+	}
+}
+
+// hangUp closes a connection so that what was written last arrives: one that is closed with bytes unread is reset.
+func hangUp(conn *net.TCPConn) {
+	conn.CloseWrite()
+	conn.SetReadDeadline(time.Now().Add(time.Second))
+	io.Copy(io.Discard, io.LimitReader(conn, 1<<20))
+	conn.Close()
+}
+
+const advice = "shoal: this port is for the agents of a job, which speak TLS. Join with: shoal agent --join HOST:PORT --token-file FILE\n"
+
+// receive takes a connection to the point where its first frame can be read, and returns who is at its other end.
+func (m *Mesh) receive(w *wire) (s *stream, who identity, err error) {
+	first, err := w.in.Peek(1)
+	switch {
+	case err != nil:
+		return nil, who, fmt.Errorf("it said nothing: %w", err)
+	case first[0] == plainMagic[0] && m.plainData:
+		magic := make([]byte, len(plainMagic))
+		if _, err := io.ReadFull(w.in, magic); err != nil || string(magic) != plainMagic {
+			return nil, who, fmt.Errorf("%w: it begins with %q", errFrame, magic)
+		}
+		return newStream(w, w), who, nil
+	case first[0] != 0x16: // a TLS handshake
+		io.WriteString(w, advice)
+		return nil, who, fmt.Errorf("it does not speak TLS, its first byte is %#x", first[0])
+	}
+	conn := tls.Server(w, m.server)
+	if err := conn.HandshakeContext(m.ctx); err != nil {
+		return nil, who, fmt.Errorf("the TLS handshake, perhaps with an agent of another job: %w", err)
+	}
+	who, _ = identify(conn.ConnectionState())
+	return newStream(w, conn), who, nil
+}
+
+// dispatch does what the hello asks for; taken: the connection is now a stream of a link.
+func (m *Mesh) dispatch(s *stream, who identity) (taken bool, err error) {
+	h, err := readHello(&s.frames)
+	if err != nil {
+		return false, err
+	}
+	if err := h.checkVersion(m.config.Version); err != nil {
+		return false, err
+	}
+	conn, secure := s.Conn.(*tls.Conn)
+	member := secure && who.host != ""
+	if h.Want == wantJoin && secure {
+		return false, m.admit(s, conn.ConnectionState(), h)
+	}
+	if !member && !(h.Want == wantData && !secure) {
+		return false, refuse("you are no member of this job: join it with a token first")
+	}
+	if err := h.checkJob(m.config.Job); err != nil {
+		return false, err
+	}
+	switch h.Want {
+	case wantLink:
+		return m.acceptLink(s, who, h)
+	case wantData:
+		return m.acceptData(s, who, h)
+	case wantAgents:
+		return false, writeJSON(s, kindWelcome, welcome{Agents: m.agents()})
+	}
+	return false, refuse("%q is nothing that can be wanted: use the same version of shoal on all hosts", clean(h.Want))
+}
+
+// admit lets a newcomer into the job, if it knows the secret of a token.
+func (m *Mesh) admit(s *stream, state tls.ConnectionState, h hello) error {
+	if err := m.authority.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now()); err != nil {
+		return err
+	}
+	if err := h.checkJob(m.config.Job); err != nil {
+		return err
+	}
+	if err := checkName(h.Name); err != nil {
+		return err
+	}
+	if len(h.Key) != ed25519.PublicKeySize {
+		return refuse("the key has %d bytes instead of %d", len(h.Key), ed25519.PublicKeySize)
+	}
+	key := ed25519.PublicKey(h.Key)
+	used := m.used()
+	name := m.reserve(h.Name, publicKeyInfo(key))
+	certificate, err := m.authority.certify(name, key)
+	if err != nil {
+		return err
+	}
+	m.config.Log.Info("a newcomer was let in", "agent", string(name), "from", s.RemoteAddr().String())
+	return writeJSON(s, kindWelcome, welcome{Agents: m.agents(), Joined: &joined{
+		Job:          m.config.Job,
+		Host:         name,
+		Certificate:  certificate,
+		Authority:    m.authority.certificate.Raw,
+		AuthorityKey: m.authority.key.Seed(),
+		PlainData:    m.plainData,
+		By:           agent{m.self.host, m.address},
+		Used:         used,
+	}})
+}
+
+// publicKeyInfo is a key as it stands in certificates.
+func publicKeyInfo(key ed25519.PublicKey) string {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		panic(err) // every Ed25519 key can be
+	}
+	return string(der)
+}

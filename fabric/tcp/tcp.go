@@ -1,0 +1,203 @@
+// Package tcp is the mesh between real hosts: TCP links under TLS 1.3 with a certificate authority of the job's own, join tokens,
+// and detection of silence without a time-out to choose. The bytes are in docs/formats/link.md, the reasons in docs/design/links.md.
+//
+// Every agent is linked with every other: one control stream for messages and signs of life, and two streams of data. Nobody is
+// special: any agent lets newcomers in, also when the one that made the job is gone.
+package tcp
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Config is how an agent takes part. The zero value is good for tests.
+type Config struct {
+	Name      fabric.Host  // the name that it would like: letters, digits, dots, dashes, underscores; "host" if empty
+	Listen    string       // HOST:PORT; ":0", any port on all interfaces, if empty
+	Advertise string       // HOST or HOST:PORT by which the others reach it; found out if empty
+	Job       string       // the job's name; one who joins may leave it empty to take any
+	Version   string       // of shoal; all agents must have the same
+	PlainData bool         // data without TLS; who makes the job decides for all
+	Log       *slog.Logger // nothing is logged if nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.Name == "" {
+		c.Name = "host"
+	}
+	if c.Listen == "" {
+		c.Listen = ":0"
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Mesh is the fabric.Mesh of one agent.
+type Mesh struct {
+	config   Config
+	handler  fabric.Handler
+	listener *net.TCPListener
+	group    *group.Group
+	waiting  pending
+
+	ctx    context.Context // ends when the mesh closes
+	cancel context.CancelFunc
+
+	// Set before the first connection is served.
+	self           identity
+	address        string // where others reach this agent
+	plainData      bool
+	authority      *authority
+	server, client *tls.Config
+
+	mu      sync.Mutex
+	closing bool
+	names   map[fabric.Host]*known
+	tickets map[string]*opening // links that wait for their streams of data
+	changed chan struct{}       // closed and replaced when names changes
+
+	linksMu sync.RWMutex
+	links   map[fabric.Host]*link
+}
+
+var _ fabric.Mesh = (*Mesh)(nil)
+
+// Create makes a job: a new authority, and its first agent, which listens.
+func Create(config Config, h fabric.Handler) (*Mesh, error) {
+	m, key, err := newMesh(config, h)
+	if err != nil {
+		return nil, err
+	}
+	a, err := newAuthority(m.config.Job)
+	if err == nil {
+		var certificate []byte
+		m.self.host, m.plainData = m.config.Name, m.config.PlainData
+		m.address = advertised(m.config.Advertise, m.port(), localIP(m.listener))
+		if certificate, err = a.certify(m.self.host, key.Public().(ed25519.PublicKey)); err == nil {
+			m.open(a, certificate, key)
+			return m, nil
+		}
+	}
+	m.listener.Close()
+	return nil, err
+}
+
+// newMesh listens, and does not answer yet.
+func newMesh(config Config, h fabric.Handler) (*Mesh, ed25519.PrivateKey, error) {
+	config = config.withDefaults()
+	if err := checkName(config.Name); err != nil {
+		return nil, nil, fmt.Errorf("tcp: %w", err)
+	}
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("tcp: %w", err)
+	}
+	listener, err := net.Listen("tcp", config.Listen)
+	if err != nil {
+		return nil, nil, fmt.Errorf("tcp: no place to listen at %q, choose another: %w", config.Listen, err)
+	}
+	m := &Mesh{
+		config:   config,
+		handler:  h,
+		listener: listener.(*net.TCPListener),
+		group:    group.New(context.Background()),
+		names:    map[fabric.Host]*known{},
+		tickets:  map[string]*opening{},
+		changed:  make(chan struct{}),
+		links:    map[fabric.Host]*link{},
+		self:     identity{key: publicKeyInfo(public)},
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	return m, key, nil
+}
+
+// open makes the agent a member and begins to answer.
+func (m *Mesh) open(a *authority, certificate []byte, key ed25519.PrivateKey) {
+	m.authority = a
+	m.server, m.client = a.configTLS(certificate, key)
+	m.names[m.self.host] = &known{state: stateSelf, key: m.self.key}
+	if m.plainData {
+		m.config.Log.Warn("data between the hosts of this job is not encrypted; control is")
+	}
+	m.group.Go("listener", m.serve)
+	m.group.Go("monitor", m.monitor)
+}
+
+// Self is the name of this agent, unique in the job for all time.
+func (m *Mesh) Self() fabric.Host { return m.self.host }
+
+// Job is the name of the job.
+func (m *Mesh) Job() string { return m.config.Job }
+
+// Addr is HOST:PORT by which others reach this agent, for them to join.
+func (m *Mesh) Addr() string { return m.address }
+
+// Token returns a line that lets its holder join at any agent of the job for so long.
+func (m *Mesh) Token(ttl time.Duration) string {
+	return m.authority.token(time.Now().Add(ttl)).String()
+}
+
+// Send implements fabric.Mesh.
+func (m *Mesh) Send(to fabric.Host, b []byte) {
+	if len(b) > fabric.MaxMessage {
+		panic(fmt.Sprintf("tcp: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
+	}
+	if l := m.link(to); l != nil {
+		l.send(kindMessage, b)
+	}
+}
+
+// SendPiece implements fabric.Mesh.
+func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
+		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d", p.Length, len(payload), fabric.MaxPiece))
+	}
+	if l := m.link(to); l != nil {
+		l.pieces.Put(outgoing{p, payload})
+	}
+}
+
+// Drop implements fabric.Mesh.
+func (m *Mesh) Drop(peer fabric.Host, why error) {
+	if l := m.link(peer); l != nil {
+		l.end(ending{err: why, goodbye: true, reason: why.Error()})
+	}
+}
+
+// Close implements fabric.Mesh. It waits for peers to take what was queued for at most the time of a goodbye, two seconds.
+func (m *Mesh) Close() error {
+	m.mu.Lock()
+	m.closing = true
+	m.mu.Unlock()
+	m.cancel()
+	m.listener.Close()
+	for _, l := range m.all() {
+		l.end(ending{err: fabric.ErrClosed, goodbye: true})
+	}
+	return m.group.Wait()
+}
+
+func (m *Mesh) link(peer fabric.Host) *link {
+	m.linksMu.RLock()
+	defer m.linksMu.RUnlock()
+	return m.links[peer]
+}
+
+func (m *Mesh) all() []*link {
+	m.linksMu.RLock()
+	defer m.linksMu.RUnlock()
+	return slices.Collect(maps.Values(m.links))
+}

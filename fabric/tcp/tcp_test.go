@@ -1,0 +1,54 @@
+package tcp
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/fabrictest"
+)
+
+// cluster makes agents of one job on the loopback.
+type cluster struct {
+	config Config
+	alive  []*Mesh
+}
+
+func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.Mesh {
+	t.Helper()
+	config := c.config
+	config.Name, config.Listen = name, "127.0.0.1:0"
+	var m *Mesh
+	var err error
+	if len(c.alive) == 0 {
+		m, err = Create(config, h)
+	} else {
+		through := c.alive[len(c.alive)/2] // any agent lets newcomers in
+		m, err = Join(t.Context(), through.Addr(), through.Token(time.Minute), config, h)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.alive = append(c.alive, m)
+	return m
+}
+
+func (c *cluster) Kill(m fabric.Mesh) {
+	m.(*Mesh).Crash()
+	for i, other := range c.alive {
+		if other == m {
+			c.alive = append(c.alive[:i:i], c.alive[i+1:]...)
+		}
+	}
+}
+
+func TestSuite(t *testing.T) {
+	for name, config := range map[string]Config{"TLS": {Job: "digits"}, "PlainData": {Job: "digits", PlainData: true}} {
+		t.Run(name, func(t *testing.T) {
+			fabrictest.Run(t, func(*testing.T) fabrictest.Cluster { return &cluster{config: config} })
+		})
+	}
+}
+
+var _ = context.Background

@@ -1,0 +1,97 @@
+package tcp
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// token lets its holder into a job until it expires: it names the job's authority, so that the newcomer knows whom to believe, and
+// holds a secret that every agent can compute from the authority's key, so that any of them can let the newcomer in.
+type token struct {
+	authority [sha256.Size]byte // SHA-256 of the authority's certificate
+	expires   time.Time         // in whole seconds
+	secret    [16]byte
+}
+
+const (
+	tokenPrefix   = "shoal1."
+	tokenSumBytes = 4
+	tokenBytes    = sha256.Size + 8 + 16 + tokenSumBytes
+)
+
+// String is the token in one line without spaces.
+func (t token) String() string {
+	b := append([]byte(nil), t.authority[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(t.expires.Unix()))
+	b = append(b, t.secret[:]...)
+	sum := sha256.Sum256(b)
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(append(b, sum[:tokenSumBytes]...))
+}
+
+var errToken = errors.New("this is no join token, or not all of it: it is one line that begins with " + tokenPrefix + "; copy it again from the host that made it")
+
+func parseToken(text string) (t token, err error) {
+	text, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
+	if !ok {
+		return t, errToken
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) != tokenBytes {
+		return t, errToken
+	}
+	b, given := b[:len(b)-tokenSumBytes], b[len(b)-tokenSumBytes:]
+	if sum := sha256.Sum256(b); !bytes.Equal(sum[:tokenSumBytes], given) {
+		return t, errToken
+	}
+	copy(t.authority[:], b)
+	t.expires = time.Unix(int64(binary.LittleEndian.Uint64(b[sha256.Size:])), 0)
+	copy(t.secret[:], b[sha256.Size+8:])
+	return t, nil
+}
+
+// token makes the token that expires then.
+func (a *authority) token(expires time.Time) token {
+	t := token{authority: sha256.Sum256(a.certificate.Raw), expires: time.Unix(expires.Unix(), 0)}
+	secret, err := hkdf.Key(sha256.New, a.key.Seed(), nil, fmt.Sprintf("shoal join token %d", t.expires.Unix()), len(t.secret))
+	if err != nil {
+		panic(err) // the sizes are constants
+	}
+	copy(t.secret[:], secret)
+	return t
+}
+
+// proof shows that its maker knows the secret, on this TLS connection and no other.
+func (t token) proof(state tls.ConnectionState) ([]byte, error) {
+	bound, err := state.ExportKeyingMaterial("EXPORTER-shoal-join", nil, sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	mac := hmac.New(sha256.New, t.secret[:])
+	mac.Write(bound)
+	return mac.Sum(nil), nil
+}
+
+// admits checks the proof of a newcomer who claims to hold a token that expires then.
+func (a *authority) admits(expires time.Time, proof []byte, state tls.ConnectionState, now time.Time) error {
+	want, err := a.token(expires).proof(state)
+	if err != nil {
+		return err
+	}
+	if !hmac.Equal(proof, want) {
+		return errors.New("the token is not one of this job: make one on any host of the job")
+	}
+	if now.After(expires) {
+		return fmt.Errorf("the token expired at %s, and it is %s here: make a new one on any host of the job",
+			expires.UTC().Format(time.DateTime), now.UTC().Format(time.DateTime))
+	}
+	return nil
+}

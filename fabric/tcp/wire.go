@@ -1,0 +1,84 @@
+package tcp
+
+import (
+	"bufio"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// wire is a TCP connection as TLS sees it. It reads much at a time, notes when something came, and gathers what TLS writes record by
+// record until Flush, because a system call for each record of 16 KiB costs more than its encryption.
+type wire struct {
+	*net.TCPConn
+	in    *bufio.Reader
+	heard *atomic.Int64 // of the link, once there is one: when something came last, as sinceStart
+
+	mu  sync.Mutex // TLS may answer while it reads
+	out []byte     // what is gathered; without capacity everything is written at once
+}
+
+const (
+	readAhead    = 64 << 10
+	gatherWords  = 32 << 10  // before it is written to a control stream
+	gatherPieces = 256 << 10 // and to a stream of data
+)
+
+var start = time.Now()
+
+// sinceStart is the clock of this process: it never goes back.
+func sinceStart() time.Duration { return time.Since(start) }
+
+func newWire(c *net.TCPConn) *wire {
+	w := &wire{TCPConn: c}
+	w.in = bufio.NewReaderSize((*source)(w), readAhead)
+	return w
+}
+
+// source is the connection below the buffer.
+type source wire
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.TCPConn.Read(b)
+	if n > 0 && s.heard != nil {
+		s.heard.Store(int64(sinceStart()))
+	}
+	return n, err
+}
+
+func (w *wire) Read(b []byte) (int, error) { return w.in.Read(b) }
+
+// gather makes Write wait for Flush, or until so many bytes have come together.
+func (w *wire) gather(n int) { w.out = make([]byte, 0, n) }
+
+func (w *wire) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.out)+len(b) > cap(w.out) {
+		if err := w.flush(); err != nil {
+			return 0, err
+		}
+		if len(b) > cap(w.out) {
+			return w.TCPConn.Write(b)
+		}
+	}
+	w.out = append(w.out, b...)
+	return len(b), nil
+}
+
+// Flush writes what was gathered.
+func (w *wire) Flush() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.flush()
+}
+
+func (w *wire) flush() error {
+	if len(w.out) == 0 {
+		return nil
+	}
+	_, err := w.TCPConn.Write(w.out)
+	w.out = w.out[:0]
+	return err
+}

@@ -1,0 +1,156 @@
+package head
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// delivery is a body between the head and the follower of one agent.
+type delivery struct {
+	up   bool
+	body Body
+}
+
+// begin makes an agent the head of a job that begins.
+func (a *Agent) begin(job member.Config) {
+	job.Head, job.Hosts = a.cfg.Self, []member.Host{{Name: a.cfg.Self, Slots: a.cfg.Slots}}
+	m := member.New(job)
+	record := m.Record()
+	a.acceptor.Decide(record)
+	a.proposer = member.NewProposer(a.cfg.Self, record)
+	first := topo.View{}
+	for w := range m.Want() {
+		first.Members = append(first.Members, topo.Member{Worker: topo.Worker(w)})
+	}
+	a.follower.state.View = first
+	a.leader = newLeader(a, record.Since, m)
+	a.leader.peers[a.cfg.Self] = &peer{}
+	a.queue(true, a.follower.report())
+}
+
+// queue has a body delivered inside this agent, after those before it.
+func (a *Agent) queue(up bool, b Body) { a.inner = append(a.inner, delivery{up, b}) }
+
+// tell tells the head something, if there is one; who comes later gets it with the report.
+func (a *Agent) tell(b Body) {
+	switch {
+	case a.leader != nil:
+		a.queue(true, b)
+	case a.uplink != nil:
+		a.uplink.push(b)
+	}
+}
+
+func (a *Agent) emit(action Action) { a.out = append(a.out, action) }
+
+func (a *Agent) send(to string, m Message) { a.emit(Send{to, m}) }
+
+// settle does all that follows from an input. Votes are taken last, so that a head that hands over has told its own workers what it
+// has committed.
+func (a *Agent) settle() {
+	for !a.left {
+		if len(a.inner) == 0 {
+			if !a.vote() {
+				return
+			}
+			continue
+		}
+		d := a.inner[0]
+		a.inner = a.inner[1:]
+		if !d.up {
+			a.follower.hear(d.body)
+		} else if a.leader != nil {
+			a.leader.hear(a.cfg.Self, d.body)
+		}
+	}
+}
+
+// flush sends what the streams have not sent yet.
+func (a *Agent) flush() {
+	a.eachStream(func(to string, s *stream) {
+		if f, ok := s.flush(); ok {
+			a.send(to, f)
+		}
+	})
+}
+
+func (a *Agent) eachStream(do func(to string, s *stream)) {
+	if a.uplink != nil {
+		do(a.Head(), a.uplink)
+	}
+	if a.leader != nil {
+		for _, host := range sorted(a.leader.peers) {
+			if s := a.leader.peers[host].stream; s != nil {
+				do(host, s)
+			}
+		}
+	}
+}
+
+// remind tells who leads: the head tells those who have not reported, and who hears nothing of the head tells it.
+func (a *Agent) remind() {
+	decision := Answer{member.Decision{Record: a.Record()}}
+	switch {
+	case a.leader != nil:
+		for _, host := range sorted(a.up) {
+			if a.leader.peers[host] == nil && !a.leader.cut[host] {
+				a.send(host, decision)
+			}
+		}
+	case a.uplink != nil && a.uplink.heard == 0:
+		a.send(a.Head(), decision)
+	}
+}
+
+// frame takes a frame. Who speaks of an earlier head hears who leads now.
+func (a *Agent) frame(from string, f Frame) {
+	record, known := a.acceptor.Record()
+	switch {
+	case !known || f.Term > record.Since:
+	case f.Term < record.Since:
+		a.send(from, Answer{member.Decision{Record: record}})
+	case f.Up && a.leader != nil:
+		a.leader.frame(from, f)
+	case !f.Up && a.uplink != nil && from == record.Head:
+		news, _ := a.uplink.receive(f)
+		for _, b := range news {
+			a.queue(false, b)
+		}
+	}
+}
+
+// frame takes a frame of a follower. The first one opens the stream; one of a host that was lost hears that it is.
+func (r *leader) frame(from string, f Frame) {
+	p := r.peers[from]
+	switch {
+	case r.cut[from]:
+		r.agent.send(from, Answer{member.Decision{Record: r.agent.Record()}})
+		return
+	case p == nil && f.First != 1:
+		return
+	case p == nil:
+		p = &peer{stream: newStream(r.term, false)}
+		r.peers[from] = p
+	}
+	news, arrived := p.stream.receive(f)
+	for _, b := range arrived {
+		switch b := b.(type) {
+		case Commit:
+			p.index = b.Index
+		case Snapshot:
+			p.index = b.Index
+		}
+	}
+	for _, b := range news {
+		if r.agent.leader == r {
+			r.hear(from, b)
+		}
+	}
+}
+
+// sorted lists the keys of a map in order.
+func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,154 @@
+package head
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// advance commits the flights that every host has executed, as far as the membership lets them.
+func (r *leader) advance() {
+	for r.reports == nil {
+		i := slices.IndexFunc(r.flights, r.commitable)
+		if i < 0 {
+			return
+		}
+		f := r.flights[i]
+		r.flights = slices.Delete(r.flights, i, i+1)
+		if f.step {
+			r.step(f)
+		} else {
+			r.commit(Commit{Flight: f.number})
+		}
+		r.launch()
+		r.obey()
+	}
+}
+
+// commitable reports whether a flight may be committed: all its hosts have it staged, those that are lost are out of the generation,
+// so nobody else can lead them; and if a step ends with it, the members have changed as they should and are enough.
+func (r *leader) commitable(f *flight) bool {
+	if !f.done() || r.machine.Proposing() {
+		return false
+	}
+	if !f.step || r.parting != "" {
+		return true
+	}
+	if !f.told && r.quiet(f) {
+		f.told = true
+		r.machine.Boundary()
+		r.obey()
+	}
+	return !r.machine.Proposing() && !r.machine.Paused()
+}
+
+// quiet reports whether nothing of the world is under way but one flight, so that the members may change behind it.
+func (r *leader) quiet(f *flight) bool {
+	return r.matcher.Quiet() && !slices.ContainsFunc(r.flights, func(other *flight) bool { return other != f && other.world() })
+}
+
+// step commits a flight that ends a step: the job moves on in its data, and its members learn who they are now.
+func (r *leader) step(f *flight) {
+	r.state.Steps++
+	if r.state.Data != nil {
+		done, contributes := make([]bool, r.state.View.Size()), f.workers()
+		for rank, m := range r.state.View.Members {
+			done[rank] = contributes[m.Worker]
+		}
+		next := r.state.Data.Commit(len(done), done)
+		r.state.Data = &next
+	}
+	c := Commit{Flight: f.number}
+	next := r.machine.View()
+	switch {
+	case !r.quiet(f):
+		r.commit(c)
+	case r.parting != "" && r.state.Parted == "":
+		r.state.Parted = r.parting
+		c.Changed, c.Away = true, r.members()
+		r.commit(c)
+	case next.Generation != r.state.View.Generation:
+		r.enter(next, c)
+	default:
+		r.commit(c)
+	}
+	r.machine.Step()
+}
+
+// members lists the members as they know it.
+func (r *leader) members() (list []topo.Worker) {
+	for _, m := range r.state.View.Members {
+		list = append(list, m.Worker)
+	}
+	return list
+}
+
+// move makes a generation known that comes with no step.
+func (r *leader) move(next topo.View, changed bool) {
+	if r.matcher.Quiet() {
+		r.enter(next, Commit{Changed: changed})
+		return
+	}
+	r.state.View = next
+	r.commit(Commit{View: &next, Changed: changed, Entered: r.admit(next)})
+}
+
+// enter makes the data plane and the workers know a generation, with an entry of the log.
+func (r *leader) enter(next topo.View, c Commit) {
+	if c.Flight != 0 {
+		c.Changed = true
+	}
+	c.View, c.Entered = &next, r.admit(next)
+	r.state.View, r.state.Joined = next, len(c.Entered)
+	r.matcher.Advance(r.members())
+	r.commit(c)
+}
+
+// admit lists the members of a generation that asked for it, and answers them.
+func (r *leader) admit(next topo.View) (entered []topo.Worker) {
+	for _, m := range next.Members {
+		if r.asked[m.Worker] {
+			entered = append(entered, m.Worker)
+			delete(r.asked, m.Worker)
+		}
+	}
+	return entered
+}
+
+// commit writes an entry of the log and tells everybody.
+func (r *leader) commit(c Commit) {
+	r.index++
+	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data, r.state.Elastic, r.state.Parted
+	c.Stable = r.trim()
+	r.log = append(r.log, c)
+	r.broadcast(c)
+	r.dismiss()
+}
+
+// trim forgets the entries that have arrived everywhere; it returns the last of them.
+func (r *leader) trim() uint64 {
+	stable := r.index - 1
+	for host, p := range r.peers {
+		if p.stream != nil && !p.left && !r.cut[host] {
+			stable = min(stable, p.index)
+		}
+	}
+	for host := range r.agent.up {
+		if r.peers[host] == nil && !r.cut[host] && r.agent.Record().Belongs(host) {
+			stable = 0
+		}
+	}
+	r.log = slices.DeleteFunc(r.log, func(c Commit) bool { return c.Index <= stable })
+	return stable
+}
+
+// dismiss lets the drained hosts go whose workers have heard that they are members no more.
+func (r *leader) dismiss() {
+	for _, host := range r.machine.Vacant() {
+		if p := r.peers[host]; p != nil && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
+			r.send(host, Leaves{Leave{"it was drained, and is not needed any more"}})
+			p.left = true
+			r.machine.HostLost(host, "was drained")
+		}
+	}
+}

@@ -1,0 +1,357 @@
+package head
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// follower is what every agent does, the head's own among them: it knows the workers of its host and what they have posted, holds
+// the results of flights until they count, and applies the log.
+type follower struct {
+	agent   *Agent
+	workers map[topo.Worker]*local
+	staged  map[Flight]*staged
+	groups  map[topo.GroupID]*known
+	index   uint64 // of the last entry that was applied
+	state   State
+	recent  []Commit       // applied here, and perhaps not everywhere
+	stated  *cursor.Cursor // by a worker of this host
+}
+
+// local is a worker of this host.
+type local struct {
+	asked bool                 // and was not answered
+	away  bool                 // was told that it is no member
+	ended *Ended               // nil = it lives
+	open  []*collective.Posted // in the order of posting
+	wants [][]topo.Worker      // groups that it waits for
+}
+
+// staged is a flight that this host executes or has executed.
+type staged struct {
+	exec     Exec
+	parts    []Part
+	executed bool
+}
+
+// known is a group that workers of this host have.
+type known struct {
+	members []topo.Worker
+	here    []topo.Worker
+}
+
+func newFollower(a *Agent) *follower {
+	return &follower{agent: a, workers: map[topo.Worker]*local{}, staged: map[Flight]*staged{}, groups: map[topo.GroupID]*known{}}
+}
+
+// worker finds a worker of this host, and makes it known.
+func (f *follower) worker(w topo.Worker) *local {
+	l := f.workers[w]
+	if l == nil {
+		l = &local{}
+		f.workers[w] = l
+	}
+	return l
+}
+
+func (f *follower) began(w topo.Worker) {
+	f.worker(w)
+	f.agent.tell(Began{w})
+}
+
+func (f *follower) asks(w topo.Worker) {
+	l := f.worker(w)
+	l.asked, l.away = true, false
+	f.agent.tell(Asked{w})
+}
+
+func (f *follower) post(p *collective.Posted) {
+	l := f.worker(p.Worker)
+	l.open = append(l.open, p)
+	f.agent.tell(Posted{far(p)})
+}
+
+func (f *follower) ends(e Ended) {
+	l := f.worker(e.Worker)
+	if l.ended == nil {
+		l.ended = &e
+		f.agent.tell(e)
+	}
+}
+
+func (f *follower) executed(n Flight) {
+	if s := f.staged[n]; s != nil && !s.executed {
+		s.executed = true
+		f.agent.tell(Executed{n})
+	}
+}
+
+func (f *follower) states(w topo.Worker, data cursor.Cursor) {
+	if f.state.Data == nil && f.stated == nil {
+		f.stated = &data
+	}
+	f.agent.tell(Stated{w, data})
+}
+
+func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
+	l := f.worker(w)
+	l.wants = append(l.wants, list)
+	f.agent.tell(WantsGroup{w, list})
+}
+
+// far is a call as other hosts see it.
+func far(p *collective.Posted) Call {
+	c := Call{p.Worker, p.Ticket, p.Call}
+	if p.Call.Far == nil && p.Call.DType.Valid() {
+		c.Far = &collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()}
+	}
+	c.In, c.Out = nil, nil
+	return c
+}
+
+// hear takes what the head tells.
+func (f *follower) hear(b Body) {
+	switch b := b.(type) {
+	case Snapshot:
+		f.index, f.state, f.recent = b.Index, b.State, nil
+	case Begin:
+		f.begin(b.Keep)
+	case Exec:
+		f.exec(b)
+	case Drops:
+		f.drop(b.Flight)
+	case Commit:
+		f.commit(b)
+	case Groups:
+		f.grouped(b)
+	case Starts:
+		f.agent.emit(b.Start)
+	case Stops:
+		f.agent.emit(b.Stop)
+	case Refuses:
+		f.agent.emit(b.Refuse)
+	case Decides:
+		f.agent.decide(b.Record)
+	case Leaves:
+		f.agent.leave(b.Because)
+	case Ends:
+		f.agent.emit(b.Finish)
+	}
+}
+
+// begin drops the flights of earlier heads that the new one does not carry on.
+func (f *follower) begin(keep []Flight) {
+	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
+		if !slices.Contains(keep, n) {
+			f.drop(n)
+		}
+	}
+}
+
+func (f *follower) drop(n Flight) {
+	if f.staged[n] != nil {
+		delete(f.staged, n)
+		f.agent.emit(Drop{n})
+	}
+}
+
+func (f *follower) exec(e Exec) {
+	f.drop(e.Replaces)
+	s := &staged{exec: e}
+	for _, set := range e.Sets {
+		part := Part{Err: set.failure()}
+		for _, c := range set.Calls {
+			part.Calls = append(part.Calls, f.bind(c))
+		}
+		s.parts = append(s.parts, part)
+	}
+	f.staged[e.Flight] = s
+	f.agent.emit(Execute{e.Flight, e.Hosts, s.parts})
+}
+
+// bind gives a call its memory when that is here. What the head has found out about it counts: who its root is now, and whether
+// it has taken the root's part.
+func (f *follower) bind(c Call) *collective.Posted {
+	p := &collective.Posted{Worker: c.Worker, Ticket: c.Ticket, Call: c.Call}
+	l := f.workers[c.Worker]
+	if l == nil {
+		return p
+	}
+	for _, mine := range l.open {
+		if mine.Ticket != c.Ticket {
+			continue
+		}
+		p.Call = mine.Call
+		p.Call.Peer = c.Peer
+		if c.Promoted && !p.Call.Promoted {
+			p.Call.Promote()
+		}
+	}
+	return p
+}
+
+// commit applies an entry of the log.
+func (f *follower) commit(c Commit) {
+	if c.Index != f.index+1 {
+		return // it is applied already, or a snapshot had it
+	}
+	old := f.state.View
+	f.index = c.Index
+	f.recent = append(slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable }), c)
+	f.state.Steps, f.state.Elastic, f.state.Parted = c.Steps, c.Elastic, c.Parted
+	if c.Data != nil {
+		f.state.Data, f.stated = c.Data, nil
+	}
+	if c.View != nil {
+		f.state.View, f.state.Joined = *c.View, len(c.Entered)
+	}
+	a := Apply{Index: c.Index, Flight: c.Flight, State: f.state, Changed: c.Changed}
+	if s := f.staged[c.Flight]; s != nil {
+		a.Parts = s.parts
+		delete(f.staged, c.Flight)
+		f.complete(s.parts)
+	}
+	f.answer(&a, c, old)
+	f.agent.emit(a)
+	f.forget()
+}
+
+// complete takes calls from those that are open.
+func (f *follower) complete(parts []Part) {
+	for _, part := range parts {
+		for _, p := range part.Calls {
+			if l := f.workers[p.Worker]; l != nil {
+				l.open = slices.DeleteFunc(l.open, func(q *collective.Posted) bool { return q.Ticket == p.Ticket })
+			}
+		}
+	}
+}
+
+// answer finds the workers of this host that an entry makes members, or tells that they are none.
+func (f *follower) answer(a *Apply, c Commit, old topo.View) {
+	for _, w := range c.Entered {
+		if l := f.workers[w]; l != nil {
+			l.asked = false
+			a.Entered = append(a.Entered, w)
+		}
+	}
+	for _, w := range c.Away {
+		if l := f.workers[w]; l != nil {
+			l.asked, l.away = false, true
+			a.Released = append(a.Released, w)
+		}
+	}
+	if c.View == nil {
+		return
+	}
+	for _, m := range old.Members {
+		l := f.workers[m.Worker]
+		if _, still := c.View.Rank(m.Worker); l != nil && l.ended == nil && !still && !l.asked {
+			l.away = true
+			a.Released = append(a.Released, m.Worker)
+		}
+	}
+}
+
+// forget drops workers that have ended and that nobody asks about any more.
+func (f *follower) forget() {
+	record := f.agent.Record()
+	for w, l := range f.workers {
+		_, member := f.state.View.Rank(w)
+		_, next := record.View.Rank(w)
+		if l.ended != nil && !member && !next && len(l.open) == 0 {
+			delete(f.workers, w)
+		}
+	}
+}
+
+func (f *follower) grouped(g Groups) {
+	if l := f.workers[g.Worker]; l != nil && len(l.wants) > 0 {
+		l.wants = l.wants[1:]
+	}
+	if g.Reason != "" {
+		g.Err = errors.New(g.Reason)
+	} else {
+		k := f.groups[g.ID]
+		if k == nil {
+			k = &known{members: g.Members}
+			f.groups[g.ID] = k
+		}
+		k.here = append(k.here, g.Worker)
+	}
+	f.agent.emit(g.Grouped)
+}
+
+// indexIn finds a worker's place in a group.
+func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+	if id == topo.World {
+		r, ok := f.state.View.Rank(w)
+		return int(r), f.state.View.Size(), ok
+	}
+	k := f.groups[id]
+	if k == nil {
+		return 0, 0, false
+	}
+	self = slices.Index(k.members, w)
+	return self, len(k.members), self >= 0
+}
+
+// report tells a head all that it must know of this host.
+func (f *follower) report() Report {
+	r := Report{Slots: f.agent.cfg.Slots, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
+	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
+		r.Workers = append(r.Workers, f.workers[w].report(w, f.state.View))
+	}
+	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
+		s := f.staged[n]
+		r.Flights = append(r.Flights, Staged{s.exec, s.executed})
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
+		r.Groups = append(r.Groups, GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here)})
+	}
+	return r
+}
+
+func (l *local) report(w topo.Worker, told topo.View) WorkerReport {
+	r := WorkerReport{Worker: w, Asked: l.asked, Away: l.away, Groups: slices.Clone(l.wants)}
+	_, member := told.Rank(w)
+	r.Again = l.asked && member && told.Generation > 0
+	if l.ended != nil {
+		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
+	}
+	for _, p := range l.open {
+		r.Open = append(r.Open, far(p))
+	}
+	return r
+}
+
+// failure is the error of a set, as the workers get it.
+func (s Set) failure() error {
+	switch {
+	case s.Err == "":
+		return nil
+	case s.Lost:
+		return &lostCall{s.Err}
+	}
+	return errors.New(s.Err)
+}
+
+// lostCall is a LostError that came from the head.
+type lostCall struct{ text string }
+
+func (e *lostCall) Error() string { return e.text }
+
+// As lets errors.As find a *collective.LostError.
+func (e *lostCall) As(target any) bool {
+	t, ok := target.(**collective.LostError)
+	if ok {
+		*t = &collective.LostError{Why: e.text}
+	}
+	return ok
+}

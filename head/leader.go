@@ -1,0 +1,294 @@
+package head
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// leader is what only the head does: it owns the membership, the matcher and the log.
+type leader struct {
+	agent   *Agent
+	term    topo.Generation
+	machine *member.Machine
+	matcher *collective.Matcher
+	peers   map[string]*peer // the hosts that have reported, this one too
+	cut     map[string]bool  // hosts that were lost
+	home    map[topo.Worker]string
+	asked   map[topo.Worker]bool // and were not answered
+	state   State
+	index   uint64
+	log     []Commit // not applied everywhere yet
+	flights []*flight
+	count   uint64 // flights of this term
+	parting string
+	recovery
+}
+
+// peer is a host that has reported.
+type peer struct {
+	stream *stream // nil = this host
+	index  uint64  // the log has arrived up to here
+	left   bool    // it was let go, and hears nothing more
+}
+
+func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
+	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
+		asked: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
+}
+
+// hear takes what a follower tells.
+func (r *leader) hear(host string, b Body) {
+	if b, ok := b.(Report); ok {
+		r.report(host, b)
+		return
+	}
+	if r.reports != nil { // a report is the first that comes, and has all that was before it
+		r.late = append(r.late, word{host, b})
+		return
+	}
+	switch b := b.(type) {
+	case Posted:
+		r.post(b.Call)
+	case Began:
+		r.began(b.Worker, host)
+	case Asked:
+		r.asks(b.Worker)
+	case Ended:
+		r.ended(b)
+	case Executed:
+		r.executed(b.Flight, host)
+	case Stated:
+		r.stated(b, host)
+	case WantsGroup:
+		r.group(b, host)
+	case Cut:
+		r.cutOff(host, b)
+	}
+	r.obey()
+	r.advance()
+}
+
+// word is something that a follower has told.
+type word struct {
+	host string
+	body Body
+}
+
+// send tells one follower.
+func (r *leader) send(host string, b Body) {
+	if p := r.peers[host]; p != nil {
+		if p.stream == nil {
+			r.agent.queue(false, b)
+		} else {
+			p.stream.push(b)
+		}
+	}
+}
+
+// broadcast tells every follower.
+func (r *leader) broadcast(b Body) {
+	for _, host := range sorted(r.peers) {
+		if !r.peers[host].left {
+			r.send(host, b)
+		}
+	}
+}
+
+func (r *leader) began(w topo.Worker, host string) {
+	r.home[w] = host
+	r.machine.Started(w, host)
+}
+
+// asks takes a worker that asks to take part. A member that asks again takes part in nothing until it is let in.
+func (r *leader) asks(w topo.Worker) {
+	r.asked[w] = true
+	if r.parting != "" {
+		r.turnAway(w)
+		return
+	}
+	if _, member := r.state.View.Rank(w); member && r.state.View.Generation > 0 {
+		r.ready(r.matcher.Lost(w, "asks again to take part", nil))
+	}
+	r.machine.Asks(w)
+}
+
+// ended takes a worker that is gone. The membership hears it first: the step that the loss completes ends with the news.
+func (r *leader) ended(e Ended) {
+	delete(r.asked, e.Worker)
+	if e.Done {
+		r.machine.Finished(e.Worker)
+	} else {
+		r.machine.Lost(e.Worker, e.How)
+	}
+	r.ready(r.matcher.Lost(e.Worker, e.How, nil))
+}
+
+func (r *leader) stated(s Stated, host string) {
+	switch have := r.state.Data; {
+	case have == nil:
+		r.state.Data, r.state.Elastic = &s.Data, true
+		r.matcher.SetElastic()
+		r.commit(Commit{})
+	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed || have.Plain != s.Data.Plain:
+		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this worker stated %d in batches of %d with seed %d; every worker must state the same",
+			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)
+		r.send(host, Refuses{Refuse{s.Worker, why}})
+	}
+}
+
+func (r *leader) group(g WantsGroup, host string) {
+	id, self, err := r.matcher.Group(g.Worker, g.Members)
+	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)}, Members: g.Members}
+	if err != nil {
+		answer.Reason = err.Error()
+	}
+	r.send(host, answer)
+}
+
+// cutOff takes a host that has lost its link to another. The two cannot both stay: the one that came later goes, and never the head.
+func (r *leader) cutOff(from string, c Cut) {
+	if r.peers[from] == nil || r.peers[c.Host] == nil || c.Host == r.agent.cfg.Self {
+		return
+	}
+	goes, stays := c.Host, from
+	for _, h := range r.agent.Record().Hosts {
+		if h.Name == c.Host {
+			goes, stays = from, c.Host
+			break
+		} else if h.Name == from {
+			break
+		}
+	}
+	r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, c.How))
+}
+
+// hostLost takes a host that is gone with its memory.
+func (r *leader) hostLost(host, how string) {
+	if r.cut[host] {
+		return
+	}
+	r.cut[host] = true
+	delete(r.peers, host)
+	r.machine.HostLost(host, how)
+	if r.reports != nil {
+		delete(r.reports, host)
+		r.obey()
+		r.recover()
+		return
+	}
+	var vanished []topo.Worker
+	for _, w := range sorted(r.home) {
+		if r.home[w] == host {
+			vanished = append(vanished, w)
+			delete(r.asked, w)
+		}
+	}
+	sets := r.matcher.Vanished(vanished, "is lost: its host "+host+" "+how, nil)
+	r.refly(host, vanished)
+	r.ready(sets)
+	r.obey()
+	r.advance()
+}
+
+// obey carries out what the membership has decided.
+func (r *leader) obey() {
+	for orders := r.machine.Ready(); len(orders) > 0; orders = r.machine.Ready() {
+		for _, o := range orders {
+			r.carryOut(o)
+		}
+	}
+}
+
+// A recovery lets only proposals out, since more hosts may be lost in it.
+func (r *leader) carryOut(order member.Action) {
+	if _, urgent := order.(member.Propose); !urgent && r.reports != nil {
+		r.held = append(r.held, order)
+		return
+	}
+	switch o := order.(type) {
+	case member.Start:
+		r.send(o.Host, Starts{Start{o.Count, o.First, o.Because}})
+	case member.Stop:
+		r.stop(o)
+	case member.Propose:
+		r.agent.propose(o.Record)
+	case member.Activate:
+		r.agent.emit(News{o})
+		if r.state.View.Generation == 0 {
+			r.first(o.View)
+		}
+	case member.Pause, member.Resume:
+		r.agent.emit(News{o})
+	case member.Finish:
+		r.broadcast(Ends{Finish{o.OK, o.Because}})
+	}
+}
+
+// stop ends a worker that is no member, or will be none. One that asks is told that it is not taken; a member is told when the step
+// ends; one that never asked can only be ended by its launcher.
+func (r *leader) stop(o member.Stop) {
+	if r.asked[o.Worker] {
+		r.turnAway(o.Worker)
+	} else if _, member := r.state.View.Rank(o.Worker); !member {
+		r.send(r.home[o.Worker], Stops{Stop{o.Worker, o.Because}})
+	}
+}
+
+func (r *leader) turnAway(w topo.Worker) {
+	delete(r.asked, w)
+	r.commit(Commit{Away: []topo.Worker{w}})
+}
+
+// first makes the first generation known. Its members have been told their ranks when they joined.
+func (r *leader) first(v topo.View) {
+	same := slices.EqualFunc(v.Members, r.state.View.Members, func(a, b topo.Member) bool { return a.Worker == b.Worker })
+	r.move(v, !same)
+}
+
+// decided takes a generation that is decided, with this host as its head.
+func (r *leader) decided(record member.Record) {
+	r.machine.Decided(record.View.Generation)
+	r.broadcast(Decides{record})
+	r.obey()
+	r.advance()
+}
+
+// release lets every member go when the step ends that is under way.
+func (r *leader) release(why string) bool {
+	if !r.state.Elastic || r.machine.View().Generation == 0 {
+		return false
+	}
+	r.parting = why
+	for _, w := range sorted(r.asked) {
+		r.turnAway(w)
+	}
+	r.advance()
+	return true
+}
+
+var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
+
+func (r *leader) resize(n int, who string) error {
+	if !r.state.Elastic {
+		return errRigid
+	}
+	err := r.machine.Resize(n, who)
+	r.obey()
+	r.advance()
+	return err
+}
+
+func (r *leader) drain(host, who string) error {
+	if !r.state.Elastic {
+		return errRigid
+	}
+	err := r.machine.Drain(host, who)
+	r.obey()
+	r.advance()
+	return err
+}

@@ -1,0 +1,294 @@
+package head
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// recovery is the time in which a new head learns what the earlier one may have decided. A commit takes all hosts of the generation, so
+// what those that are left have not all executed was never committed, and what they have may be: it is carried on.
+type recovery struct {
+	reports map[string]Report // nil = it is over
+	late    []word            // what was told after a report
+	held    []member.Action   // orders that wait
+}
+
+// report takes the first word of a host.
+func (r *leader) report(host string, rep Report) {
+	if r.reports == nil {
+		r.welcome(host, rep)
+		return
+	}
+	r.reports[host] = rep
+	r.recover()
+}
+
+// recover ends the recovery when every host of the job that can be reached has reported.
+func (r *leader) recover() {
+	for _, h := range r.agent.Record().Hosts {
+		if _, has := r.reports[h.Name]; !has && !r.cut[h.Name] {
+			return
+		}
+	}
+	reports := r.reports
+	r.reports = nil
+	var top Report
+	for _, host := range sorted(reports) {
+		if rep := reports[host]; rep.Index >= top.Index {
+			top = rep
+		}
+	}
+	r.state, r.index, r.log = top.State, top.Index, slices.Clone(top.Recent)
+	r.matcher = collective.NewMatcher(r.members())
+	if r.state.Elastic {
+		r.matcher.SetElastic()
+	}
+	keep := r.carryOn(reports)
+	for _, host := range sorted(reports) {
+		rep := reports[host]
+		r.catchUp(host, rep.Index)
+		r.send(host, Begin{keep})
+		r.adoptWorkers(host, rep)
+	}
+	r.adoptGroups(reports)
+	r.adoptCalls(reports)
+	r.adoptLosses(reports)
+	held, late := r.held, r.late
+	r.held, r.late = nil, nil
+	for _, o := range held {
+		r.carryOut(o)
+	}
+	r.obey()
+	if r.state.View.Generation == 0 && r.machine.View().Generation > 0 {
+		r.first(r.machine.View())
+	}
+	r.launch()
+	r.advance()
+	for _, w := range late {
+		r.hear(w.host, w.body)
+	}
+	for _, host := range sorted(reports) {
+		for _, c := range reports[host].Cut {
+			r.cutOff(host, c)
+		}
+	}
+}
+
+// carryOn finds the flights that every host of theirs that is left has executed.
+func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
+	flights, executed := map[Flight]Exec{}, map[Flight]map[string]bool{}
+	for host, rep := range reports {
+		for _, s := range rep.Flights {
+			if flights[s.Flight] = s.Exec; executed[s.Flight] == nil {
+				executed[s.Flight] = map[string]bool{}
+			}
+			executed[s.Flight][host] = s.Executed
+		}
+	}
+	for _, n := range sorted(flights) {
+		e := flights[n]
+		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool { _, here := reports[h]; return !here })
+		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
+		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == n }) {
+			continue
+		}
+		f := &flight{number: n, hosts: left, waiting: map[string]bool{}}
+		for _, s := range e.Sets {
+			f.sets = append(f.sets, s.ready())
+		}
+		last := f.sets[len(f.sets)-1]
+		f.step = last.Err == nil && last.Calls[0].Call.Step
+		r.flights = append(r.flights, f)
+		keep = append(keep, n)
+	}
+	return keep
+}
+
+// ready is a set as the head has it.
+func (s Set) ready() collective.Ready {
+	r := collective.Ready{Err: s.failure()}
+	for _, c := range s.Calls {
+		r.Calls = append(r.Calls, c.posted())
+	}
+	return r
+}
+
+// posted is the call as the head has it, whose matcher may change it.
+func (c Call) posted() *collective.Posted {
+	p := &collective.Posted{Worker: c.Worker, Ticket: c.Ticket, Call: c.Call}
+	if c.Far != nil {
+		lengths := *c.Far
+		p.Call.Far = &lengths
+	}
+	return p
+}
+
+// catchUp sends a host the entries that it does not have.
+func (r *leader) catchUp(host string, index uint64) {
+	if p := r.peers[host]; p != nil {
+		p.index = index
+	}
+	if index == r.index {
+		return
+	}
+	if len(r.log) == 0 || r.log[0].Index > index+1 {
+		r.send(host, Snapshot{r.index, r.state})
+		return
+	}
+	for _, c := range r.log {
+		if c.Index > index {
+			r.send(host, c)
+		}
+	}
+}
+
+// adoptWorkers tells the membership of the workers of a host, and of what the log has answered that the host has not heard.
+func (r *leader) adoptWorkers(host string, rep Report) {
+	entered, away := map[topo.Worker]bool{}, map[topo.Worker]bool{}
+	for _, c := range r.log {
+		for _, w := range c.Entered {
+			entered[w] = c.Index > rep.Index
+		}
+		for _, w := range c.Away {
+			away[w] = c.Index > rep.Index
+		}
+	}
+	r.machine.Host(host, rep.Slots)
+	for _, w := range rep.Workers {
+		id := w.Worker
+		r.home[id] = host
+		asked := w.Asked && !entered[id] && !away[id]
+		_, member := r.machine.View().Rank(id)
+		_, told := r.state.View.Rank(id)
+		if asked && w.Ended == "" {
+			r.asked[id] = true
+		}
+		switch {
+		case w.Done:
+			r.machine.Finished(id)
+		case w.Ended != "":
+			r.machine.Lost(id, w.Ended)
+		case member && asked && w.Again:
+			r.machine.Asks(id)
+		case member:
+		case asked:
+			r.machine.Started(id, host)
+			r.machine.Asks(id)
+		case !told && !w.Away && !away[id] && !entered[id]:
+			r.machine.Started(id, host)
+		}
+	}
+}
+
+// adoptGroups gives the matcher the groups that workers have, and answers those who wait for one.
+func (r *leader) adoptGroups(reports map[string]Report) {
+	var groups []GroupReport
+	for _, host := range sorted(reports) {
+		groups = append(groups, reports[host].Groups...)
+	}
+	slices.SortStableFunc(groups, func(a, b GroupReport) int { return cmp.Compare(a.ID, b.ID) })
+	for _, g := range groups {
+		for _, w := range g.Here {
+			r.matcher.Adopt(g.ID, g.Members, w)
+		}
+	}
+	for _, host := range sorted(reports) {
+		for _, w := range reports[host].Workers {
+			for _, list := range w.Groups {
+				r.group(WantsGroup{w.Worker, list}, host)
+			}
+		}
+	}
+}
+
+// adoptCalls posts again what is open and in no flight that goes on.
+func (r *leader) adoptCalls(reports map[string]Report) {
+	type ticket struct {
+		worker topo.Worker
+		number uint64
+	}
+	taken := map[ticket]bool{}
+	for _, f := range r.flights {
+		for _, s := range f.sets {
+			for _, p := range s.Calls {
+				taken[ticket{p.Worker, p.Ticket}] = true
+			}
+		}
+	}
+	for _, host := range sorted(reports) {
+		rep := reports[host]
+		for _, s := range rep.Flights {
+			if slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == s.Flight }) {
+				for _, set := range s.Sets {
+					for _, c := range set.Calls {
+						taken[ticket{c.Worker, c.Ticket}] = true
+					}
+				}
+			}
+		}
+		for _, w := range rep.Workers {
+			for _, c := range w.Open {
+				if !taken[ticket{c.Worker, c.Ticket}] {
+					r.post(c)
+				}
+			}
+		}
+		if rep.Stated != nil && r.state.Data == nil {
+			r.state.Data, r.state.Elastic = rep.Stated, true
+			r.matcher.SetElastic()
+			r.commit(Commit{})
+		}
+	}
+}
+
+// adoptLosses tells the matcher and the membership who is gone.
+func (r *leader) adoptLosses(reports map[string]Report) {
+	how := map[topo.Worker]string{}
+	lives := map[topo.Worker]bool{}
+	for _, host := range sorted(reports) {
+		for _, w := range reports[host].Workers {
+			if w.Ended != "" {
+				how[w.Worker] = w.Ended
+			} else {
+				lives[w.Worker] = !(w.Again && r.asked[w.Worker])
+			}
+		}
+	}
+	for _, m := range r.machine.View().Members {
+		if _, reported := r.home[m.Worker]; !reported {
+			r.machine.Lost(m.Worker, "is not known on its host")
+		}
+	}
+	gone := map[topo.Worker]bool{}
+	for _, m := range r.state.View.Members {
+		gone[m.Worker] = !lives[m.Worker]
+	}
+	for _, rep := range reports {
+		for _, g := range rep.Groups {
+			for _, w := range g.Members {
+				gone[w] = !lives[w]
+			}
+		}
+	}
+	maps.DeleteFunc(gone, func(_ topo.Worker, is bool) bool { return !is })
+	for _, w := range sorted(gone) {
+		r.ready(r.matcher.Lost(w, cmp.Or(how[w], "is lost with its host"), nil))
+	}
+}
+
+// welcome takes in a host that comes while the job runs.
+func (r *leader) welcome(host string, rep Report) {
+	r.catchUp(host, rep.Index)
+	r.send(host, Begin{})
+	r.adoptWorkers(host, rep)
+	if rep.Stated != nil {
+		r.stated(Stated{Data: *rep.Stated}, host)
+	}
+	r.obey()
+	r.advance()
+}

@@ -1,0 +1,83 @@
+package format
+
+import (
+	"fmt"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Fault is what is wrong with a checkpoint.
+type Fault struct {
+	Name   string // of a tensor, or the path of a value
+	Place  string // empty for a whole tensor
+	File   string // empty when it is about no single file
+	Offset int64
+	What   string
+}
+
+func (f Fault) String() string {
+	s := fmt.Sprintf("%q", f.Name)
+	if f.Place != "" {
+		s += " at " + f.Place
+	}
+	if f.File != "" {
+		s += fmt.Sprintf(", %s, byte %d", f.File, f.Offset)
+	}
+	return s + ": " + f.What
+}
+
+// Check tells what is wrong with the structure of a checkpoint: pieces that lie outside their tensor or beyond the end of
+// their file, that overlap, or that leave elements without any; and values that could not
+// be read. It reads no tensor.
+func (c *Checkpoint) Check(files *Files) (faults []Fault) {
+	for i := range c.Tensors {
+		faults = append(faults, c.Tensors[i].check(files)...)
+	}
+	for _, v := range c.Values {
+		if u, ok := v.Is.(Unread); ok {
+			faults = append(faults, Fault{Name: v.Path, What: u.Why.Error()})
+		}
+	}
+	return faults
+}
+
+func (t *Tensor) check(files *Files) (faults []Fault) {
+	fault := func(p *Piece, format string, args ...any) {
+		f := Fault{Name: t.Name, Place: t.At.String(), What: fmt.Sprintf(format, args...)}
+		if p != nil {
+			f.File, f.Offset = p.File, p.Offset
+		}
+		faults = append(faults, f)
+	}
+	whole, err := t.Shape.Elements()
+	if err != nil || t.DType.Bits() == 0 {
+		fault(nil, "%v elements of shape %v are none that a file can hold", t.DType, t.Shape)
+		return faults
+	}
+	var boxes []tensor.Box
+	var covered int
+	for i := range t.Pieces {
+		p := &t.Pieces[i]
+		if len(p.Box) != len(t.Shape) || !t.Shape.Box().Contains(p.Box) {
+			fault(p, "box %v lies outside shape %v", p.Box, t.Shape)
+			return faults
+		}
+		if file, err := files.Open(p.File); err != nil {
+			fault(p, "%v", err)
+		} else if span := p.span(t.DType); p.Offset < 0 || span > file.Size-p.Offset {
+			fault(p, "box %v has %d bytes, the file ends at %d", p.Box, span, file.Size)
+		}
+		boxes = append(boxes, p.Box)
+		covered += p.Box.Elements()
+	}
+	for i, j := range tensor.Overlaps(boxes, boxes) {
+		if i < j {
+			fault(&t.Pieces[j], "box %v overlaps box %v in %s", boxes[j], boxes[i], t.Pieces[i].File)
+			return faults
+		}
+	}
+	if covered != whole {
+		fault(nil, "%d of %d elements of shape %v are in no file", whole-covered, whole, t.Shape)
+	}
+	return faults
+}

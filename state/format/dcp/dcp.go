@@ -1,0 +1,274 @@
+// Package dcp reads checkpoints of torch.distributed.checkpoint, Megatron-Core's torch_dist among them: a pickle .metadata
+// that lists tensors and their chunks, and files in which each chunk is what torch.save writes for it.
+package dcp
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// MetadataName is the file that makes a folder a checkpoint; torch writes it last.
+const MetadataName = ".metadata"
+
+const (
+	maxMetadata       = 2 << 30
+	maxMetadataMemory = 8 << 30
+
+	module = "torch.distributed.checkpoint."
+)
+
+var globals = torchzip.Globals.With(pickle.Inert(
+	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata", module+"metadata.BytesStorageMetadata",
+	module+"metadata.ChunkStorageMetadata", module+"metadata.TensorProperties", module+"metadata._MEM_FORMAT_ENCODING",
+	module+"metadata.MetadataIndex", module+"metadata.StorageMeta", module+"filesystem._StorageInfo",
+))
+
+// stored is where an item lies in a file.
+type stored struct {
+	file           string
+	offset, length int64
+}
+
+// reader collects a checkpoint.
+type reader struct {
+	format.Checkpoint
+	files *format.Files
+	items map[string]stored // by key
+}
+
+// key is a name and the offset of a chunk, or "" where the item is no tensor.
+func key(name, offset string) string { return name + "\x00" + offset }
+
+// Read reads the folder.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}}
+	text, err := files.All(MetadataName, maxMetadata)
+	if err != nil {
+		return nil, err
+	}
+	root, err := pickle.Load(text, pickle.Options{File: MetadataName, Globals: globals, Memory: maxMetadataMemory})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.metadata(root); err != nil {
+		return nil, fmt.Errorf("DCP: %w", err)
+	}
+	return &r.Checkpoint, r.Finish()
+}
+
+func (r *reader) metadata(root any) error {
+	tensors, err := attr[*pickle.Dict](root, "state_dict_metadata")
+	if err != nil {
+		return err
+	}
+	items, err := attr[*pickle.Dict](root, "storage_data")
+	if err != nil {
+		return err
+	}
+	for _, item := range items.Items {
+		if err := r.item(item); err != nil {
+			return fmt.Errorf("%s: storage_data: %w", MetadataName, err)
+		}
+	}
+	for _, item := range tensors.Items {
+		name, ok := item.Key.(string)
+		if !ok {
+			return fmt.Errorf("%s: a %T as the name of a tensor", MetadataName, item.Key)
+		}
+		switch o, _ := item.Value.(*pickle.Object); {
+		case o != nil && o.Class.Name == "TensorStorageMetadata":
+			err = r.tensor(name, o)
+		case o != nil && o.Class.Name == "BytesStorageMetadata":
+			err = r.value(name)
+		default:
+			err = fmt.Errorf("a %T is neither tensor nor bytes", item.Value)
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// attr is an attribute of an object.
+func attr[T any](v any, name string) (T, error) {
+	var none T
+	o, ok := v.(*pickle.Object)
+	if !ok {
+		return none, fmt.Errorf("%s: a %T where an object with %s is due", MetadataName, v, name)
+	}
+	a, _ := o.Attr(name)
+	t, ok := a.(T)
+	if !ok {
+		return none, fmt.Errorf("%s: %s of a %s is a %T", MetadataName, name, o.Class.Name, a)
+	}
+	return t, nil
+}
+
+// item reads one entry of storage_data: what it is of, and where it lies.
+func (r *reader) item(item pickle.Item) error {
+	name, err := attr[string](item.Key, "fqn")
+	if err != nil {
+		return err
+	}
+	offset, err := attr[any](item.Key, "offset")
+	at := ""
+	if err == nil {
+		span, bad := sizes(offset)
+		at, err = fmt.Sprint(span), bad
+	} else {
+		err = nil // None: the item is no tensor
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	s := stored{}
+	if s.file, err = attr[string](item.Value, "relative_path"); err != nil {
+		return err
+	}
+	if s.offset, err = attr[int64](item.Value, "offset"); err != nil {
+		return err
+	}
+	if s.length, err = attr[int64](item.Value, "length"); err != nil {
+		return err
+	}
+	if how, err := attr[any](item.Value, "transform_descriptors"); err == nil && how != nil {
+		return fmt.Errorf("%q is stored transformed (compressed or encrypted), which shoal does not read; save it without extensions", name)
+	}
+	if !fs.ValidPath(s.file) || strings.ContainsAny(s.file, `\:`) || s.offset < 0 || s.length < 0 {
+		return fmt.Errorf("%q lies in %q at %d with %d bytes, which is no place in the folder", name, s.file, s.offset, s.length)
+	}
+	r.items[key(name, at)] = s
+	return nil
+}
+
+// sizes reads a torch.Size.
+func sizes(v any) ([]int, error) {
+	t, ok := v.(pickle.Tuple)
+	if !ok {
+		return nil, fmt.Errorf("a %T instead of sizes", v)
+	}
+	list := make([]int, len(t))
+	for i, x := range t {
+		n, ok := x.(int64)
+		if !ok || n < 0 || int64(int(n)) != n {
+			return nil, fmt.Errorf("%v is no size", x)
+		}
+		list[i] = int(n)
+	}
+	return list, nil
+}
+
+func (r *reader) tensor(name string, o *pickle.Object) error {
+	t := format.Tensor{Name: name}
+	properties, err := attr[*pickle.Object](o, "properties")
+	if err != nil {
+		return err
+	}
+	state, ok := properties.State.(pickle.Tuple)
+	if !ok || len(state) == 0 {
+		return errors.New("its properties are of a version of torch that shoal does not know")
+	}
+	if t.DType, err = torchzip.DType(state[0]); err != nil {
+		return err
+	}
+	size, err := attr[any](o, "size")
+	if err != nil {
+		return err
+	}
+	if t.Shape, err = sizes(size); err != nil {
+		return err
+	}
+	chunks, err := attr[*pickle.List](o, "chunks")
+	if err != nil {
+		return err
+	}
+	for _, c := range chunks.Items {
+		p, err := r.chunk(&t, c)
+		if err != nil {
+			return err
+		}
+		t.Pieces = append(t.Pieces, p)
+	}
+	r.Tensors = append(r.Tensors, t)
+	return nil
+}
+
+func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
+	var none format.Piece
+	offset, err := attr[any](c, "offsets")
+	if err != nil {
+		return none, err
+	}
+	at, err := sizes(offset)
+	if err != nil {
+		return none, err
+	}
+	size, err := attr[any](c, "sizes")
+	if err != nil {
+		return none, err
+	}
+	shape, err := sizes(size)
+	if err != nil {
+		return none, err
+	}
+	if len(at) != len(t.Shape) || len(shape) != len(t.Shape) {
+		return none, fmt.Errorf("a chunk of %d dimensions at %v in shape %v", len(shape), at, t.Shape)
+	}
+	box := make(tensor.Box, len(at))
+	for d := range at {
+		box[d] = tensor.Span{From: at[d], To: at[d] + shape[d]}
+		if box[d].To > t.Shape[d] || box[d].To < 0 {
+			return none, fmt.Errorf("the chunk %v lies outside shape %v", box, t.Shape)
+		}
+	}
+	f, err := r.open(key(t.Name, fmt.Sprint(at)))
+	if err != nil {
+		return none, fmt.Errorf("the chunk %v: %w", box, err)
+	}
+	held, ok := f.Root.(*torchzip.Tensor)
+	if !ok || held.DType != t.DType || !slices.Equal(held.Shape, shape) {
+		return none, fmt.Errorf("the chunk %v: %s holds something else there", box, f.Name)
+	}
+	p := held.As(t.Name).Pieces[0]
+	p.Box = box
+	return p, nil
+}
+
+// open opens what torch.save wrote for an item.
+func (r *reader) open(key string) (*torchzip.File, error) {
+	s, ok := r.items[key]
+	if !ok {
+		return nil, fmt.Errorf("%s does not say where it lies", MetadataName)
+	}
+	file, err := r.files.Open(s.file)
+	if err != nil {
+		return nil, err
+	}
+	if s.length > file.Size-s.offset {
+		return nil, fmt.Errorf("%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file, s.offset, s.length, file.Size)
+	}
+	return torchzip.OpenAt(file, s.offset, s.length, nil)
+}
+
+// value reads what is no tensor: torch.save wrote it too.
+func (r *reader) value(name string) error {
+	f, err := r.open(key(name, ""))
+	var unknown *pickle.UnknownGlobal
+	switch {
+	case errors.As(err, &unknown):
+		r.Values = append(r.Values, format.Value{Path: name, Is: format.Unread{Why: err}})
+		return nil
+	case err != nil:
+		return err
+	}
+	return f.Flatten(&r.Checkpoint, name, f.Root)
+}

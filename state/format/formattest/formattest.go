@@ -1,0 +1,141 @@
+// Package formattest holds what the tests of the readers share: checkpoints in a zip beside the test, with what is in them
+// according to the library that wrote them, and damage to try on them.
+package formattest
+
+import (
+	"archive/zip"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// What says what is in a checkpoint: for each tensor torch's name of its element type, the shape, and its bytes in hex.
+type What map[string][3]any
+
+// Load unpacks a checkpoint and what.json beside it.
+func Load(t testing.TB, path string) (fstest.MapFS, What) {
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	dir, what := fstest.MapFS{}, What{}
+	for _, e := range z.File {
+		r, err := e.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Name == "what.json" {
+			err = json.Unmarshal(b, &what)
+		} else {
+			dir[e.Name] = &fstest.MapFile{Data: b}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, what
+}
+
+// torchNames are torch's names of element types.
+var torchNames = map[tensor.DType]string{
+	tensor.F64: "float64", tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16", tensor.I64: "int64", tensor.I32: "int32",
+	tensor.I16: "int16", tensor.I8: "int8", tensor.U8: "uint8", tensor.Bool: "bool", tensor.C128: "complex128", tensor.C64: "complex64",
+	tensor.U16: "uint16", tensor.U32: "uint32", tensor.U64: "uint64", tensor.F8E5M2: "float8_e5m2", tensor.F8E4M3: "float8_e4m3fn",
+	tensor.F8E8M0: "float8_e8m0fnu", tensor.F8E5M2FNUZ: "float8_e5m2fnuz", tensor.F8E4M3FNUZ: "float8_e4m3fnuz",
+}
+
+// Compare demands that a checkpoint is sound and holds exactly what was written. A tensor that one rank holds goes by
+// its name, a space and its place.
+func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What) {
+	t.Helper()
+	for _, f := range c.Check(files) {
+		t.Error(f)
+	}
+	got := What{}
+	for i := range c.Tensors {
+		s := &c.Tensors[i]
+		b := make([]byte, s.Bytes())
+		if err := files.Read(s, b); err != nil {
+			t.Error(err)
+		}
+		shape := []any{}
+		for _, d := range s.Shape {
+			shape = append(shape, float64(d))
+		}
+		name := s.Name
+		if s.At != nil {
+			name += " " + s.At.String()
+		}
+		got[name] = [3]any{"torch." + torchNames[s.DType], shape, hex.EncodeToString(b)}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-written +read:\n%s", diff)
+	}
+}
+
+// Damage cuts each file off at many lengths, takes it away, and flips its bits: nothing panics, and where a file whose name
+// strict accepts is cut, reading fails or Check finds a fault.
+func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error), strict func(name string) bool) {
+	for _, name := range slices.Sorted(maps.Keys(dir)) {
+		whole := dir[name].Data
+		try := func(b []byte) (found bool) {
+			copied := maps.Clone(dir)
+			copied[name] = &fstest.MapFile{Data: b}
+			if b == nil {
+				delete(copied, name)
+			}
+			return !Sound(copied, read)
+		}
+		if !try(nil) && strict(name) {
+			t.Errorf("%s is missing, and nobody notices", name)
+		}
+		for n := 0; n < len(whole); n += 1 + len(whole)/200 {
+			if !try(whole[:n:n]) && strict(name) {
+				t.Errorf("%s is cut off at byte %d of %d, and nobody notices", name, n, len(whole))
+			}
+		}
+		for i := 0; i < len(whole); i += 1 + len(whole)/1500 {
+			b := slices.Clone(whole)
+			b[i] ^= 1 << (i % 8)
+			try(b)
+		}
+	}
+}
+
+// Sound reads all of a checkpoint, and reports whether there was no error and no fault. Tensors that are large because a
+// header says so are not read.
+func Sound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error)) bool {
+	files := format.NewFiles(dir)
+	c, err := read(files)
+	if err != nil {
+		return false
+	}
+	sound := len(c.Check(files)) == 0
+	for i := range c.Tensors {
+		s := &c.Tensors[i]
+		if s.Bytes() > 1<<16 {
+			continue
+		}
+		if err := files.Read(s, make([]byte, s.Bytes())); err != nil {
+			if sound {
+				panic(fmt.Sprintf("what Check found sound cannot be read: %v", err))
+			}
+		}
+	}
+	return sound
+}

@@ -1,0 +1,204 @@
+// Package hf reads and lays out checkpoints of safetensors files: a single file, a folder with an index as Hugging Face's
+// libraries write it, and a folder of shards with offsets as torch's distributed checkpoint writes it.
+package hf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/tensor/safetensors"
+)
+
+const (
+	maxIndex = 256 << 20
+
+	// shardingInfo is the key of the metadata under which torch's distributed checkpoint says where in a tensor a shard lies.
+	shardingInfo = "DCP_SHARDING_INFO"
+	metadata     = "__metadata__"
+)
+
+// set is a checkpoint while its files are read.
+type set struct {
+	format.Checkpoint
+	files  *format.Files
+	index  map[string]int // of the tensors
+	values map[string]string
+	mixed  map[string]bool // keys of the metadata that differ between files
+}
+
+func newSet(files *format.Files, kind string) *set {
+	return &set{
+		Checkpoint: format.Checkpoint{Format: kind}, files: files,
+		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{},
+	}
+}
+
+func (s *set) done() (*format.Checkpoint, error) {
+	for key, value := range s.values {
+		if !s.mixed[key] {
+			s.Values = append(s.Values, format.Value{Path: metadata + "." + key, Is: value})
+		}
+	}
+	return &s.Checkpoint, s.Finish()
+}
+
+func (s *set) header(file string) (*safetensors.Header, error) {
+	f, err := s.files.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	h, err := safetensors.ReadHeader(file, f, f.Size)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range h.Metadata {
+		if before, ok := s.values[key]; ok && before != value {
+			s.mixed[key] = true
+		}
+		s.values[key] = value
+	}
+	return h, nil
+}
+
+// ReadFile reads a single file.
+func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
+	s := newSet(files, "safetensors")
+	h, err := s.header(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range h.Tensors {
+		s.Tensors = append(s.Tensors, whole(h, t, name))
+	}
+	return s.done()
+}
+
+// whole is a tensor that one file holds.
+func whole(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
+	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
+	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
+}
+
+// Read reads a folder: by its index when there is one, else all its safetensors files.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	text, err := files.All(safetensors.IndexName, maxIndex)
+	if errors.Is(err, fs.ErrNotExist) {
+		return readFolder(files)
+	}
+	if err != nil {
+		return nil, err
+	}
+	index, err := safetensors.ParseIndex(safetensors.IndexName, text)
+	if err != nil {
+		return nil, err
+	}
+	s := newSet(files, "safetensors with index")
+	missing := maps.Clone(index.Files)
+	for _, file := range slices.Compact(slices.Sorted(maps.Values(index.Files))) {
+		h, err := s.header(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range h.Tensors {
+			if in := index.Files[t.Name]; in != file {
+				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q", safetensors.IndexName, t.Name, file, in)
+			}
+			delete(missing, t.Name)
+			s.Tensors = append(s.Tensors, whole(h, t, file))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, missing[name])
+	}
+	return s.done()
+}
+
+// readFolder reads all safetensors files of a folder, which hold different tensors or shards of the same.
+func readFolder(files *format.Files) (*format.Checkpoint, error) {
+	names, err := fs.Glob(files.FS(), "*.safetensors")
+	if err != nil || len(names) == 0 {
+		return nil, errors.Join(err, errors.New("the folder has no safetensors file"))
+	}
+	s := newSet(files, "safetensors")
+	for _, name := range names {
+		h, err := s.header(name)
+		if err != nil {
+			return nil, err
+		}
+		offsets, err := savedOffsets(name, h)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range h.Tensors {
+			if err := s.add(h, t, name, offsets); err != nil {
+				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
+			}
+		}
+	}
+	s.mixed[shardingInfo] = true
+	return s.done()
+}
+
+// savedOffsets reads where in their tensors the shards of a file lie; nil when the file holds whole tensors.
+func savedOffsets(file string, h *safetensors.Header) (map[string][]int, error) {
+	text, ok := h.Metadata[shardingInfo]
+	if !ok {
+		return nil, nil
+	}
+	var info map[string]struct {
+		Offsets []int `json:"saved_offsets"`
+	}
+	if err := json.Unmarshal([]byte(text), &info); err != nil {
+		return nil, fmt.Errorf("safetensors: %s: metadata %s: %w", file, shardingInfo, err)
+	}
+	offsets := map[string][]int{}
+	for name, t := range info {
+		offsets[name] = t.Offsets
+	}
+	return offsets, nil
+}
+
+// add adds a tensor, or a shard of one that other files have shards of.
+func (s *set) add(h *safetensors.Header, t safetensors.Tensor, file string, offsets map[string][]int) error {
+	i, known := s.index[t.Name]
+	if offsets == nil {
+		if known {
+			return fmt.Errorf("it is also in %s; the two files are no shards, or of different checkpoints", s.Tensors[i].Pieces[0].File)
+		}
+		s.index[t.Name] = len(s.Tensors)
+		s.Tensors = append(s.Tensors, whole(h, t, file))
+		return nil
+	}
+	at := offsets[t.Name]
+	if len(at) != len(t.Shape) {
+		return fmt.Errorf("%s has %d offsets for a shard of shape %v", shardingInfo, len(at), t.Shape)
+	}
+	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
+	end := make(tensor.Shape, len(at))
+	for d := range at {
+		if end[d] = at[d] + t.Shape[d]; at[d] < 0 || end[d] < 0 {
+			return fmt.Errorf("%s has offset %d in dimension %d", shardingInfo, at[d], d)
+		}
+		p.Box[d] = tensor.Span{From: at[d], To: end[d]}
+	}
+	if !known {
+		i = len(s.Tensors)
+		s.index[t.Name] = i
+		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: make(tensor.Shape, len(at))})
+	}
+	whole := &s.Tensors[i]
+	if whole.DType != t.DType || len(whole.Shape) != len(at) {
+		return fmt.Errorf("this shard is %v of %d dimensions, another one %v of %d", t.DType, len(at), whole.DType, len(whole.Shape))
+	}
+	for d := range at {
+		whole.Shape[d] = max(whole.Shape[d], end[d])
+	}
+	whole.Pieces = append(whole.Pieces, p)
+	return nil
+}

@@ -1,0 +1,96 @@
+package plan
+
+import "slices"
+
+// narrow looks among the assignments of least total cost for one whose largest load is least. All of them, and only they,
+// consist of pairs without slack and leave no column free whose dual is below 0. load(r, c) is that of row r in column c;
+// extra rows beyond the real ones stand for columns that stay free.
+func (a *assignment) narrow(load func(r, c int) int) []int {
+	rows := len(a.column)
+	tight := func(r, c int) bool {
+		if r < rows {
+			return a.slack(r, c) == 0
+		}
+		return a.v[c] == 0
+	}
+	largest, least := 0, 0
+	var loads []int
+	for r := range rows {
+		largest = max(largest, load(r, a.column[r]))
+		smallest := -1
+		for c := range a.cols {
+			if tight(r, c) {
+				x := load(r, c)
+				loads = append(loads, x)
+				if smallest < 0 || x < smallest {
+					smallest = x
+				}
+			}
+		}
+		least = max(least, smallest)
+	}
+	slices.Sort(loads)
+	loads = slices.Compact(loads)
+	low, _ := slices.BinarySearch(loads, least)
+	high, _ := slices.BinarySearch(loads, largest)
+	best := slices.Clone(a.column)
+	for try := low; low < high; try = (low + high) / 2 { // the least load first: it is mostly possible
+		limit := loads[try]
+		m := matching{allowed: func(r, c int) bool { return tight(r, c) && (r >= rows || load(r, c) <= limit) }}
+		if m.perfect(best, a.cols) {
+			high = try
+			best = m.column[:rows]
+		} else {
+			low = try + 1
+		}
+	}
+	return best
+}
+
+// A matching pairs rows and columns one to one among the pairs that are allowed.
+type matching struct {
+	allowed func(r, c int) bool
+	column  []int
+	row     []int
+	seen    []bool
+}
+
+// perfect looks for a matching of n rows and n columns, from one that is known for the first rows (Kuhn's method).
+func (m *matching) perfect(known []int, n int) bool {
+	m.column, m.row, m.seen = fill(n, -1), fill(n, -1), make([]bool, n)
+	for r, c := range known {
+		if m.allowed(r, c) {
+			m.column[r], m.row[c] = c, r
+		}
+	}
+	for r := range n {
+		if m.column[r] >= 0 {
+			continue
+		}
+		clear(m.seen)
+		if !m.find(r) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *matching) find(r int) bool {
+	for c := range m.row {
+		if m.row[c] < 0 && !m.seen[c] && m.allowed(r, c) {
+			m.column[r], m.row[c] = c, r
+			return true
+		}
+	}
+	for c := range m.row {
+		if m.seen[c] || !m.allowed(r, c) {
+			continue
+		}
+		m.seen[c] = true
+		if m.find(m.row[c]) {
+			m.column[r], m.row[c] = c, r
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,221 @@
+package plan
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// An Op copies a box of a logical tensor from one memory to another. Those between different hosts cross the network.
+type Op struct {
+	Tensor   int // index in Dst.Tensors
+	Box      tensor.Box
+	From, To Place
+	// Depth is 1 for an op that reads the old state; others read what ops of less depth have written to the new.
+	Depth int
+}
+
+// A Place is where a box lies: in a tensor in the memory of an old or of a new rank.
+type Place struct {
+	Host int
+	New  bool
+	Rank int    // of the old or of the new layout
+	Slot int    // index in Slots of that layout
+	Name string // of the tensor in memory
+	View tensor.View
+}
+
+// Bytes returns how much the op copies.
+func (p *Plan) Bytes(op *Op) int { return op.Box.Elements() * p.Dst.Tensors[op.Tensor].DType.Size() }
+
+// Ops yields every op of the plan, each after those that write what it reads. An element of the new state is written once on
+// each rank that holds it.
+func (p *Plan) Ops() iter.Seq[Op] { return p.ops(-1) }
+
+// HostOps yields the ops that read or write the memory of one host, in the same order.
+func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.ops(host) }
+
+func (p *Plan) ops(host int) iter.Seq[Op] {
+	return func(yield func(Op) bool) {
+		x := expander{plan: p, host: host, at: make([]int, len(p.streams)), yield: yield}
+		concerned := x.concerned()
+		for i := range p.classes {
+			c := &p.classes[i]
+			for k, a := range c.atoms {
+				pair := &p.pairs[c.pair[k]]
+				bytes := a.elements * c.size
+				if !concerned[c.pair[k]] {
+					if pair.stream >= 0 {
+						x.at[pair.stream] += bytes * len(c.members)
+					}
+					continue
+				}
+				for m := range c.members {
+					if !x.expand(c, &c.members[m], a, pair) {
+						return
+					}
+					if pair.stream >= 0 {
+						x.at[pair.stream] += bytes
+					}
+				}
+			}
+		}
+	}
+}
+
+// An expander turns atoms into ops.
+type expander struct {
+	plan  *Plan
+	host  int   // whose ops are wanted, -1 for all
+	at    []int // of each stream: the position on its line
+	yield func(Op) bool
+}
+
+// concerned says for each pair whether the host has anything to do with it.
+func (x *expander) concerned() []bool {
+	p := x.plan
+	yes := make([]bool, len(p.pairs))
+	for i := range p.pairs {
+		pair := &p.pairs[i]
+		yes[i] = x.host < 0 || pair.stream >= 0 && p.streams[pair.stream].touches(int32(x.host)) ||
+			slices.ContainsFunc(p.newSets[pair.new], func(r int32) bool { return p.Host[r] == x.host })
+	}
+	return yes
+}
+
+func (s *stream) touches(host int32) bool {
+	for _, list := range [2][]int32{s.from, s.to} {
+		if _, found := slices.BinarySearch(list, host); found {
+			return true
+		}
+	}
+	return false
+}
+
+// expand yields the ops of one tensor of a class and one atom: first what goes from host to host, then the copies inside.
+func (x *expander) expand(c *class, m *member, a atom, pair *pair) bool {
+	p := x.plan
+	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
+	box := src.Box.Intersect(dst.Box)
+	if pair.stream >= 0 {
+		s := &p.streams[pair.stream]
+		at := x.at[pair.stream]
+		i, _ := slices.BinarySearchFunc(s.segments, at, func(seg segment, at int) int { return seg.end - at - 1 })
+		for from := 0; from < a.elements; i++ {
+			to := min((s.segments[i].end-at)/c.size, a.elements)
+			for _, part := range box.Range(from, to) {
+				if !x.send(c, m, part, src, dst, pair, s.segments[i].edges) {
+					return false
+				}
+			}
+			from = max(from, to)
+		}
+	}
+	return x.copies(c, m, box, src, dst, pair)
+}
+
+// send yields the ops of one box from host to host. The lowest new rank of a host receives for all.
+func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair, edges []edge) bool {
+	p := x.plan
+	for _, e := range edges {
+		if x.host >= 0 && int(e.from) != x.host && int(e.to) != x.host {
+			continue
+		}
+		op := Op{Tensor: m.tensor, Box: box, Depth: e.depth}
+		if e.depth == 1 {
+			op.From = p.oldPlace(c, m, src, p.onHost(pair.old, int(e.from))[0])
+		} else {
+			op.From = p.newPlace(c, m, dst, p.receiver(pair.new, int(e.from)))
+		}
+		op.To = p.newPlace(c, m, dst, p.receiver(pair.new, int(e.to)))
+		if !x.yield(op) {
+			return false
+		}
+	}
+	return true
+}
+
+// copies yields the ops that stay on a host: from the rank's own device where it has the box, else from another old rank
+// there, else from the new rank that received it. A rank that has the box in two of its tensors copies it for the second.
+func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair) bool {
+	p := x.plan
+	for _, r := range p.newSets[pair.new] {
+		rank := int(r)
+		host := p.Host[rank]
+		if x.host >= 0 && host != x.host {
+			continue
+		}
+		op := Op{Tensor: m.tensor, Box: box}
+		first := -1
+		if old := p.nearest(pair.old, host, p.Device[rank]); old >= 0 {
+			op.From, op.Depth = p.oldPlace(c, m, src, old), 1
+		} else {
+			first = p.receiver(pair.new, host)
+			op.From, op.Depth = p.newPlace(c, m, dst, first), p.Stats.Depth+1
+		}
+		for _, op.To = range p.newPlaces(c, m, dst, rank) {
+			if (first != rank || op.To.Slot != op.From.Slot) && !x.yield(op) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// nearest returns the old rank of a set on a host that has the given device, or the lowest there; -1 if there is none.
+func (p *Plan) nearest(set, host, device int) int {
+	best := -1
+	for _, r := range p.onHost(set, host) {
+		if best < 0 || p.device(r) == device {
+			best = r
+		}
+	}
+	return best
+}
+
+// device returns the number of an old rank among those of its host.
+func (p *Plan) device(old int) int {
+	i, _ := slices.BinarySearch(p.byHost[p.Cluster.Old[old]], old)
+	return i
+}
+
+// receiver returns the lowest new rank of a set on a host.
+func (p *Plan) receiver(set, host int) int {
+	for _, r := range p.newSets[set] {
+		if p.Host[r] == host {
+			return int(r)
+		}
+	}
+	panic("plan: a host receives what no rank of it needs")
+}
+
+func (p *Plan) oldPlace(c *class, m *member, cell *layout.Cell, rank int) Place {
+	pl := places(p.Src, c.src, cell, m.src, rank)[0]
+	pl.Host = p.Cluster.Old[rank]
+	return pl
+}
+
+// newPlace returns the first of the newPlaces.
+func (p *Plan) newPlace(c *class, m *member, cell *layout.Cell, rank int) Place {
+	return p.newPlaces(c, m, cell, rank)[0]
+}
+
+func (p *Plan) newPlaces(c *class, m *member, cell *layout.Cell, rank int) []Place {
+	list := places(p.Dst, c.dst, cell, m.dst, rank)
+	for i := range list {
+		list[i].Host, list[i].New = p.Host[rank], true
+	}
+	return list
+}
+
+// places finds the slots in which a rank has a cell, at least one.
+func places(l *layout.Layout, f *layout.Family, cell *layout.Cell, member, rank int) (list []Place) {
+	for _, h := range cell.Held {
+		if s := &l.Slots[f.Slots[h.Slot]]; l.Sets[s.Set].Contains(rank) {
+			list = append(list, Place{Rank: rank, Slot: f.Slots[h.Slot], Name: s.Names[member], View: h.View})
+		}
+	}
+	return list
+}

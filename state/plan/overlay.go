@@ -1,0 +1,172 @@
+package plan
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A class is tensors that lie alike in the old layout and alike in the new one.
+type class struct {
+	src, dst *layout.Family
+	members  []member
+	size     int    // bytes of an element
+	atoms    []atom // shared by classes with the same two grids
+	pair     []int  // of each atom: index in Plan.pairs
+}
+
+// A member is one tensor of a class, and which member it is of the two families.
+type member struct{ tensor, src, dst int }
+
+// An atom is what a cell of the old grid and a cell of the new one have in common.
+type atom struct{ src, dst, elements int }
+
+// A pair is two sets of ranks, those that hold something and those that need it, with the bytes that this is true of.
+type pair struct {
+	old, new int // indices in Plan.oldSets and Plan.newSets
+	bytes    int
+	stream   int // index in Plan.streams
+}
+
+// overlay finds the classes, their atoms and the pairs.
+func (p *Plan) overlay() error {
+	if err := p.classify(); err != nil {
+		return err
+	}
+	oldSets, newSets := newCellSets(p.Src), newCellSets(p.Dst)
+	type grids struct{ src, dst *layout.Grid }
+	atoms := map[grids][]atom{}
+	index := map[[2]int]int{}
+	for i := range p.classes {
+		c := &p.classes[i]
+		key := grids{c.src.Grid, c.dst.Grid}
+		if _, done := atoms[key]; !done {
+			atoms[key] = intersect(key.src, key.dst)
+		}
+		c.atoms = atoms[key]
+		c.pair = make([]int, len(c.atoms))
+		old, new := oldSets.of(c.src), newSets.of(c.dst)
+		for k, a := range c.atoms {
+			key := [2]int{old[a.src], new[a.dst]}
+			n, ok := index[key]
+			if !ok {
+				n = len(p.pairs)
+				index[key] = n
+				p.pairs = append(p.pairs, pair{old: key[0], new: key[1]})
+			}
+			c.pair[k] = n
+			p.pairs[n].bytes += a.elements * c.size * len(c.members)
+		}
+	}
+	p.oldSets, p.newSets = oldSets.all, newSets.all
+	return nil
+}
+
+// classify sorts the tensors of the new layout into classes.
+func (p *Plan) classify() error {
+	at := make(map[string]int, len(p.Src.Tensors))
+	for i, t := range p.Src.Tensors {
+		at[t.Name] = i
+	}
+	type home struct{ family, member int }
+	homes := make([]home, len(p.Src.Tensors))
+	for f := range p.Src.Families {
+		for m, t := range p.Src.Families[f].Tensors {
+			homes[t] = home{f, m}
+		}
+	}
+	for f := range p.Dst.Families {
+		family := &p.Dst.Families[f]
+		classes := map[int]int{} // source family -> class
+		for m, i := range family.Tensors {
+			t := p.Dst.Tensors[i]
+			s, ok := at[t.Name]
+			if !ok {
+				return fmt.Errorf("plan: the old state has no tensor %s", t.Name)
+			}
+			if old := p.Src.Tensors[s]; old.DType != t.DType || !old.Shape.Equal(t.Shape) {
+				return fmt.Errorf("plan: tensor %s was %v %v and would become %v %v; a plan moves tensors and does not change them", t.Name, old.DType, old.Shape, t.DType, t.Shape)
+			}
+			h := homes[s]
+			c, ok := classes[h.family]
+			if !ok {
+				c = len(p.classes)
+				classes[h.family] = c
+				p.classes = append(p.classes, class{src: &p.Src.Families[h.family], dst: family, size: t.DType.Size()})
+			}
+			p.classes[c].members = append(p.classes[c].members, member{i, h.member, m})
+		}
+	}
+	return nil
+}
+
+// intersect returns the atoms of two grids, by the new cells, then by the old ones.
+func intersect(src, dst *layout.Grid) (atoms []atom) {
+	a, b := src.Boxes(), dst.Boxes()
+	for i, j := range tensor.Overlaps(a, b) {
+		n := 1
+		for d := range a[i] {
+			n *= a[i][d].Intersect(b[j][d]).Len()
+		}
+		atoms = append(atoms, atom{i, j, n})
+	}
+	slices.SortFunc(atoms, func(x, y atom) int {
+		if x.dst != y.dst {
+			return x.dst - y.dst
+		}
+		return x.src - y.src
+	})
+	return atoms
+}
+
+// cellSets numbers the sets of ranks that hold cells: the sets of a layout, and unions where a cell lies in several slots.
+type cellSets struct {
+	layout *layout.Layout
+	all    []layout.Set
+	unions map[string]int
+}
+
+func newCellSets(l *layout.Layout) *cellSets {
+	return &cellSets{l, slices.Clip(l.Sets), map[string]int{}}
+}
+
+// of returns the set of each cell of a family.
+func (s *cellSets) of(f *layout.Family) []int {
+	sets := make([]int, len(f.Grid.Cells))
+	for i := range f.Grid.Cells {
+		held := f.Grid.Cells[i].Held
+		sets[i] = s.layout.Slots[f.Slots[held[0].Slot]].Set
+		if len(held) > 1 {
+			sets[i] = s.union(f, held)
+		}
+	}
+	return sets
+}
+
+func (s *cellSets) union(f *layout.Family, held []layout.Held) int {
+	var all layout.Set
+	for _, h := range held {
+		all = append(all, s.layout.Sets[s.layout.Slots[f.Slots[h.Slot]].Set]...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return intern(&s.all, s.unions, all)
+}
+
+// intern returns the number of a set in a list that has each once.
+func intern[S ~[]int32](list *[]S, index map[string]int, set S) int {
+	key := make([]byte, 0, 4*len(set))
+	for _, x := range set {
+		key = binary.LittleEndian.AppendUint32(key, uint32(x))
+	}
+	i, ok := index[string(key)]
+	if !ok {
+		i = len(*list)
+		index[string(key)] = i
+		*list = append(*list, set)
+	}
+	return i
+}

@@ -1,0 +1,154 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// fits checks that the groups find hosts with enough devices.
+func (c *Cluster) fits(size []int) error {
+	devices := slices.SortedFunc(slices.Values(c.Devices), func(a, b int) int { return b - a })
+	for i, n := range slices.SortedFunc(slices.Values(size), func(a, b int) int { return b - a }) {
+		if n > devices[i] {
+			return fmt.Errorf("plan: a group of %d ranks finds no host: the %d largest groups need as many hosts with %d devices or more", n, i+1, n)
+		}
+	}
+	return nil
+}
+
+// place decides which host each group goes to: as few bytes as possible over the network in all, and of the ways to do that
+// one in which the host that receives most receives least.
+func (t *traffic) place(c Cluster, s *Stats) []int {
+	need, has := t.needs()
+	total := 0
+	for _, n := range need {
+		total += n
+	}
+	home := make([]int, t.groups)
+	for g := range home {
+		home[g] = g
+	}
+	host := home
+	if !c.Fixed {
+		cost := make([]int, len(has))
+		for i, n := range has {
+			cost[i] = -n
+		}
+		size := c.groups()
+		for g := range t.groups {
+			for h, n := range c.Devices {
+				if size[g] > n {
+					cost[g*t.hosts+h] = forbidden
+				}
+			}
+		}
+		column, u, v := assign(cost, t.groups, t.hosts, home)
+		a := assignment{cost: cost, cols: t.hosts, column: column, u: u, v: v}
+		host = a.narrow(func(g, h int) int { return need[g] - has[g*t.hosts+h] })
+		s.Bound = total + sum(u) + sum(v)
+	}
+	s.Bytes = total
+	for g, h := range host {
+		s.Bytes -= has[g*t.hosts+h]
+	}
+	if c.Fixed {
+		s.Bound = s.Bytes
+	}
+	if s.Bytes != s.Bound {
+		panic(fmt.Sprintf("plan: %d bytes are moved, the dual says that %d are enough", s.Bytes, s.Bound))
+	}
+	return host
+}
+
+// needs returns the bytes that each group needs, and those of them that each host has: has[group*hosts + host].
+func (t *traffic) needs() (need, has []int) {
+	need, has = make([]int, t.groups), make([]int, t.groups*t.hosts)
+	for _, f := range t.flows {
+		for _, g := range t.needers[f.needers] {
+			need[g] += f.bytes
+			row := has[int(g)*t.hosts:][:t.hosts]
+			for _, h := range t.holders[f.holders] {
+				row[h] += f.bytes
+			}
+		}
+	}
+	return need, has
+}
+
+func sum(list []int) (n int) {
+	for _, x := range list {
+		n += x
+	}
+	return n
+}
+
+// placeInside gives the new ranks of each host their devices, so that as few bytes as possible change the device there.
+func (p *Plan) placeInside() {
+	p.Device = make([]int, p.Dst.Ranks)
+	ranks := make([][]int, len(p.byHost))
+	for r, h := range p.Host {
+		p.Device[r] = len(ranks[h])
+		ranks[h] = append(ranks[h], r)
+	}
+	stay := p.sharedInside(ranks)
+	for h, new := range ranks {
+		if len(new) == 0 {
+			continue
+		}
+		devices := len(stay[h]) / len(new)
+		column := make([]int, len(new))
+		for i := range column {
+			column[i] = i
+		}
+		if !p.Cluster.Fixed {
+			cost := make([]int, len(stay[h]))
+			for i, n := range stay[h] {
+				cost[i] = -n
+			}
+			column, _, _ = assign(cost, len(new), devices, slices.Clone(column))
+		}
+		for i, r := range new {
+			p.Device[r] = column[i]
+			p.Stats.Device -= stay[h][i*devices+column[i]]
+		}
+	}
+	for i := range p.pairs {
+		p.Stats.Device += p.pairs[i].bytes * len(p.newSets[p.pairs[i].new])
+	}
+}
+
+// sharedInside returns for each host the bytes that each of its new ranks finds on each of its devices.
+func (p *Plan) sharedInside(ranks [][]int) [][]int {
+	stay := make([][]int, len(ranks))
+	device := make([]int, p.Src.Ranks)
+	for h, old := range p.byHost {
+		stay[h] = make([]int, len(ranks[h])*max(p.Cluster.Devices[h], len(old)))
+		for d, r := range old {
+			device[r] = d
+		}
+	}
+	for i := range p.pairs {
+		pair := &p.pairs[i]
+		for _, r := range p.newSets[pair.new] {
+			h := p.Host[r]
+			width := max(p.Cluster.Devices[h], len(p.byHost[h]))
+			for _, old := range p.onHost(pair.old, h) {
+				stay[h][p.Device[r]*width+device[old]] += pair.bytes
+			}
+		}
+	}
+	return stay
+}
+
+// onHost returns the old ranks of a set that are on a host.
+func (p *Plan) onHost(set, host int) []int {
+	var found []int
+	s := p.oldSets[set]
+	for _, r := range p.byHost[host] {
+		if _, ok := slices.BinarySearchFunc(s, int32(r), cmp.Compare[int32]); ok {
+			found = append(found, r)
+		}
+	}
+	return found
+}

@@ -1,0 +1,356 @@
+package plan_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/state/plan"
+	"github.com/shoal-ml/shoal/tensor"
+	"pgregory.net/rapid"
+)
+
+// TestMain draws more than rapid does by itself: the space of layouts is large and a case takes milliseconds.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "2000"); err != nil {
+		panic(err)
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+var key = digest.NewKey(1)
+
+// A reshape is a random change of layout and cluster.
+type reshape struct {
+	*rapid.T
+	model    layouttest.Model
+	from, to *layout.Spec
+	src, dst *layout.Layout
+	cluster  plan.Cluster
+}
+
+func draw(t *rapid.T) *reshape {
+	r := &reshape{T: t, model: layouttest.DrawModel(t)}
+	r.from, r.to = layouttest.DrawSpec(t, r.model), layouttest.DrawSpec(t, r.model)
+	var err error
+	if r.src, err = r.from.Resolve(r.model.Tensors); err != nil {
+		t.Fatal(err)
+	}
+	if r.dst, err = r.to.Resolve(r.model.Tensors); err != nil {
+		t.Fatal(err)
+	}
+	devices := rapid.IntRange(1, 4).Draw(t, "devices")
+	r.cluster = plan.Uniform(r.src.Ranks, r.dst.Ranks, devices)
+	c := &r.cluster
+	if rapid.IntRange(0, 3).Draw(t, "hosts change") == 0 { // some only give, others come
+		for h := range c.Devices {
+			if rapid.IntRange(0, 3).Draw(t, "leaves") == 0 {
+				c.Devices[h] = 0
+				c.Devices = append(c.Devices, devices)
+			}
+		}
+		for r := range c.Old {
+			if rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
+				c.Old[r] = plan.Lost
+			}
+		}
+	}
+	return r
+}
+
+// content is the bytes of an element.
+func content(e layouttest.Element, size int) []byte {
+	if e == layouttest.Padding {
+		return make([]byte, size)
+	}
+	z := uint64(e.Tensor)<<32 + uint64(e.Index) + 0x9E3779B97F4A7C15
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return binary.LittleEndian.AppendUint64(nil, z^z>>31)[:size]
+}
+
+// memory is the bytes of the tensors of each rank, by name.
+type memory []map[string][]byte
+
+func (r *reshape) expect(spec *layout.Spec, l *layout.Layout) memory {
+	m := memory{}
+	for rank, arrays := range layouttest.Expect(spec, r.model.Tensors) {
+		dtypes := map[string]tensor.DType{}
+		for _, local := range l.Rank(rank) {
+			dtypes[local.Name] = local.DType
+		}
+		m = append(m, map[string][]byte{})
+		for name, a := range arrays {
+			data := []byte{}
+			for _, e := range a.Data {
+				data = append(data, content(e, dtypes[name].Size())...)
+			}
+			m[rank][name] = data
+		}
+	}
+	return m
+}
+
+func empty(l *layout.Layout) memory {
+	m := make(memory, l.Ranks)
+	for rank := range m {
+		m[rank] = map[string][]byte{}
+		for _, local := range l.Rank(rank) {
+			m[rank][local.Name] = make([]byte, local.Shape.Box().Elements()*local.DType.Size())
+		}
+	}
+	return m
+}
+
+// TestReshape runs plans between random layouts in memory and compares with a gather and scatter of whole arrays, element
+// by element. It checks the figures of the plan, the fingerprint, and that what the plan says to be minimal is.
+func TestReshape(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := draw(t)
+		p, err := plan.Build(r.src, r.dst, r.cluster)
+		var lost *plan.LostError
+		if errors.As(err, &lost) {
+			r.checkLost(lost)
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, want, got := r.expect(r.from, r.src), r.expect(r.to, r.dst), empty(r.dst)
+		r.run(p, old, got)
+		for rank := range want {
+			for name, data := range want[rank] {
+				if !bytes.Equal(got[rank][name], data) {
+					t.Fatalf("from %+v\nto %+v\nrank %d has %s = %x, want %x", *r.from, *r.to, rank, name, got[rank][name], data)
+				}
+			}
+			if len(got[rank]) != len(want[rank]) {
+				t.Fatalf("rank %d has %d tensors, want %d", rank, len(got[rank]), len(want[rank]))
+			}
+		}
+		r.checkFingerprint(got)
+		r.checkBound(p)
+		r.checkSchedule(p)
+	})
+}
+
+// run executes the ops one after the other, and checks their order and the figures of the plan.
+func (r *reshape) run(p *plan.Plan, old, new memory) {
+	hosts := len(r.cluster.Devices)
+	in, out := make([]int, hosts), make([]int, hosts)
+	written := map[string]int{} // new tensor -> elements
+	cuts := 0
+	perHost := make([][]plan.Op, hosts)
+	for op := range p.Ops() {
+		from, to, host := old, new, r.cluster.Old
+		if op.From.New {
+			from, host = new, p.Host
+		}
+		if !op.To.New || (op.Depth > 1) != op.From.New {
+			r.Fatalf("op %+v", op)
+		}
+		if host[op.From.Rank] != op.From.Host || p.Host[op.To.Rank] != op.To.Host {
+			r.Fatalf("op %+v names a wrong host", op)
+		}
+		size := r.model.Tensors[op.Tensor].DType.Size()
+		for run := range tensor.Runs(op.Box, op.From.View, op.To.View) {
+			copy(to[op.To.Rank][op.To.Name][run.B*size:][:run.N*size], from[op.From.Rank][op.From.Name][run.A*size:][:run.N*size])
+		}
+		written[fmt.Sprint(op.To.Rank, op.To.Name)] += op.Box.Elements()
+		perHost[op.To.Host] = append(perHost[op.To.Host], op)
+		if op.From.Host != op.To.Host {
+			in[op.To.Host] += p.Bytes(&op)
+			out[op.From.Host] += p.Bytes(&op)
+			perHost[op.From.Host] = append(perHost[op.From.Host], op)
+			cuts++
+		}
+	}
+	for rank := range r.dst.Ranks {
+		for _, local := range r.dst.Rank(rank) {
+			n := 0
+			for _, piece := range local.Pieces {
+				n += piece.Box.Elements()
+			}
+			if got := written[fmt.Sprint(rank, local.Name)]; got != n {
+				r.Fatalf("rank %d, %s: %d elements are written, it has %d", rank, local.Name, got, n)
+			}
+		}
+	}
+	total := 0
+	for h := range hosts {
+		total += in[h]
+		if slack := 8 * cuts; in[h] != p.Stats.Ingress[h] || out[h] > p.Stats.Egress[h]+slack || out[h] < p.Stats.Egress[h]-slack {
+			r.Fatalf("host %d receives %d and sends %d bytes, the plan says %d and %d", h, in[h], out[h], p.Stats.Ingress[h], p.Stats.Egress[h])
+		}
+		if got := slices.Collect(p.HostOps(h)); fmt.Sprint(got) != fmt.Sprint(perHost[h]) {
+			r.Fatalf("host %d has ops %v, want %v", h, got, perHost[h])
+		}
+	}
+	if total != p.Stats.Bytes || p.Stats.Bytes != p.Stats.Bound {
+		r.Fatalf("%d bytes cross the network, the plan says %d with a bound of %d", total, p.Stats.Bytes, p.Stats.Bound)
+	}
+	if p.Stats.Busiest != p.Stats.BusiestBound {
+		r.Fatalf("busiest host %d, bound %d", p.Stats.Busiest, p.Stats.BusiestBound)
+	}
+}
+
+// checkFingerprint adds up the sums of the cells, wherever they are.
+func (r *reshape) checkFingerprint(m memory) {
+	for _, f := range r.dst.Families {
+		for i, t := range f.Tensors {
+			size := r.model.Tensors[t].DType.Size()
+			var got digest.Sum
+			for _, c := range f.Grid.Cells {
+				slot := &r.dst.Slots[f.Slots[c.Held[0].Slot]]
+				data := m[r.dst.Sets[slot.Set][0]][slot.Names[i]]
+				got = got.Plus(key.Box(c.Box, f.Grid.Shape, size, data, c.Held[0].View))
+			}
+			var whole []byte
+			for e := range f.Grid.Shape.Box().Elements() {
+				whole = append(whole, content(layouttest.Element{Tensor: t, Index: e}, size)...)
+			}
+			if want := key.Run(0, whole); got != want {
+				r.Fatalf("fingerprint of %s is %v, was %v", r.model.Tensors[t].Name, got, want)
+			}
+		}
+	}
+}
+
+// elements returns who holds each element of the state, by a mark for each place; where maps ranks to places.
+func (r *reshape) elements(l *layout.Layout, where []int) map[layouttest.Element]uint64 {
+	marks := map[layouttest.Element]uint64{}
+	for rank := range l.Ranks {
+		for _, local := range l.Rank(rank) {
+			for _, piece := range local.Pieces {
+				for run := range tensor.Runs(piece.Box, r.model.Tensors[piece.Tensor].Shape.View(), piece.View) {
+					for i := range run.N {
+						e := layouttest.Element{Tensor: piece.Tensor, Index: run.A + i}
+						marks[e] |= 0
+						if where[rank] != plan.Lost {
+							marks[e] |= 1 << where[rank]
+						}
+					}
+				}
+			}
+		}
+	}
+	return marks
+}
+
+func (r *reshape) size(e layouttest.Element) int { return r.model.Tensors[e.Tensor].DType.Size() }
+
+func (r *reshape) checkLost(lost *plan.LostError) {
+	bytes := 0
+	for e, hosts := range r.elements(r.src, r.cluster.Old) {
+		if hosts == 0 {
+			bytes += r.size(e)
+			if !slices.Contains(lost.Tensors, r.model.Tensors[e.Tensor].Name) {
+				r.Fatalf("%v is lost, the error says %v", e, lost)
+			}
+		}
+	}
+	if bytes != lost.Bytes || bytes == 0 {
+		r.Fatalf("%d bytes are lost, the error says %v", bytes, lost)
+	}
+}
+
+// checkBound looks for a better plan: every placing of the groups on the hosts, and for the one that was chosen, every set
+// of hosts that together must send more than they can below the bound.
+func (r *reshape) checkBound(p *plan.Plan) {
+	hosts := len(r.cluster.Devices)
+	groups := slices.Max(r.cluster.New) + 1
+	if hosts > 6 {
+		return
+	}
+	held, needed := r.elements(r.src, r.cluster.Old), r.elements(r.dst, r.cluster.New)
+	type kind struct{ held, needed uint64 }
+	bytes := map[kind]int{}
+	for e, groups := range needed {
+		bytes[kind{held[e], groups}] += r.size(e)
+	}
+	size := make([]int, groups)
+	for _, g := range r.cluster.New {
+		size[g]++
+	}
+	missing := func(g, h int) (n int) {
+		for k, b := range bytes {
+			if k.needed>>g&1 == 1 && k.held>>h&1 == 0 {
+				n += b
+			}
+		}
+		return n
+	}
+	cost := make([][]int, groups)
+	for g := range cost {
+		for h := range hosts {
+			cost[g] = append(cost[g], missing(g, h))
+		}
+	}
+	total, busiest := math.MaxInt, math.MaxInt
+	var walk func(g int, used uint64, sum, most int)
+	walk = func(g int, used uint64, sum, most int) {
+		if g == groups {
+			if sum < total || sum == total && most < busiest {
+				total, busiest = sum, most
+			}
+			return
+		}
+		for h := range hosts {
+			if used>>h&1 == 0 && r.cluster.Devices[h] >= size[g] {
+				walk(g+1, used|1<<h, sum+cost[g][h], max(most, cost[g][h]))
+			}
+		}
+	}
+	walk(0, 0, 0, 0)
+	in := slices.Max(p.Stats.Ingress)
+	if p.Stats.Bytes != total || in != busiest {
+		r.Fatalf("the plan moves %d bytes, %d into one host; possible are %d and %d", p.Stats.Bytes, in, total, busiest)
+	}
+	host := make([]int, groups)
+	for rank, g := range r.cluster.New {
+		host[g] = p.Host[rank]
+	}
+	out := 0
+	for set := uint64(1); set < 1<<hosts; set++ {
+		load, n := 0, 0
+		for k, b := range bytes {
+			to := uint64(0)
+			for g, h := range host {
+				to |= k.needed >> g & 1 << h
+			}
+			if to &^= k.held; to == 0 {
+				continue
+			}
+			if k.held&^set == 0 {
+				load += b
+				if to&^set == 0 {
+					load += b * (ones(to) - 1)
+				}
+			}
+		}
+		n = ones(set)
+		out = max(out, (load+n-1)/n)
+	}
+	if want := max(in, out); p.Stats.BusiestBound != want {
+		r.Fatalf("the busiest host has %d, possible are %d", p.Stats.BusiestBound, want)
+	}
+}
+
+func ones(x uint64) (n int) {
+	for ; x != 0; x &= x - 1 {
+		n++
+	}
+	return n
+}
+
+func (r *reshape) checkSchedule(p *plan.Plan) {}
