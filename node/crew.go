@@ -35,10 +35,11 @@ type crew struct {
 
 // seat is a worker as the head knows it.
 type seat struct {
-	site    site
-	rank    topo.Rank // as the worker knows it; 0 for one that has not entered
-	entered bool
-	fresh   bool // it has entered, and not begun a step yet: perhaps it has not got the state
+	site     site
+	rank     topo.Rank // as the worker knows it; 0 for one that has not entered
+	entered  bool
+	unwanted bool // it will be no member
+	fresh    bool // it has entered, and not begun a step yet: perhaps it has not got the state
 }
 
 // blame adds the worker to an error that names a field.
@@ -131,7 +132,7 @@ func (c *crew) asks(s *seat, p *collective.Posted) {
 		s.entered, s.fresh = false, false
 		c.head.withdraw(p.Worker, "asked to enter again")
 	}
-	if c.parting != "" {
+	if c.parting != "" || s.unwanted {
 		c.turnAway(p.Worker, p)
 		return
 	}
@@ -322,6 +323,9 @@ func (c *crew) stop(a member.Stop) {
 		delete(c.enters, a.Worker)
 		c.turnAway(a.Worker, p)
 	} else if _, known := c.told.Rank(a.Worker); !known {
+		if s := c.seats[a.Worker]; s != nil {
+			s.unwanted = true
+		}
 		c.orders.Stop(int(a.Worker), string(a.Because))
 	}
 }

@@ -142,5 +142,5 @@ func (l *launch) launched() int {
 	for _, o := range l.wanted {
 		n += o.Count
 	}
-	return n
+	return max(n, l.spec.Workers) // the first ones are started when there is room for them
 }

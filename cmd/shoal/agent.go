@@ -93,7 +93,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	defer said()
 	err = node.Serve(hard, node.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: ctx.Done(),
 		Link: func(h fabric.Handler) (fabric.Mesh, error) {
-			return tcp.Join(hard, f.join, token, tcp.Config{Name: hostName(f.name), Listen: f.listen, Version: version.Version}, h)
+			return tcp.Join(hard, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
 		},
 		OnJob: func(job, dir string) {
 			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", counted(f.slots, "worker"), job, dir)

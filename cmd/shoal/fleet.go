@@ -24,6 +24,7 @@ const tokenLife = 24 * time.Hour
 
 // fleet is the other hosts of a job that shoal run starts.
 type fleet struct {
+	job       string
 	listen    string // "" = this host alone
 	tokenFile string
 	hosts     []sshHost
@@ -56,7 +57,8 @@ func parseHosts(list string) (hosts []sshHost, err error) {
 }
 
 // config is what the launcher needs of the fleet; nil for this host alone.
-func (f *fleet) config(ctx context.Context, workers int) *node.Fleet {
+func (f *fleet) config(ctx context.Context, job string) *node.Fleet {
+	f.job = job
 	if f.listen == "" {
 		return nil
 	}
@@ -69,7 +71,7 @@ func (f *fleet) config(ctx context.Context, workers int) *node.Fleet {
 
 // link opens this host to the others.
 func (f *fleet) link(h fabric.Handler) (fabric.Mesh, error) {
-	mesh, err := tcp.Create(tcp.Config{Name: hostName(""), Listen: f.listen, Version: version.Version, PlainData: f.plain}, h)
+	mesh, err := tcp.Create(tcp.Config{Job: f.job, Name: fabric.Host(hostName("")), Listen: f.listen, Version: version.Version, PlainData: f.plain}, h)
 	if err != nil {
 		return nil, err
 	}

@@ -168,7 +168,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	defer others.close()
 	result, err := node.Run(cmd.Context(), node.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
-		Fleet: others.config(cmd.Context(), spec.Workers),
+		Fleet: others.config(cmd.Context(), spec.Name),
 		OnStart: func(name, dir string) {
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
 		},
