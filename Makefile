@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick soak bench-peers clean
+.PHONY: help build python demo test quick soak reshapes bench-peers clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ quick: ## the tests for while you work: format, build, house rules, Go
 
 soak: ## train under random kills, stops and resizes for SECONDS=60; SEED=N repeats the choices
 	SECONDS=$(or $(SECONDS),60) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
+
+reshapes: ## CASES=100000 random changes of layout, each compared with a gather and scatter of whole arrays
+	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000)
 
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing; about 20 minutes
 	bench/peers/install.sh

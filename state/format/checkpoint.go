@@ -75,6 +75,16 @@ func (p *Piece) View() tensor.View {
 	return v
 }
 
+// Flat are the pieces of the elements [from, to), in row-major order, of a tensor of this shape and of whole bytes, that lie
+// side by side in a file.
+func Flat(d tensor.DType, s tensor.Shape, from, to int, file string, offset int64) (pieces []Piece) {
+	for _, box := range s.Box().Range(from, to) {
+		pieces = append(pieces, Piece{Box: box, File: file, Offset: offset})
+		offset += Bytes(d, box.Elements())
+	}
+	return pieces
+}
+
 // Bytes is the number of bytes of n elements.
 func Bytes(d tensor.DType, n int) int64 { return (int64(n)*int64(d.Bits()) + 7) / 8 }
 

@@ -14,24 +14,30 @@ func (a *assignment) narrow(load func(r, c int) int) []int {
 		return a.v[c] == 0
 	}
 	largest, least := 0, 0
-	var loads []int
 	for r := range rows {
 		largest = max(largest, load(r, a.column[r]))
-		smallest := -1
+		smallest := forbidden
 		for c := range a.cols {
 			if tight(r, c) {
-				x := load(r, c)
-				loads = append(loads, x)
-				if smallest < 0 || x < smallest {
-					smallest = x
-				}
+				smallest = min(smallest, load(r, c))
 			}
 		}
 		least = max(least, smallest)
 	}
+	if least == largest {
+		return a.column
+	}
+	loads := []int{least}
+	for r := range rows {
+		for c := range a.cols {
+			if tight(r, c) && load(r, c) > least {
+				loads = append(loads, load(r, c))
+			}
+		}
+	}
 	slices.Sort(loads)
 	loads = slices.Compact(loads)
-	low, _ := slices.BinarySearch(loads, least)
+	low := 0
 	high, _ := slices.BinarySearch(loads, largest)
 	best := slices.Clone(a.column)
 	for try := low; low < high; try = (low + high) / 2 { // the least load first: it is mostly possible

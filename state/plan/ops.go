@@ -110,7 +110,7 @@ func (x *expander) expand(c *class, m *member, a atom, pair *pair) bool {
 					return false
 				}
 			}
-			from = max(from, to)
+			from = to
 		}
 	}
 	return x.copies(c, m, box, src, dst, pair)

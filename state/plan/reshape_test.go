@@ -65,6 +65,10 @@ func draw(t *rapid.T) *reshape {
 			}
 		}
 	}
+	if rapid.IntRange(0, 3).Draw(t, "scattered") == 0 {
+		c.Old = rapid.Permutation(c.Old).Draw(t, "old")
+		c.New = rapid.Permutation(c.New).Draw(t, "new")
+	}
 	return r
 }
 
@@ -353,4 +357,31 @@ func ones(x uint64) (n int) {
 	return n
 }
 
-func (r *reshape) checkSchedule(p *plan.Plan) {}
+// checkSchedule checks that the schedule sends what the ops send, that no host sends or receives two things at once, and
+// that it takes no longer than the busiest host needs.
+func (r *reshape) checkSchedule(p *plan.Plan) {
+	type link struct{ from, to int }
+	want, got := map[link]int{}, map[link]int{}
+	for op := range p.Ops() {
+		if op.From.Host != op.To.Host {
+			want[link{op.From.Host, op.To.Host}] += p.Bytes(&op)
+		}
+	}
+	end, free := 0, map[link]int{} // each port: (host, 0) sends, (host, 1) receives
+	for _, s := range p.Schedule() {
+		if s.From == s.To || s.Bytes <= 0 || s.Start < max(free[link{s.From, 0}], free[link{s.To, 1}]) {
+			r.Fatalf("%+v starts while its hosts are busy", s)
+		}
+		got[link{s.From, s.To}] += s.Bytes
+		free[link{s.From, 0}], free[link{s.To, 1}] = s.Start+s.Bytes, s.Start+s.Bytes
+		end = max(end, s.Start+s.Bytes)
+	}
+	for l, n := range want {
+		if slack := 8 * 64; got[l] < n-slack || got[l] > n+slack {
+			r.Fatalf("from host %d to host %d the schedule sends %d bytes, the plan %d", l.from, l.to, got[l], n)
+		}
+	}
+	if end != p.Stats.Busiest {
+		r.Fatalf("the schedule takes %d, the busiest host %d", end, p.Stats.Busiest)
+	}
+}

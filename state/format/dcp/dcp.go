@@ -59,29 +59,29 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return nil, err
 	}
 	if err := r.metadata(root); err != nil {
-		return nil, fmt.Errorf("DCP: %w", err)
+		return nil, fmt.Errorf("DCP: %s: %w", MetadataName, err)
 	}
 	return &r.Checkpoint, r.Finish()
 }
 
 func (r *reader) metadata(root any) error {
-	tensors, err := attr[*pickle.Dict](root, "state_dict_metadata")
+	tensors, err := pickle.Get[*pickle.Dict](root, "state_dict_metadata")
 	if err != nil {
 		return err
 	}
-	items, err := attr[*pickle.Dict](root, "storage_data")
+	items, err := pickle.Get[*pickle.Dict](root, "storage_data")
 	if err != nil {
 		return err
 	}
 	for _, item := range items.Items {
 		if err := r.item(item); err != nil {
-			return fmt.Errorf("%s: storage_data: %w", MetadataName, err)
+			return fmt.Errorf("storage_data: %w", err)
 		}
 	}
 	for _, item := range tensors.Items {
 		name, ok := item.Key.(string)
 		if !ok {
-			return fmt.Errorf("%s: a %T as the name of a tensor", MetadataName, item.Key)
+			return fmt.Errorf("a %T as the name of a tensor", item.Key)
 		}
 		switch o, _ := item.Value.(*pickle.Object); {
 		case o != nil && o.Class.Name == "TensorStorageMetadata":
@@ -98,49 +98,31 @@ func (r *reader) metadata(root any) error {
 	return nil
 }
 
-// attr is an attribute of an object.
-func attr[T any](v any, name string) (T, error) {
-	var none T
-	o, ok := v.(*pickle.Object)
-	if !ok {
-		return none, fmt.Errorf("%s: a %T where an object with %s is due", MetadataName, v, name)
-	}
-	a, _ := o.Attr(name)
-	t, ok := a.(T)
-	if !ok {
-		return none, fmt.Errorf("%s: %s of a %s is a %T", MetadataName, name, o.Class.Name, a)
-	}
-	return t, nil
-}
-
 // item reads one entry of storage_data: what it is of, and where it lies.
 func (r *reader) item(item pickle.Item) error {
-	name, err := attr[string](item.Key, "fqn")
+	name, err := pickle.Get[string](item.Key, "fqn")
 	if err != nil {
 		return err
 	}
-	offset, err := attr[any](item.Key, "offset")
 	at := ""
-	if err == nil {
-		span, bad := sizes(offset)
-		at, err = fmt.Sprint(span), bad
-	} else {
-		err = nil // None: the item is no tensor
-	}
-	if err != nil {
-		return fmt.Errorf("%q: %w", name, err)
+	if offset, err := pickle.Get[any](item.Key, "offset"); err == nil { // else None, and the item is no tensor
+		span, err := pickle.Sizes(offset)
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		at = fmt.Sprint(span)
 	}
 	s := stored{}
-	if s.file, err = attr[string](item.Value, "relative_path"); err != nil {
+	if s.file, err = pickle.Get[string](item.Value, "relative_path"); err != nil {
 		return err
 	}
-	if s.offset, err = attr[int64](item.Value, "offset"); err != nil {
+	if s.offset, err = pickle.Get[int64](item.Value, "offset"); err != nil {
 		return err
 	}
-	if s.length, err = attr[int64](item.Value, "length"); err != nil {
+	if s.length, err = pickle.Get[int64](item.Value, "length"); err != nil {
 		return err
 	}
-	if how, err := attr[any](item.Value, "transform_descriptors"); err == nil && how != nil {
+	if how, err := pickle.Get[any](item.Value, "transform_descriptors"); err == nil && how != nil {
 		return fmt.Errorf("%q is stored transformed (compressed or encrypted), which shoal does not read; save it without extensions", name)
 	}
 	if !fs.ValidPath(s.file) || strings.ContainsAny(s.file, `\:`) || s.offset < 0 || s.length < 0 {
@@ -150,26 +132,9 @@ func (r *reader) item(item pickle.Item) error {
 	return nil
 }
 
-// sizes reads a torch.Size.
-func sizes(v any) ([]int, error) {
-	t, ok := v.(pickle.Tuple)
-	if !ok {
-		return nil, fmt.Errorf("a %T instead of sizes", v)
-	}
-	list := make([]int, len(t))
-	for i, x := range t {
-		n, ok := x.(int64)
-		if !ok || n < 0 || int64(int(n)) != n {
-			return nil, fmt.Errorf("%v is no size", x)
-		}
-		list[i] = int(n)
-	}
-	return list, nil
-}
-
 func (r *reader) tensor(name string, o *pickle.Object) error {
 	t := format.Tensor{Name: name}
-	properties, err := attr[*pickle.Object](o, "properties")
+	properties, err := pickle.Get[*pickle.Object](o, "properties")
 	if err != nil {
 		return err
 	}
@@ -180,14 +145,14 @@ func (r *reader) tensor(name string, o *pickle.Object) error {
 	if t.DType, err = torchzip.DType(state[0]); err != nil {
 		return err
 	}
-	size, err := attr[any](o, "size")
+	size, err := pickle.Get[any](o, "size")
 	if err != nil {
 		return err
 	}
-	if t.Shape, err = sizes(size); err != nil {
+	if t.Shape, err = pickle.Sizes(size); err != nil {
 		return err
 	}
-	chunks, err := attr[*pickle.List](o, "chunks")
+	chunks, err := pickle.Get[*pickle.List](o, "chunks")
 	if err != nil {
 		return err
 	}
@@ -204,19 +169,19 @@ func (r *reader) tensor(name string, o *pickle.Object) error {
 
 func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
 	var none format.Piece
-	offset, err := attr[any](c, "offsets")
+	offset, err := pickle.Get[any](c, "offsets")
 	if err != nil {
 		return none, err
 	}
-	at, err := sizes(offset)
+	at, err := pickle.Sizes(offset)
 	if err != nil {
 		return none, err
 	}
-	size, err := attr[any](c, "sizes")
+	size, err := pickle.Get[any](c, "sizes")
 	if err != nil {
 		return none, err
 	}
-	shape, err := sizes(size)
+	shape, err := pickle.Sizes(size)
 	if err != nil {
 		return none, err
 	}

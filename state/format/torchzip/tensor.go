@@ -209,11 +209,11 @@ const maxExpanded = 1 << 24
 // view checks offset, shape and strides against the storage.
 func view(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 	offset, isNumber := args[0].(int64)
-	shape, err := ints(args[1])
+	shape, err := pickle.Sizes(args[1])
 	if err != nil {
 		return nil, fmt.Errorf("shape: %w", err)
 	}
-	strides, err := ints(args[2])
+	strides, err := pickle.Sizes(args[2])
 	if err != nil {
 		return nil, fmt.Errorf("strides: %w", err)
 	}
@@ -244,23 +244,6 @@ func view(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 	return &Tensor{DType: d, Shape: shape, file: s.file, offset: s.at + offset*int64(d.Size()), strides: strides}, nil
 }
 
-// ints reads a tuple of numbers that are not negative.
-func ints(v any) ([]int, error) {
-	t, ok := v.(pickle.Tuple)
-	if !ok {
-		return nil, fmt.Errorf("a %T instead of a tuple", v)
-	}
-	list := make([]int, len(t))
-	for i, x := range t {
-		n, ok := x.(int64)
-		if !ok || n < 0 || int64(int(n)) != n {
-			return nil, fmt.Errorf("%v is no size", x)
-		}
-		list[i] = int(n)
-	}
-	return list, nil
-}
-
 // As returns the tensor as one of a checkpoint, made of one piece.
 func (t *Tensor) As(name string) format.Tensor {
 	p := format.Piece{Box: t.Shape.Box(), File: t.file, Offset: t.offset, Strides: t.strides}
@@ -281,8 +264,8 @@ func (t *Tensor) packed() bool {
 	return true
 }
 
-// Range returns the elements from up to to of a tensor that is packed, as a run of bytes in its file.
-func (t *Tensor) Range(from int) (file string, offset int64, err error) {
+// Flat returns the elements from a place on of a tensor that is packed, as bytes of its file.
+func (t *Tensor) Flat(from int) (file string, offset int64, err error) {
 	if !t.packed() {
 		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape, t.strides)
 	}

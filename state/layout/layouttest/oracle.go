@@ -33,6 +33,10 @@ func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 		ranks *= n
 	}
 	names, arrays := store(spec, tensors)
+	rules := map[string]placed{}
+	for _, name := range names {
+		rules[name] = ruleFor(spec, name)
+	}
 	out := make([]map[string]Array, ranks)
 	for rank := range out {
 		coords, rest := map[string]int{}, rank
@@ -40,12 +44,12 @@ func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 			coords[axes[i]] = rest % sizes[i]
 			rest /= sizes[i]
 		}
-		out[rank] = onRank(spec, names, arrays, axes, sizes, coords)
+		out[rank] = onRank(rules, names, arrays, axes, sizes, coords)
 	}
 	return out
 }
 
-func onRank(spec *layout.Spec, names []string, arrays map[string]Array, axes []string, sizes []int, coords map[string]int) map[string]Array {
+func onRank(rules map[string]placed, names []string, arrays map[string]Array, axes []string, sizes []int, coords map[string]int) map[string]Array {
 	size := map[string]int{}
 	for i, a := range axes {
 		size[a] = sizes[i]
@@ -60,8 +64,7 @@ func onRank(spec *layout.Spec, names []string, arrays map[string]Array, axes []s
 next:
 	for _, name := range names {
 		a := arrays[name]
-		steps, numbers := ruleFor(spec, name)
-		for _, s := range steps {
+		for _, s := range rules[name].steps {
 			degree, index := 1, 0
 			for _, axis := range s.axes {
 				degree, index = degree*size[axis], index*size[axis]+coords[axis]
@@ -76,7 +79,7 @@ next:
 					continue next
 				}
 			case "spread":
-				if home(s, numbers, degree) != index {
+				if home(s, rules[name].numbers, degree) != index {
 					continue next
 				}
 			case "shard":
@@ -209,9 +212,15 @@ type step struct {
 	named map[string]string
 }
 
+// placed is what the rule of a tensor says.
+type placed struct {
+	steps   []step
+	numbers []int
+}
+
 var item = regexp.MustCompile(`([a-z*]+)=([a-z]+)(?:\(([^)]*)\))?`)
 
-func ruleFor(spec *layout.Spec, name string) (steps []step, numbers []int) {
+func ruleFor(spec *layout.Spec, name string) (p placed) {
 	for _, r := range spec.Rules {
 		caught := match(r.Match, name)
 		if caught == nil {
@@ -219,7 +228,7 @@ func ruleFor(spec *layout.Spec, name string) (steps []step, numbers []int) {
 		}
 		for _, c := range caught[1:] {
 			if n, err := strconv.Atoi(c); err == nil {
-				numbers = append(numbers, n)
+				p.numbers = append(p.numbers, n)
 			}
 		}
 		for _, m := range item.FindAllStringSubmatch(r.Place, -1) {
@@ -231,9 +240,9 @@ func ruleFor(spec *layout.Spec, name string) (steps []step, numbers []int) {
 					s.args = append(s.args, arg)
 				}
 			}
-			steps = append(steps, s)
+			p.steps = append(p.steps, s)
 		}
-		return steps, numbers
+		return p
 	}
 	panic("layouttest: no rule for " + name)
 }
@@ -252,40 +261,43 @@ var expressions sync.Map
 
 // store joins, stacks and pads what the spec says, in the order of the first part of each.
 func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays map[string]Array) {
+	type join struct {
+		store layout.Store
+		rows  map[int][]Array // by the stacked number
+	}
+	joins := map[string]*join{}
 	arrays = map[string]Array{}
 	for i, t := range tensors {
-		if name, a := stored(spec, tensors, i); name == "" {
+		name, number, entry := storedAs(spec, t.Name)
+		if entry < 0 {
 			names = append(names, t.Name)
 			arrays[t.Name] = whole(tensors, i)
-		} else if _, done := arrays[name]; !done {
-			names = append(names, name)
-			arrays[name] = a
+			continue
 		}
+		if joins[name] == nil {
+			names = append(names, name)
+			joins[name] = &join{spec.Store[entry], map[int][]Array{}}
+		}
+		// The catalogues of these tests list the parts of a tensor in the order in which specs name them.
+		joins[name].rows[number] = append(joins[name].rows[number], whole(tensors, i))
+	}
+	for name, j := range joins {
+		arrays[name] = assemble(j.store, j.rows)
 	}
 	return names, arrays
 }
 
-func stored(spec *layout.Spec, tensors []layout.Tensor, i int) (string, Array) {
-	for _, s := range spec.Store {
+// storedAs returns the name under which a tensor is stored, its stacked number, and the entry that says so, -1 for none.
+func storedAs(spec *layout.Spec, tensor string) (name string, number, entry int) {
+	for e, s := range spec.Store {
 		for _, p := range s.Parts {
-			if caught := match(p, tensors[i].Name); caught != nil {
-				kept, _ := without(p, caught[1:], s.Stack)
-				name := fill(s.Name, kept)
-				rows := map[int][]Array{}
-				for _, p := range s.Parts {
-					for k, t := range tensors {
-						if c := match(p, t.Name); c != nil {
-							if also, number := without(p, c[1:], s.Stack); fill(s.Name, also) == name {
-								rows[number] = append(rows[number], whole(tensors, k))
-							}
-						}
-					}
-				}
-				return name, assemble(s, rows)
+			if caught := match(p, tensor); caught != nil {
+				kept, number := without(p, caught[1:], s.Stack)
+				return fill(s.Name, kept), number, e
 			}
 		}
 	}
-	return "", Array{}
+	return "", 0, -1
 }
 
 func assemble(s layout.Store, rows map[int][]Array) Array {
@@ -326,10 +338,12 @@ func assemble(s layout.Store, rows map[int][]Array) Array {
 	return a
 }
 
+var wildcard = regexp.MustCompile(`\*\*|\*|#`)
+
 // without takes the stacked number out of what a pattern caught.
 func without(pattern string, caught []string, stack int) (kept []string, number int) {
 	n := 0
-	for i, wild := range regexp.MustCompile(`\*\*|\*|#`).FindAllString(pattern, -1) {
+	for i, wild := range wildcard.FindAllString(pattern, -1) {
 		if wild == "#" {
 			if n++; n == stack {
 				number = atoi(caught[i])
@@ -342,7 +356,7 @@ func without(pattern string, caught []string, stack int) (kept []string, number 
 }
 
 func fill(pattern string, caught []string) string {
-	return regexp.MustCompile(`\*\*|\*|#`).ReplaceAllStringFunc(pattern, func(string) string {
+	return wildcard.ReplaceAllStringFunc(pattern, func(string) string {
 		c := caught[0]
 		caught = caught[1:]
 		return c

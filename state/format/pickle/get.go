@@ -1,0 +1,55 @@
+package pickle
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Get walks down keys of dicts and attributes of objects, and returns what is there, which must be a T. For a T of any, what
+// is missing or None is missing too.
+func Get[T any](v any, path ...string) (T, error) {
+	var none T
+	for i, key := range path {
+		var next any
+		var ok bool
+		switch v := v.(type) {
+		case *Dict:
+			next, ok = v.Get(key)
+		case *Object:
+			next, ok = v.Attr(key)
+		default:
+			return none, fmt.Errorf("%s is due in a dict or an object, not in a %T", strings.Join(path[:i+1], "."), v)
+		}
+		if !ok {
+			return none, fmt.Errorf("%s is missing", strings.Join(path[:i+1], "."))
+		}
+		v = next
+	}
+	t, ok := v.(T)
+	if !ok {
+		return none, fmt.Errorf("%s is a %T, not a %T", strings.Join(path, "."), v, none)
+	}
+	return t, nil
+}
+
+// Sizes reads a tuple or list of numbers that are not negative, as shapes are.
+func Sizes(v any) ([]int, error) {
+	var items []any
+	switch v := v.(type) {
+	case Tuple:
+		items = v
+	case *List:
+		items = v.Items
+	default:
+		return nil, fmt.Errorf("a %T instead of sizes", v)
+	}
+	list := make([]int, len(items))
+	for i, x := range items {
+		n, ok := x.(int64)
+		if !ok || n < 0 || int64(int(n)) != n {
+			return nil, fmt.Errorf("%v is no size", x)
+		}
+		list[i] = int(n)
+	}
+	return list, nil
+}

@@ -1,0 +1,114 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/plan"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// llama405 is the state of Llama 3 405B in training: parameters in bf16, and what Adam keeps in f32: 5.7 TB.
+func llama405() (tensors []layout.Tensor) {
+	const width, inner, kv, vocabulary = 16384, 53248, 1024, 128256
+	for _, state := range []string{"", "optimizer.master.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."} {
+		dtype := tensor.F32
+		if state == "" {
+			dtype = tensor.BF16
+		}
+		add := func(name string, shape ...int) {
+			tensors = append(tensors, layout.Tensor{Name: state + name, DType: dtype, Shape: shape})
+		}
+		add("model.embed_tokens.weight", vocabulary, width)
+		for l := range 126 {
+			p := fmt.Sprintf("model.layers.%d.", l)
+			add(p+"self_attn.q_proj.weight", width, width)
+			add(p+"self_attn.k_proj.weight", kv, width)
+			add(p+"self_attn.v_proj.weight", kv, width)
+			add(p+"self_attn.o_proj.weight", width, width)
+			add(p+"mlp.gate_proj.weight", inner, width)
+			add(p+"mlp.up_proj.weight", inner, width)
+			add(p+"mlp.down_proj.weight", width, inner)
+			add(p+"input_layernorm.weight", width)
+			add(p+"post_attention_layernorm.weight", width)
+		}
+		add("model.norm.weight", width)
+		add("lm_head.weight", vocabulary, width)
+	}
+	return tensors
+}
+
+// megatron405 is the model on a mesh of pp, dp and tp, with fused tensors and the optimizer cut over dp: "bucket" as the
+// distributed optimizer of Megatron, "flat" tensor by tensor, "shard" all state by rows as FSDP.
+func megatron405(pp, dp, tp int, optimizer string) *layout.Spec {
+	var cuts []string
+	for s := 1; s < pp; s++ { // one layer less on the first and the last stage, which have the embeddings
+		cuts = append(cuts, fmt.Sprint(s*128/pp-1))
+	}
+	stage := fmt.Sprintf("pp=spread(1,126,cuts=%s)", strings.Join(cuts, "/"))
+	dense, state := "", ", dp=flat"
+	switch optimizer {
+	case "bucket":
+		state = ", dp=flat(optimizer)"
+	case "shard":
+		dense, state = ", dp=shard(0,ceil)", ", dp=shard(0,ceil)"
+	}
+	s := &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp), Store: []layout.Store{
+		{Name: "**layers.#.linear_qkv", Parts: []string{"**layers.#.self_attn.q_proj.weight", "**layers.#.self_attn.k_proj.weight", "**layers.#.self_attn.v_proj.weight"}, Units: []int{2048, 128, 128}},
+		{Name: "**layers.#.linear_fc1", Parts: []string{"**layers.#.mlp.gate_proj.weight", "**layers.#.mlp.up_proj.weight"}},
+	}}
+	for _, level := range []struct{ prefix, dp string }{{"optimizer.", state}, {"", dense}} {
+		dp := level.dp
+		s.Rules = append(s.Rules,
+			layout.Rule{Match: level.prefix + "**layers.#.linear_qkv", Place: stage + ", tp=shard(0)" + dp},
+			layout.Rule{Match: level.prefix + "**layers.#.linear_fc1", Place: stage + ", tp=shard(0,blocks=2)" + dp},
+			layout.Rule{Match: level.prefix + "**layers.#.**_proj.weight", Place: stage + ", tp=shard(1)" + dp},
+			layout.Rule{Match: level.prefix + "**layers.#.**", Place: stage + dp},
+			layout.Rule{Match: level.prefix + "**embed_tokens.weight", Place: "pp=at(0), tp=shard(0)" + dp},
+			layout.Rule{Match: level.prefix + "**lm_head.weight", Place: "pp=at(-1), tp=shard(0)" + dp},
+			layout.Rule{Match: level.prefix + "**norm.weight", Place: "pp=at(-1)" + dp})
+	}
+	return s
+}
+
+// BenchmarkPlan405B plans onto 16,384 ranks on hosts of eight, layouts and schedule included.
+func BenchmarkPlan405B(b *testing.B) {
+	tensors := llama405()
+	for _, c := range []struct {
+		name     string
+		from, to *layout.Spec
+	}{
+		{"dp64to128/bucket", megatron405(16, 64, 8, "bucket"), megatron405(16, 128, 8, "bucket")},
+		{"dp128to120/bucket", megatron405(16, 128, 8, "bucket"), megatron405(16, 120, 8, "bucket")},
+		{"pp16to8/bucket", megatron405(16, 128, 8, "bucket"), megatron405(8, 256, 8, "bucket")},
+		{"tp8to4/bucket", megatron405(16, 128, 8, "bucket"), megatron405(16, 256, 4, "bucket")},
+		{"one rank to all", &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}, megatron405(16, 128, 8, "bucket")},
+		{"dp64to128/flat", megatron405(16, 64, 8, "flat"), megatron405(16, 128, 8, "flat")},
+		{"dp64to128/shard", megatron405(16, 64, 8, "shard"), megatron405(16, 128, 8, "shard")},
+		{"pp16to8/shard", megatron405(16, 128, 8, "shard"), megatron405(8, 256, 8, "shard")},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				src, err := c.from.Resolve(tensors)
+				if err != nil {
+					b.Fatal(err)
+				}
+				dst, err := c.to.Resolve(tensors)
+				if err != nil {
+					b.Fatal(err)
+				}
+				p, err := plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, 8))
+				if err != nil {
+					b.Fatal(err)
+				}
+				n := len(p.Schedule())
+				b.ReportMetric(float64(p.Stats.Bytes)/float64(p.Stats.State), "copies")
+				b.ReportMetric(float64(p.Stats.Busiest)/1e9, "GB-busiest")
+				b.ReportMetric(float64(n), "sends")
+			}
+		})
+	}
+}
