@@ -45,7 +45,7 @@ var sameEmpty = cmp.Comparer(func(a, b layouttest.Array) bool {
 })
 
 // fill writes the elements of the pieces of a local tensor to their places.
-func fill(t *rapid.T, tensors []layout.Tensor, local layout.Local) layouttest.Array {
+func fill(t rapid.TB, tensors []layout.Tensor, local layout.Local) layouttest.Array {
 	n, err := local.Shape.Elements()
 	if err != nil {
 		t.Fatal(err)

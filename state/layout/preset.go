@@ -1,0 +1,241 @@
+package layout
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Presets are the names that Preset knows.
+func Presets() []string { return []string{"hf", "megatron-core", "fsdp2", "zero1", "zero2", "zero3"} }
+
+// Preset writes the spec of a well-known layout of a decoder whose logical tensors have the names of Hugging Face
+// (model.layers.0.self_attn.q_proj.weight), with the state of the optimizer under optimizer.<kind>. before the name of the
+// parameter. Names are joined by +, the base first: megatron-core+zero1.
+//
+//   - hf: every tensor whole, on every rank
+//   - megatron-core: joined and named as Megatron does, cut over the axes tp, pp and ep that the mesh has
+//   - fsdp2: each tensor on top of the base cut by rows over dp, as torch.chunk does
+//   - zero1, zero2: the optimizer's tensors of each kind as one buffer, flat over dp; gradients are no state, so both are alike
+//   - zero3: every tensor flat over dp, one by one
+//
+// kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it.
+func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
+	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads, spec: &Spec{Shoal: Version, Mesh: m.String()}}
+	for i, part := range strings.Split(name, "+") {
+		if i == 0 && part != "hf" && part != "megatron-core" {
+			p.spec.Rules = []Rule{{Match: "**"}}
+		}
+		var err error
+		switch {
+		case i == 0 && part == "hf":
+			p.spec.Rules = []Rule{{Match: "**"}}
+		case i == 0 && part == "megatron-core":
+			err = p.megatron()
+		case part == "fsdp2":
+			err = p.cutAll("dp=shard(0,ceil)")
+		case part == "zero1" || part == "zero2":
+			err = p.flatOptimizer()
+		case part == "zero3":
+			err = p.cutAll("dp=flat")
+		default:
+			err = fmt.Errorf("no preset %q here; known are %s, hf and megatron-core only as the first", part, strings.Join(Presets(), ", "))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("layout: preset %s: %w", name, err)
+		}
+	}
+	return p.spec, p.spec.Validate()
+}
+
+type preset struct {
+	mesh    Mesh
+	tensors []Tensor
+	kvHeads int
+	spec    *Spec
+}
+
+// has returns the placement if the mesh has its axis, else nothing.
+func (p *preset) has(place string) string {
+	axis, _, _ := strings.Cut(place, "=")
+	if p.mesh.index(axis) < 0 {
+		return ""
+	}
+	return place
+}
+
+func and(places ...string) string {
+	return strings.Join(slices.DeleteFunc(places, func(s string) bool { return s == "" }), ", ")
+}
+
+// cutAll adds a step over dp to every rule; tensors without a dimension stay whole.
+func (p *preset) cutAll(place string) error {
+	if p.has(place) == "" {
+		return fmt.Errorf("the mesh %q has no axis dp", p.mesh)
+	}
+	var rules []Rule
+	for _, t := range p.tensors {
+		if len(t.Shape) == 0 {
+			rules = append(rules, Rule{Match: t.Name})
+		}
+	}
+	for _, r := range p.spec.Rules {
+		rules = append(rules, Rule{Match: r.Match, Place: and(r.Place, place)})
+	}
+	p.spec.Rules = rules
+	return nil
+}
+
+var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
+
+// flatOptimizer puts rules for each kind of optimizer state before the others.
+func (p *preset) flatOptimizer() error {
+	if p.has("dp=") == "" {
+		return fmt.Errorf("the mesh %q has no axis dp", p.mesh)
+	}
+	var kinds []string
+	for _, t := range p.tensors {
+		if m := optimizerKind.FindStringSubmatch(t.Name); m != nil && len(t.Shape) > 0 && !slices.Contains(kinds, m[1]) {
+			kinds = append(kinds, m[1])
+		}
+	}
+	base := p.spec.Rules
+	p.spec.Rules = nil
+	for _, kind := range kinds {
+		for _, r := range base {
+			bucket := "dp=flat(optimizer." + kind + ")"
+			p.spec.Rules = append(p.spec.Rules, Rule{Match: "optimizer." + kind + "." + r.Match, Place: and(r.Place, bucket)})
+		}
+	}
+	p.spec.Rules = append(p.spec.Rules, base...)
+	return nil
+}
+
+// count returns one more than the largest number that the first # of a pattern catches in the catalogue, 0 for none.
+func (p *preset) count(text string) (int, error) {
+	pattern, err := parsePattern(text)
+	if err != nil {
+		return 0, err
+	}
+	most := 0
+	for _, t := range p.tensors {
+		if caught, ok := pattern.match(t.Name); ok {
+			numbers, err := pattern.numbers(caught)
+			if err != nil {
+				return 0, err
+			}
+			most = max(most, numbers[0]+1)
+		}
+	}
+	return most, nil
+}
+
+// megatron writes the names, joins and cuts of Megatron Core.
+func (p *preset) megatron() error {
+	layers, err := p.count("**model.layers.#.**")
+	if err != nil {
+		return err
+	}
+	experts, err := p.count("**.experts.#.**")
+	if err != nil {
+		return err
+	}
+	if layers == 0 {
+		return fmt.Errorf("the catalogue has no tensor **model.layers.#.**")
+	}
+	if err := p.megatronNames(experts > 0); err != nil {
+		return err
+	}
+	stage := p.has("pp=spread(1," + strconv.Itoa(layers) + ")")
+	rows, columns, pairs := p.has("tp=shard(0)"), p.has("tp=shard(1)"), p.has("tp=shard(0,blocks=2)")
+	ends := p.has("pp=at(0)")
+	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool { return t.Name == "lm_head.weight" }) {
+		ends = p.has("pp=at(0,-1)") // the output shares the weights of the embedding
+	}
+	var rules []Rule
+	if experts > 0 {
+		expert := p.has("ep=spread(2," + strconv.Itoa(experts) + ")")
+		rules = append(rules,
+			Rule{"**decoder.layers.#.mlp.experts.#.linear_fc1.weight", and(stage, expert, pairs)},
+			Rule{"**decoder.layers.#.mlp.experts.#.linear_fc2.weight", and(stage, expert, columns)})
+	}
+	p.spec.Rules = append(rules,
+		Rule{"**embedding.word_embeddings.weight", and(ends, rows)},
+		Rule{"**decoder.layers.#.self_attention.linear_qkv.weight", and(stage, rows)},
+		Rule{"**decoder.layers.#.self_attention.linear_qkv.bias", and(stage, rows)},
+		Rule{"**decoder.layers.#.self_attention.linear_proj.weight", and(stage, columns)},
+		Rule{"**decoder.layers.#.mlp.linear_fc1.weight", and(stage, pairs)},
+		Rule{"**decoder.layers.#.mlp.linear_fc2.weight", and(stage, columns)},
+		Rule{"**decoder.layers.#.**", stage},
+		Rule{"**decoder.final_layernorm.weight", p.has("pp=at(-1)")},
+		Rule{"**output_layer.weight", and(p.has("pp=at(-1)"), rows)},
+		Rule{Match: "**"})
+	return nil
+}
+
+// megatronNames says what is joined, and what is called otherwise.
+func (p *preset) megatronNames(moe bool) error {
+	const from, to = "**model.layers.#.", "**decoder.layers.#."
+	units, err := p.headRows()
+	if err != nil {
+		return err
+	}
+	pad := 128
+	if i := p.mesh.index("tp"); i >= 0 {
+		pad *= p.mesh[i].Size
+	}
+	join := func(name string, units []int, parts ...string) {
+		for i := range parts {
+			parts[i] = from + parts[i]
+		}
+		p.spec.Store = append(p.spec.Store, Store{Name: to + name, Parts: parts, Units: units})
+	}
+	rename := func(name, part string) {
+		p.spec.Store = append(p.spec.Store, Store{Name: name, Parts: []string{part}})
+	}
+	for _, kind := range []string{"weight", "bias"} {
+		join("self_attention.linear_qkv."+kind, units, "self_attn.q_proj."+kind, "self_attn.k_proj."+kind, "self_attn.v_proj."+kind)
+	}
+	join("mlp.linear_fc1.weight", nil, "mlp.gate_proj.weight", "mlp.up_proj.weight")
+	norm := "mlp.linear_fc1.layer_norm_weight"
+	if moe {
+		norm = "pre_mlp_layernorm.weight"
+		p.spec.Store = append(p.spec.Store, Store{Name: to + "mlp.experts.#.linear_fc1.weight",
+			Parts: []string{from + "mlp.experts.#.gate_proj.weight", from + "mlp.experts.#.up_proj.weight"}})
+		rename(to+"mlp.experts.#.linear_fc2.weight", from+"mlp.experts.#.down_proj.weight")
+	}
+	for _, r := range [][2]string{
+		{"self_attention.linear_proj.weight", "self_attn.o_proj.weight"}, {"mlp.linear_fc2.weight", "mlp.down_proj.weight"},
+		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"}, {norm, "post_attention_layernorm.weight"},
+		{"self_attention.q_layernorm.weight", "self_attn.q_norm.weight"}, {"self_attention.k_layernorm.weight", "self_attn.k_norm.weight"},
+		{"mlp.router.weight", "mlp.gate.weight"},
+	} {
+		rename(to+r[0], from+r[1])
+	}
+	rename("**decoder.final_layernorm.weight", "**model.norm.weight")
+	for _, r := range [][2]string{{"**embedding.word_embeddings.weight", "**model.embed_tokens.weight"}, {"**output_layer.weight", "**lm_head.weight"}} {
+		p.spec.Store = append(p.spec.Store, Store{Name: r[0], Parts: []string{r[1]}, Pad: &Pad{Multiple: pad}})
+	}
+	return nil
+}
+
+// headRows returns the rows of q, k and v in a group of heads, from the shapes of the first layer that has them.
+func (p *preset) headRows() ([]int, error) {
+	units := make([]int, 3)
+	for i, part := range []string{"q", "k", "v"} {
+		n := slices.IndexFunc(p.tensors, func(t Tensor) bool {
+			return strings.HasSuffix(t.Name, ".self_attn."+part+"_proj.weight") && len(t.Shape) > 0
+		})
+		if n < 0 {
+			return nil, fmt.Errorf("the catalogue has no tensor **.self_attn.%s_proj.weight", part)
+		}
+		t := p.tensors[n]
+		if kv := p.kvHeads; kv < 1 || t.Shape[0]%kv != 0 || t.Shape[0] == 0 {
+			return nil, fmt.Errorf("%s has %d rows, which are not for %d heads in k and v", t.Name, t.Shape[0], kv)
+		}
+		units[i] = t.Shape[0] / p.kvHeads
+	}
+	return units, nil
+}

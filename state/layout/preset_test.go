@@ -1,0 +1,130 @@
+package layout_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// decoder is a tiny model under the names of Hugging Face, with the state of Adam.
+func decoder(layers, experts int) (tensors []layout.Tensor) {
+	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq."} {
+		add := func(name string, shape ...int) {
+			tensors = append(tensors, layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
+		}
+		add("model.embed_tokens.weight", 10, 8)
+		for l := range layers {
+			p := fmt.Sprintf("model.layers.%d.", l)
+			add(p+"input_layernorm.weight", 8)
+			add(p+"self_attn.q_proj.weight", 16, 8)
+			add(p+"self_attn.k_proj.weight", 8, 8)
+			add(p+"self_attn.v_proj.weight", 8, 8)
+			add(p+"self_attn.q_proj.bias", 16)
+			add(p+"self_attn.k_proj.bias", 8)
+			add(p+"self_attn.v_proj.bias", 8)
+			add(p+"self_attn.o_proj.weight", 8, 16)
+			add(p+"post_attention_layernorm.weight", 8)
+			mlp := []string{"mlp."}
+			for e := range experts {
+				if e == 0 {
+					mlp = nil
+					add(p+"mlp.gate.weight", experts, 8)
+				}
+				mlp = append(mlp, fmt.Sprintf("mlp.experts.%d.", e))
+			}
+			for _, m := range mlp {
+				add(p+m+"gate_proj.weight", 12, 8)
+				add(p+m+"up_proj.weight", 12, 8)
+				add(p+m+"down_proj.weight", 8, 12)
+			}
+		}
+		add("model.norm.weight", 8)
+		add("lm_head.weight", 10, 8)
+	}
+	return append(tensors, layout.Tensor{Name: "optimizer.step", DType: tensor.I64})
+}
+
+// TestPresets resolves each preset and compares the memory of every rank with the oracle.
+func TestPresets(t *testing.T) {
+	for _, c := range []struct {
+		name, mesh string
+		experts    int
+		rank       int
+		want       []string // some of what the rank has
+	}{
+		{"hf", "", 0, 0, []string{"model.layers.1.self_attn.q_proj.weight [16,8]", "optimizer.step []"}},
+		{"fsdp2", "dp=3", 0, 2, []string{"model.layers.1.self_attn.q_proj.weight [4,8]", "optimizer.step []", "model.norm.weight [2]"}},
+		{"zero1", "dp=3", 0, 2, []string{"model.layers.1.self_attn.q_proj.weight [16,8]", "optimizer.exp_avg [536]", "optimizer.step []"}},
+		{"zero2", "dp=2", 0, 1, []string{"optimizer.exp_avg_sq [804]"}},
+		{"zero3", "dp=3", 0, 1, []string{"model.layers.1.self_attn.q_proj.weight [43]", "optimizer.exp_avg.model.norm.weight [3]"}},
+		{"megatron-core", "pp=2,dp=2,tp=2", 0, 7, []string{"decoder.layers.1.self_attention.linear_qkv.weight [16,8]",
+			"decoder.layers.1.self_attention.linear_qkv.bias [16]", "decoder.layers.1.mlp.linear_fc1.weight [12,8]",
+			"decoder.layers.1.mlp.linear_fc2.weight [8,6]", "output_layer.weight [128,8]", "decoder.final_layernorm.weight [8]"}},
+		{"megatron-core+zero1", "pp=2,dp=2,tp=2", 0, 0, []string{"embedding.word_embeddings.weight [128,8]", "optimizer.exp_avg [696]"}},
+		{"megatron-core+zero1", "pp=2,ep=2,dp=2", 4, 2, []string{"decoder.layers.0.mlp.experts.2.linear_fc1.weight [24,8]",
+			"decoder.layers.0.mlp.router.weight [4,8]", "decoder.layers.0.pre_mlp_layernorm.weight [8]"}},
+		{"megatron-core+fsdp2", "dp=2,tp=2", 0, 3, []string{"decoder.layers.0.self_attention.linear_proj.weight [4,8]"}},
+	} {
+		t.Run(c.name+" "+c.mesh, func(t *testing.T) {
+			m, err := layout.ParseMesh(c.mesh)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tensors := decoder(2, c.experts)
+			spec, err := layout.Preset(c.name, m, tensors, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := spec.Resolve(tensors)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for rank, want := range layouttest.Expect(spec, tensors) {
+				got := map[string]layouttest.Array{}
+				for _, local := range l.Rank(rank) {
+					got[local.Name] = fill(t, tensors, local)
+				}
+				if diff := cmp.Diff(want, got, sameEmpty); diff != "" {
+					t.Fatalf("rank %d (-want +got):\n%s", rank, diff)
+				}
+			}
+			var has []string
+			for _, local := range l.Rank(c.rank) {
+				has = append(has, local.Name+" "+local.Shape.String())
+			}
+			for _, want := range c.want {
+				if !slices.Contains(has, want) {
+					t.Errorf("rank %d lacks %q; it has %s", c.rank, want, strings.Join(has, "; "))
+				}
+			}
+		})
+	}
+}
+
+func TestRefusedPresets(t *testing.T) {
+	dp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{}
+	for _, c := range []struct {
+		name    string
+		mesh    layout.Mesh
+		tensors []layout.Tensor
+		kvHeads int
+		err     string
+	}{
+		{"horovod", dp, small, 1, `no preset "horovod"`},
+		{"zero1+hf", dp, small, 1, `no preset "hf" here`},
+		{"fsdp2", none, small, 1, "no axis dp"},
+		{"zero1", none, small, 1, "no axis dp"},
+		{"megatron-core", dp, small, 1, "no tensor **model.layers.#.**"},
+		{"megatron-core", dp, decoder(2, 0), 3, "not for 3 heads"},
+	} {
+		if _, err := layout.Preset(c.name, c.mesh, c.tensors, c.kvHeads); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: error %v, want one with %q", c.name, err, c.err)
+		}
+	}
+}
