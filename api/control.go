@@ -59,7 +59,7 @@ func (j Job) Alive() (n int) {
 type JobWorker struct {
 	Worker  int     `json:"worker"` // its number for life, which stands before its lines and in the name of its log
 	Host    string  `json:"host"`
-	Rank    int     `json:"rank"`   // -1 = no member: it has not entered yet, or was released, or has ended
+	Rank    int     `json:"rank"` // -1 = no member: it has not entered yet, or was released, or has ended
 	PID     int     `json:"pid"`
 	Running bool    `json:"running"`
 	How     string  `json:"how,omitempty"` // how it ended: "was killed by SIGKILL"

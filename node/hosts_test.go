@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-ml/shoal/client"
@@ -136,8 +137,8 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 			workers := slots[0] + slots[1] + slots[2]
 			f, c := clusterFlock(t, workers, slots, client.Data{Samples: 60 + rng.IntN(200), Batch: 4 + rng.IntN(20), Epochs: 2, Seed: seed})
 			at := 1 + rng.IntN(4)
-			var there sync.WaitGroup // all workers of the host have seen the step before
-			there.Add(slots[1])
+			there := make(chan struct{}) // closed when all workers of the host have seen the step before
+			var waiting atomic.Int32
 			var stayed []int
 			for range workers {
 				s := <-c.started
@@ -150,8 +151,10 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 					if step < at {
 						return nil
 					}
-					there.Done()
-					there.Wait()
+					if int(waiting.Add(1)) == slots[1] {
+						close(there)
+					}
+					<-there
 					c.net.Kill("b")
 					return errHostDies
 				})
