@@ -167,6 +167,9 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 	l.telling--
 	l.mu.Unlock()
 	l.wake()
+	if survived && e.Signal == syscall.SIGKILL { // which hits one process, and not those that load data for it
+		_ = proc.SweepGroup(l.place.Run, e.PID) // what it misses goes with the job
+	}
 }
 
 // judge decides about the workers that have ended, once the membership knows of all of them.

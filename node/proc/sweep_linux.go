@@ -18,14 +18,19 @@ import (
 const dying = 2 * time.Second
 
 // Sweep kills every process of a run and the descendants of these, until none is left. It leaves the guard alone.
-func Sweep(run string) error {
+func Sweep(run string) error { return sweep(run, 0) }
+
+// SweepGroup kills what a worker that has ended left in its process group, and the descendants of that: processes that load data for it, say.
+func SweepGroup(run string, group int) error { return sweep(run, group) }
+
+func sweep(run string, group int) error {
 	deadline := time.Now().Add(dying)
 	for {
 		found, err := processes()
 		if err != nil {
 			return err
 		}
-		killed, err := killAll(victims(found, run), deadline)
+		killed, err := killAll(victims(found, run, group), deadline)
 		if err != nil {
 			return fmt.Errorf("proc: sweep of run %s: %w", run, err)
 		}
@@ -37,9 +42,9 @@ func Sweep(run string) error {
 
 // process is what a sweep knows of an entry of /proc.
 type process struct {
-	pid, parent int
-	runs        string // value of RunVariable
-	guard       bool
+	pid, parent, group int
+	runs               string // value of RunVariable
+	guard              bool
 }
 
 func (p process) partOf(run string) bool {
@@ -51,13 +56,14 @@ func (p process) partOf(run string) bool {
 	return false
 }
 
-// victims are the processes of a run and all descendants of these, so that a child with a cleared environment dies too.
-func victims(all []process, run string) []int {
+// victims are the processes of a run, or of one process group in it, and all descendants of these, so that a child with a cleared
+// environment dies too.
+func victims(all []process, run string, group int) []int {
 	doomed := map[int]bool{}
 	for more := true; more; {
 		more = false
 		for _, p := range all {
-			if !doomed[p.pid] && !p.guard && (p.partOf(run) || doomed[p.parent]) {
+			if !doomed[p.pid] && !p.guard && (p.partOf(run) && (group == 0 || p.group == group) || doomed[p.parent]) {
 				doomed[p.pid], more = true, true
 			}
 		}
@@ -87,11 +93,11 @@ func processes() ([]process, error) {
 		if err != nil {
 			continue
 		}
-		parent, zombie := parseStat(stat)
+		p, zombie := parseStat(stat)
 		if zombie {
 			continue
 		}
-		p := process{pid: pid, parent: parent}
+		p.pid = pid
 		if env, err := os.ReadFile(dir + "/environ"); err == nil {
 			p.runs = variable(env, RunVariable)
 		}
@@ -103,15 +109,16 @@ func processes() ([]process, error) {
 	return all, nil
 }
 
-// parseStat reads the parent and the state from /proc/PID/stat: "4711 (any ) text) S 1 …".
-func parseStat(stat []byte) (parent int, zombie bool) {
+// parseStat reads the parent, the process group and the state from /proc/PID/stat: "4711 (any ) text) S 1 4700 …".
+func parseStat(stat []byte) (p process, zombie bool) {
 	i := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[i+1:]))
-	if len(fields) < 2 {
-		return 0, true
+	if len(fields) < 3 {
+		return p, true
 	}
-	parent, _ = strconv.Atoi(fields[1])
-	return parent, fields[0] == "Z" || fields[0] == "X"
+	p.parent, _ = strconv.Atoi(fields[1])
+	p.group, _ = strconv.Atoi(fields[2])
+	return p, fields[0] == "Z" || fields[0] == "X"
 }
 
 // variable finds a variable in an environment block, KEY=VALUE after NUL after KEY=VALUE.

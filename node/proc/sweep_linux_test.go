@@ -33,10 +33,10 @@ func TestVictims(t *testing.T) {
 		{pid: 1},
 		{pid: 10, parent: 1},                           // the launcher
 		{pid: 11, parent: 10, guard: true},             // its guard
-		{pid: 12, parent: 10, runs: "a"},               // a worker
-		{pid: 13, parent: 12},                          // its child, with a cleared environment
+		{pid: 12, parent: 10, runs: "a", group: 12},    // a worker
+		{pid: 13, parent: 12, group: 12},               // its child, with a cleared environment
 		{pid: 9, parent: 13},                           // and grandchild
-		{pid: 14, parent: 1, runs: "a"},                // a daemon that it has left
+		{pid: 14, parent: 1, runs: "a", group: 14},     // a daemon that it has left
 		{pid: 15, parent: 12, runs: "a/b"},             // a worker of a run inside the run
 		{pid: 16, parent: 12, guard: true},             // the guard of that run: it has its own work to do
 		{pid: 17, parent: 1, runs: "ab"},               // others
@@ -44,25 +44,27 @@ func TestVictims(t *testing.T) {
 		{pid: 19, parent: 17},                          //
 		{pid: 20, parent: 1, runs: "x/a", guard: true}, //
 	}
-	got := victims(all, "a")
-	slices.Sort(got)
-	if d := cmp.Diff([]int{9, 12, 13, 14, 15}, got); d != "" {
-		t.Error(d)
+	for group, want := range map[int][]int{0: {9, 12, 13, 14, 15}, 12: {9, 12, 13, 15}, 14: {14}, 17: {}} {
+		got := victims(all, "a", group)
+		slices.Sort(got)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("group %d: %s", group, d)
+		}
 	}
 }
 
 func TestParseStat(t *testing.T) {
 	for text, want := range map[string]struct {
-		parent int
-		zombie bool
+		parent, group int
+		zombie        bool
 	}{
-		"12 (sh) S 7 1 1":        {7, false},
-		"12 (a) Z 3 (b) R 8 1 1": {8, false},
-		"12 (python3) Z 9 1 1":   {9, true},
-		"":                       {0, true},
+		"12 (sh) S 7 1 1":        {7, 1, false},
+		"12 (a) Z 3 (b) R 8 2 1": {8, 2, false},
+		"12 (python3) Z 9 1 1":   {9, 1, true},
+		"":                       {0, 0, true},
 	} {
-		if parent, zombie := parseStat([]byte(text)); parent != want.parent || zombie != want.zombie {
-			t.Errorf("parseStat(%q) = %d, %v", text, parent, zombie)
+		if p, zombie := parseStat([]byte(text)); p.parent != want.parent || p.group != want.group || zombie != want.zombie {
+			t.Errorf("parseStat(%q) = %+v, %v", text, p, zombie)
 		}
 	}
 }

@@ -18,5 +18,8 @@ func awaitExit(int) {}
 // Sweep is for Linux only.
 func Sweep(string) error { return Supported() }
 
+// SweepGroup is for Linux only.
+func SweepGroup(string, int) error { return Supported() }
+
 // Guard is for Linux only.
 func (p *Place) Guard(context.Context, func(pid int)) error { return Supported() }

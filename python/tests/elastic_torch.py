@@ -1,0 +1,152 @@
+"""A worker that trains with PyTorch, and writes down which samples each committed step had.
+
+    elastic_torch.py CONFIG FILE
+
+CONFIG is JSON: see the defaults. The training ends after `epochs` epochs, or when FILE exists. `doomed` is [seat, step, place]: the worker in
+that seat dies by SIGKILL there. In the folder `out` each worker writes a line a step, and in the end its model, its optimizer and its scheduler.
+
+The gradient of the parameter `taken` says which samples are in a step: it is above 0 exactly for them; that of `ending` whether a worker has
+seen FILE.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SEED = 20261121
+DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False)
+
+
+class Net(nn.Module):
+    """A small model, and the parameter by which the samples of a step are known."""
+
+    def __init__(self, samples):
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+        self.taken = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
+        self.ending = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, x, index, ending):
+        return self.layers(x), self.taken[index].mean() + self.ending * ending
+
+
+def data(samples):
+    """The data set: rows, labels and their numbers."""
+    generator = torch.Generator().manual_seed(SEED)
+    x = torch.randn(samples, 6, generator=generator, dtype=torch.float64)
+    return torch.utils.data.TensorDataset(x, (x[:, :3] + x[:, 3:]).argmax(1), torch.arange(samples))
+
+
+def training(model, name):
+    """The optimizer, which leaves `taken` and `ending` as they are, and a scheduler."""
+    groups = [{"params": model.layers.parameters()}, {"params": [model.taken, model.ending], "lr": 0.0}]
+    if name == "adam":
+        optimizer = torch.optim.Adam(groups, lr=0.01)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=20, gamma=0.9)
+
+
+def loss_of(model, x, y, index, ending=False):
+    """What is minimised: a mean over the samples, which is also in the gradients of `taken` and `ending`."""
+    outputs, marks = model(x, index, float(ending))
+    return F.cross_entropy(outputs, y) + marks
+
+
+def state_of(model, optimizer, scheduler):
+    """All that must be the same everywhere, as values that torch.save takes."""
+    return [model.state_dict(), optimizer.state_dict(), scheduler.state_dict()]
+
+
+def digest(value):
+    """A checksum of nested values, to the last bit."""
+    hashed = hashlib.sha256()
+
+    def add(value):
+        if isinstance(value, dict):
+            for key in sorted(value, key=str):
+                hashed.update(str(key).encode())
+                add(value[key])
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                add(item)
+        elif torch.is_tensor(value):
+            hashed.update(value.detach().contiguous().numpy().tobytes())
+        elif not callable(value):
+            hashed.update(repr(value).encode())
+
+    add(value)
+    return hashed.hexdigest()[:12]
+
+
+def main(config, end):
+    """Train."""
+    import shoal
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    job = shoal.join()
+    seat = int(os.environ["SHOAL_RANK"])
+    late = job.outside
+    doomed = config["doomed"] or [None, None, None]
+    ledger = open(pathlib.Path(config["out"]) / f"{seat}.jsonl", "w")
+    shoal.torch.elastic._BUCKET_BYTES = 2000  # several buckets
+
+    def here(place):
+        if doomed == [seat, loader.step.number, place]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loader = shoal.torch.loader(data(config["samples"]), config["batch"], seed=7, epochs=config["epochs"], num_workers=config["workers"])
+    net = Net(config["samples"])
+    if late:  # what does not come from the others is wrong
+        with torch.no_grad():
+            for p in net.parameters():
+                p.normal_()
+    model = shoal.torch.ddp(net) if config["wrap"] == "ddp" else net
+    inner, scheduler = training(net, config["optimizer"])
+    optimizer = shoal.torch.optimizer(inner, scheduler)
+    torch.manual_seed(seat)
+    net.layers[0].weight.register_hook(lambda _: here("within backward"))
+    if config["child"]:
+        subprocess.Popen(["sleep", "1000"])
+    for x, y, index in loader:
+        step = loader.step
+        random_state = digest(torch.get_rng_state())
+        here("before backward")
+        optimizer.zero_grad()
+        loss_of(model, x, y, index, os.path.exists(end)).backward()
+        here("after backward")
+        if config["wrap"] != "ddp":
+            optimizer.average_gradients()
+        taken, ending = net.taken.grad.nonzero().flatten().tolist(), bool(net.ending.grad > 0)
+        net.ending.grad.zero_()
+        optimizer.step()
+        scheduler.step()
+        torch.rand(seat + 1)  # the workers' random states differ
+        here("after the step")
+        line = dict(step=step.number, epoch=step.epoch, count=step.count, own=index.tolist() if step.weight else [], taken=taken)
+        print(json.dumps(dict(line, rank=job.rank, size=job.size, random=random_state, joined=late)), file=ledger, flush=True)
+        late = False
+        if step.number % 20 == 0 and job.rank == 0:
+            print("STEP", step.number, flush=True)
+        if step.last and ending:
+            break
+    if job.released:
+        print("RELEASED", flush=True)
+        return
+    state = state_of(net, inner, scheduler)
+    torch.save(state, pathlib.Path(config["out"]) / f"{seat}.pt")
+    print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), digest(state)]), flush=True)
+
+
+if __name__ == "__main__":
+    main({**DEFAULTS, **json.loads(sys.argv[1])}, sys.argv[2])
