@@ -181,8 +181,11 @@ func appendPlaces(key []byte, allowed [][]int) []byte {
 func checkCatalogue(tensors []Tensor) error {
 	seen := make(map[string]bool, len(tensors))
 	for _, t := range tensors {
-		if !t.DType.Valid() {
+		if t.DType.Bits() == 0 {
 			return fmt.Errorf("layout: tensor %s: unknown element type %v; a guess would corrupt it", t.Name, t.DType)
+		}
+		if t.DType.Size()*8 != t.DType.Bits() {
+			return fmt.Errorf("layout: tensor %s: elements of %v share bytes and cannot be cut; store them packed, as u8", t.Name, t.DType)
 		}
 		if n, err := t.Shape.Elements(); err != nil || n > MaxElements {
 			return fmt.Errorf("layout: tensor %s: shape %v has more elements than anyone can hold, or less than none", t.Name, t.Shape)

@@ -107,6 +107,7 @@ func TestRefusedCatalogues(t *testing.T) {
 		err     string
 	}{
 		{[]layout.Tensor{{Name: "a", DType: 99}}, "unknown element type dtype(99)"},
+		{[]layout.Tensor{{Name: "a", DType: tensor.F4}}, "elements of f4 share bytes"},
 		{[]layout.Tensor{{Name: "a", DType: tensor.F32}, {Name: "a", DType: tensor.F32}}, "two tensors"},
 		{[]layout.Tensor{{DType: tensor.F32}}, "no name"},
 		{[]layout.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{1 << 40, 1 << 40}}}, "more elements"},
