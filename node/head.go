@@ -152,17 +152,27 @@ func (h *head) settle() {
 			h.failAll(r.Calls, r.Err)
 			continue
 		}
-		f := h.plan(r.Calls)
-		if len(f.sites) == 1 && f.sites[0] == site(h.engine) && len(h.flights) == 0 {
+		if h.here(r.Calls) && len(h.flights) == 0 {
 			h.complete(r.Calls, h.engine.execute(r.Calls))
 			continue
 		}
+		f := h.plan(r.Calls)
 		f.batch, f.calls = h.batches, slices.Clone(f.calls) // the Matcher uses its list again
 		h.flights = append(h.flights, f)
 		h.launch(f)
 	}
 	clear(h.ready)
 	h.ready = h.ready[:0]
+}
+
+// here reports whether all calls of a set are on the head's own host.
+func (h *head) here(calls []*collective.Posted) bool {
+	for _, p := range calls {
+		if p.Call.Far != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // plan finds where the calls of a set are.
