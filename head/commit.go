@@ -36,7 +36,7 @@ func (r *leader) commitable(f *flight) bool {
 	}
 	if !f.told && r.quiet(f) {
 		f.told = true
-		r.machine.Boundary()
+		r.machine.Boundary(r.members()...)
 		r.obey()
 	}
 	return !r.machine.Proposing() && !r.machine.Paused()
@@ -101,6 +101,11 @@ func (r *leader) enter(next topo.View, c Commit) {
 	c.View, c.Entered = &next, r.admit(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
 	r.matcher.Advance(r.members())
+	for _, w := range r.members() {
+		if how, dead := r.dead[w]; dead { // since it was decided that it is a member
+			r.matcher.Lost(w, how, nil)
+		}
+	}
 	r.commit(c)
 }
 

@@ -20,6 +20,7 @@ type leader struct {
 	cut     map[string]bool  // hosts that were lost
 	home    map[topo.Worker]string
 	asked   map[topo.Worker]bool // and were not answered
+	dead    map[topo.Worker]string
 	state   State
 	index   uint64
 	log     []Commit // not applied everywhere yet
@@ -38,7 +39,7 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
+		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, recovery: recovery{reports: map[string]Report{}}}
 }
 
 // hear takes what a follower tells.
@@ -120,6 +121,7 @@ func (r *leader) asks(w topo.Worker) {
 // ended takes a worker that is gone. The membership hears it first: the step that the loss completes ends with the news.
 func (r *leader) ended(e Ended) {
 	delete(r.asked, e.Worker)
+	r.dead[e.Worker] = e.How
 	if e.Done {
 		r.machine.Finished(e.Worker)
 	} else {
@@ -181,14 +183,16 @@ func (r *leader) hostLost(host, how string) {
 		r.recover()
 		return
 	}
+	why := "is lost: its host " + host + " " + how
 	var vanished []topo.Worker
 	for _, w := range sorted(r.home) {
 		if r.home[w] == host {
 			vanished = append(vanished, w)
 			delete(r.asked, w)
+			r.dead[w] = why
 		}
 	}
-	sets := r.matcher.Vanished(vanished, "is lost: its host "+host+" "+how, nil)
+	sets := r.matcher.Vanished(vanished, why, nil)
 	r.refly(host, vanished)
 	r.ready(sets)
 	r.obey()

@@ -37,13 +37,7 @@ func (r *leader) recover() {
 	}
 	reports := r.reports
 	r.reports = nil
-	var top Report
-	for _, host := range sorted(reports) {
-		if rep := reports[host]; rep.Index >= top.Index {
-			top = rep
-		}
-	}
-	r.state, r.index, r.log = top.State, top.Index, slices.Clone(top.Recent)
+	r.readLog(reports)
 	r.matcher = collective.NewMatcher(r.members())
 	if r.state.Elastic {
 		r.matcher.SetElastic()
@@ -77,6 +71,24 @@ func (r *leader) recover() {
 			r.cutOff(host, c)
 		}
 	}
+}
+
+// readLog takes the state of the host that has applied most, and what all hosts remember of the log up to there.
+func (r *leader) readLog(reports map[string]Report) {
+	entries := map[uint64]Commit{}
+	for _, host := range sorted(reports) {
+		rep := reports[host]
+		if rep.Index >= r.index {
+			r.state, r.index = rep.State, rep.Index
+		}
+		for _, c := range rep.Recent {
+			entries[c.Index] = c
+		}
+	}
+	for i := r.index; entries[i].Index != 0; i-- {
+		r.log = append(r.log, entries[i])
+	}
+	slices.Reverse(r.log)
 }
 
 // carryOn finds the flights that every host of theirs that is left has executed.
@@ -248,12 +260,11 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 
 // adoptLosses tells the matcher and the membership who is gone.
 func (r *leader) adoptLosses(reports map[string]Report) {
-	how := map[topo.Worker]string{}
 	lives := map[topo.Worker]bool{}
 	for _, host := range sorted(reports) {
 		for _, w := range reports[host].Workers {
 			if w.Ended != "" {
-				how[w.Worker] = w.Ended
+				r.dead[w.Worker] = w.Ended
 			} else {
 				lives[w.Worker] = !(w.Again && r.asked[w.Worker])
 			}
@@ -277,7 +288,8 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 	maps.DeleteFunc(gone, func(_ topo.Worker, is bool) bool { return !is })
 	for _, w := range sorted(gone) {
-		r.ready(r.matcher.Lost(w, cmp.Or(how[w], "is lost with its host"), nil))
+		how := cmp.Or(r.dead[w], "is lost with its host")
+		r.ready(r.matcher.Lost(w, how, nil))
 	}
 }
 

@@ -40,16 +40,21 @@ func (m *Machine) joiners() []topo.Worker {
 }
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers;
-// and those of hosts that are being drained. The state of the job is with its members, so one of them stays; and while others
+// and those of hosts that are being drained. The state of the job is with its members, so one that has it stays; and while others
 // are on their way, enough for the minimum do.
 func (m *Machine) leavers() []topo.Worker {
 	staying := m.staying()
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
-	if keep > 0 && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
+	if m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
 		leave = append(leave, slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.draining(w) })...)
 	}
 	return leave
+}
+
+// haveState reports whether one of the workers surely has the state of the job.
+func (m *Machine) haveState(list []topo.Worker) bool {
+	return slices.ContainsFunc(list, func(w topo.Worker) bool { return !m.workers[w].fresh })
 }
 
 // short reports whether there are too few members to go on, though the job has begun.
@@ -75,7 +80,7 @@ func (m *Machine) successor() string {
 	if h := m.host(m.head); h == nil || !h.Draining {
 		return m.head
 	}
-	if staying := m.staying(); len(staying) > 0 {
+	if staying := m.staying(); m.haveState(staying) {
 		return m.workers[staying[0]].host
 	}
 	return m.head

@@ -88,6 +88,7 @@ const (
 type worker struct {
 	host  string
 	phase phase
+	fresh bool // a member that has not taken part in a step: it may not have the state of the job
 }
 
 // Machine is the membership of one job. Create it with New, or with Restore where another head had it before.

@@ -63,7 +63,7 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
 	m.because = Because(self + " leads")
 	for _, x := range r.View.Members {
-		m.workers[x.Worker] = &worker{x.Host, active}
+		m.workers[x.Worker] = &worker{x.Host, active, true}
 	}
 	for _, g := range gone {
 		m.loseHost(g.Host, g.How)

@@ -98,8 +98,16 @@ func (m *Machine) Resize(n int, who string) error {
 }
 
 // Boundary tells that the data plane stands between two steps, where members may join and leave. The shell calls it before
-// it lets a step end, and carries out what Ready returns first.
-func (m *Machine) Boundary() {
+// it lets a step end, and carries out what Ready returns first. Who took part in the step has the state of the job; nobody named
+// means all members.
+func (m *Machine) Boundary(took ...topo.Worker) {
+	if !m.boundary {
+		for _, w := range m.in(active) {
+			if s := m.workers[w]; took == nil || slices.Contains(took, w) {
+				s.fresh = false
+			}
+		}
+	}
 	m.boundary = true
 	m.settle()
 }
@@ -117,7 +125,7 @@ func (m *Machine) Decided(g topo.Generation) {
 	m.record, m.proposed = m.proposed.record, nil
 	for _, w := range a.Joined {
 		if s := m.workers[w]; s != nil && s.phase == ready {
-			s.phase = active
+			s.phase, s.fresh = active, true
 		}
 	}
 	m.emit(a)

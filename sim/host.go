@@ -1,0 +1,228 @@
+package sim
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// execution is a flight on a host: the inputs that have come in, and the result once all are there.
+type execution struct {
+	head.Execute
+	got    map[string]map[callID]uint64 // by host
+	result []uint64                     // by part
+	done   bool
+}
+
+type callID struct {
+	worker topo.Worker
+	ticket uint64
+}
+
+// piece carries the inputs of a host's workers; wants asks for them.
+type (
+	piece struct {
+		flight head.Flight
+		values map[callID]uint64
+	}
+	wants struct{ flight head.Flight }
+)
+
+// receive takes a message from the network.
+func (h *host) receive(from string, m any) {
+	if !h.alive {
+		return
+	}
+	switch m := m.(type) {
+	case head.Message:
+		h.agent.Receive(from, m)
+	case wants:
+		if run := h.runs[m.flight]; run != nil {
+			h.sendInputs(run, from)
+		}
+	case piece:
+		if run := h.runs[m.flight]; run != nil && !run.done {
+			run.got[from] = m.values
+			h.finish(run)
+		}
+	}
+	h.settle()
+}
+
+// tick lets time pass: the agent repeats itself, and so do those who wait for inputs.
+func (h *host) tick() {
+	h.agent.Tick()
+	for _, n := range slices.Sorted(maps.Keys(h.runs)) {
+		run := h.runs[n]
+		for _, peer := range run.Hosts {
+			if _, has := run.got[peer]; !has && !run.done {
+				h.cluster.net.send(h.name, peer, wants{run.Flight})
+			}
+		}
+	}
+	h.settle()
+}
+
+// settle carries out what the agent wants, until it wants nothing.
+func (h *host) settle() {
+	for h.alive {
+		actions := h.agent.Ready()
+		if len(actions) == 0 {
+			return
+		}
+		for _, a := range actions {
+			if h.alive {
+				h.carryOut(a)
+			}
+		}
+	}
+}
+
+var Debug func(h *host, a head.Action)
+
+func (h *host) carryOut(action head.Action) {
+	if Debug != nil { Debug(h, action) }
+	c := h.cluster
+	switch a := action.(type) {
+	case head.Send:
+		c.net.send(h.name, a.To, a.Message)
+	case head.Execute:
+		h.execute(a)
+	case head.Drop:
+		delete(h.runs, a.Flight)
+	case head.Apply:
+		h.apply(a)
+	case head.Start:
+		for i := range a.Count {
+			h.orders = append(h.orders, a.First+topo.Worker(i))
+		}
+		c.print("%s starts %d workers: %s", h.name, a.Count, a.Because)
+	case head.Stop:
+		c.print("%s stops w%d: %s", h.name, a.Worker, a.Because)
+		if w := h.workers[a.Worker]; w != nil {
+			w.exit("was stopped")
+		}
+	case head.Grouped:
+		if w := h.workers[a.Worker]; w != nil {
+			w.grouped(a)
+		}
+	case head.Refuse:
+		c.ledger.fail("%s refuses w%d: %s", h.name, a.Worker, a.Why)
+	case head.Decided:
+		c.ledger.decided(h, a.Record)
+	case head.News:
+		h.news(a.Decision)
+	case head.Leave:
+		c.print("%s leaves: %s", h.name, a.Because)
+		h.crash()
+	case head.Finish:
+		if !h.ended {
+			c.print("%s ends, ok=%v: %s", h.name, a.OK, a.Because)
+		}
+		h.ended = true
+	}
+}
+
+func (h *host) news(d member.Action) {
+	switch d := d.(type) {
+	case member.Activate:
+		h.cluster.print("%s: %v: %s", h.name, d.View, d.Because)
+	case member.Pause:
+		h.cluster.print("%s pauses: %s", h.name, d.Because)
+	case member.Resume:
+		h.cluster.print("%s resumes: %s", h.name, d.Because)
+	}
+}
+
+// execute begins a flight: this host's inputs go to the others.
+func (h *host) execute(e head.Execute) {
+	run := &execution{Execute: e, got: map[string]map[callID]uint64{}}
+	h.runs[e.Flight] = run
+	run.got[h.name] = h.inputs(run)
+	for _, peer := range e.Hosts {
+		if peer != h.name {
+			h.sendInputs(run, peer)
+		}
+	}
+	h.finish(run)
+}
+
+// inputs reads the memory of this host's workers.
+func (h *host) inputs(run *execution) map[callID]uint64 {
+	values := map[callID]uint64{}
+	for _, part := range run.Parts {
+		for _, p := range part.Calls {
+			if p.Call.Far == nil {
+				values[callID{p.Worker, p.Ticket}] = binary.LittleEndian.Uint64(p.Call.In)
+			}
+		}
+	}
+	return values
+}
+
+func (h *host) sendInputs(run *execution, to string) {
+	h.cluster.net.send(h.name, to, piece{run.Flight, h.inputs(run)})
+}
+
+// finish computes the result when all inputs are there.
+func (h *host) finish(run *execution) {
+	all := map[callID]uint64{}
+	for _, peer := range run.Hosts {
+		values, has := run.got[peer]
+		if !has {
+			return
+		}
+		maps.Copy(all, values)
+	}
+	run.result = run.result[:0]
+	for _, part := range run.Parts {
+		sum := fnv.New64a()
+		for _, p := range part.Calls {
+			v, has := all[callID{p.Worker, p.Ticket}]
+			if !has && part.Err == nil {
+				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d", h.name, run.Flight, p.Worker)
+			}
+			_ = binary.Write(sum, binary.LittleEndian, []uint64{uint64(p.Worker), v})
+		}
+		run.result = append(run.result, sum.Sum64())
+	}
+	run.done = true
+	h.agent.Executed(run.Flight)
+}
+
+// apply lets a flight count: workers get their results and their news.
+func (h *host) apply(a head.Apply) {
+	run := h.runs[a.Flight]
+	if a.Flight != 0 && a.Parts != nil && (run == nil || !run.done) {
+		h.cluster.ledger.fail("%s applies flight %x without having executed it", h.name, a.Flight)
+		return
+	}
+	h.cluster.ledger.applied(h, a, run)
+	delete(h.runs, a.Flight)
+	for i, part := range a.Parts {
+		for _, p := range part.Calls {
+			if w := h.workers[p.Worker]; w != nil && p.Call.Far == nil {
+				w.completed(p, run.result[i], part.Err)
+			}
+		}
+	}
+	for _, id := range a.Entered {
+		if w := h.workers[id]; w != nil {
+			w.in = true
+		}
+	}
+	for _, id := range a.Released {
+		if w := h.workers[id]; w != nil {
+			w.in, w.released = false, true
+		}
+	}
+}
+
+// isStep reports whether a step ends with a call.
+func isStep(p *collective.Posted) bool { return p.Call.Step }

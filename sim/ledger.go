@@ -1,0 +1,178 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// ledger remembers what happened anywhere, on hosts that were lost too, and finds what must not happen:
+//
+//   - a generation is decided once (G1);
+//   - a step is committed once: with the same contributors, the same result and the same place in the data on every host that commits
+//     it, at whatever time (C1);
+//   - a host that has members applies the log entry by entry (C2);
+//   - every sample of an epoch is trained on once (D1);
+//   - the log of two hosts of the job is the same (L1);
+//   - no worker sees an error in a collective of the world (W1).
+type ledger struct {
+	records map[topo.Generation]member.Record
+	steps   map[uint64]*step
+	claims  map[topo.Worker]map[uint64]claim
+	trained map[uint64]map[uint64]topo.Worker // epoch, position
+	logs    map[string]map[uint64]entry       // host, index
+	at      map[string]place                  // of a host in the log
+	newest  uint64
+	broken  error
+}
+
+// step is a committed step.
+type step struct {
+	host         string // that was the first
+	contributors []topo.Worker
+	digest       []uint64
+	data         *cursor.Cursor
+}
+
+// entry is what must be the same in the logs of all hosts.
+type entry struct {
+	flight head.Flight
+	steps  uint64
+	view   topo.Generation
+}
+
+// place is how far a host is in the log, and whether it had members there.
+type place struct {
+	index   uint64
+	members bool
+}
+
+func (l *ledger) init() {
+	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{}, claims: map[topo.Worker]map[uint64]claim{},
+		trained: map[uint64]map[uint64]topo.Worker{}, logs: map[string]map[uint64]entry{}, at: map[string]place{}}
+}
+
+func (l *ledger) fail(format string, args ...any) {
+	if l.broken == nil {
+		l.broken = fmt.Errorf(format, args...)
+	}
+}
+
+func (l *ledger) claim(w topo.Worker, step uint64, c cursor.Cursor, spans []cursor.Span) {
+	if l.claims[w] == nil {
+		l.claims[w] = map[uint64]claim{}
+	}
+	l.claims[w][step] = claim{c.Epoch, spans}
+}
+
+func (l *ledger) decided(h *host, r member.Record) {
+	g := r.View.Generation
+	if other, ok := l.records[g]; ok && !other.Equal(r) {
+		l.fail("generation %d is decided twice: %+v and, on %s, %+v", g, other, h.name, r)
+	}
+	l.records[g] = r
+}
+
+// applied notes an entry of the log that a host applies.
+func (l *ledger) applied(h *host, a head.Apply, run *execution) {
+	if l.logs[h.name] == nil {
+		l.logs[h.name] = map[uint64]entry{}
+	}
+	l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, a.View.Generation}
+	if before, known := l.at[h.name]; known && before.members && a.Index != before.index+1 {
+		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
+	}
+	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool { return m.Host == h.name })
+	l.at[h.name] = place{a.Index, members}
+	if run == nil || !slices.ContainsFunc(a.Parts, func(p head.Part) bool { return p.Err == nil && isStep(p.Calls[0]) }) {
+		return
+	}
+	s := &step{host: h.name, digest: run.result, data: a.Data}
+	for i, part := range a.Parts {
+		var who []topo.Worker
+		for _, p := range part.Calls {
+			who = append(who, p.Worker)
+		}
+		if i > 0 && !slices.Equal(who, s.contributors) {
+			l.fail("the calls of step %d have different contributors: %v and %v", a.Steps, s.contributors, who)
+		}
+		s.contributors = who
+	}
+	other := l.steps[a.Steps]
+	if other == nil {
+		l.steps[a.Steps] = s
+		l.newest = max(l.newest, a.Steps)
+		h.cluster.print("step %d is committed by %s with %v", a.Steps, h.name, s.contributors)
+		l.train(a.Steps, s.contributors)
+		return
+	}
+	if !slices.Equal(other.contributors, s.contributors) || !slices.Equal(other.digest, s.digest) {
+		l.fail("step %d is committed twice: on %s with %v (%x), on %s with %v (%x)", a.Steps, other.host, other.contributors, other.digest, h.name, s.contributors, s.digest)
+	}
+	if diff := cmp.Diff(other.data, s.data); diff != "" {
+		l.fail("after step %d %s and %s are at different places in the data: %s", a.Steps, other.host, h.name, diff)
+	}
+}
+
+// train notes the samples that a step used.
+func (l *ledger) train(step uint64, contributors []topo.Worker) {
+	for _, w := range contributors {
+		c := l.claims[w][step]
+		if l.trained[c.epoch] == nil {
+			l.trained[c.epoch] = map[uint64]topo.Worker{}
+		}
+		for _, s := range c.spans {
+			for at := s.From; at < s.To; at++ {
+				if other, twice := l.trained[c.epoch][at]; twice {
+					l.fail("sample %d of epoch %d is trained on by w%d, and in step %d by w%d", at, c.epoch, other, step, w)
+				}
+				l.trained[c.epoch][at] = w
+			}
+		}
+	}
+}
+
+// settled checks what must hold among the hosts that are left, and between the data and what was trained on.
+func (l *ledger) settled(c *Cluster) {
+	logs := map[uint64]entry{}
+	from := map[uint64]string{}
+	for _, h := range c.living() {
+		if r := h.agent.Record(); !r.Belongs(h.name) || !r.Equal(c.newest()) {
+			continue
+		}
+		for i, e := range l.logs[h.name] {
+			if other, ok := logs[i]; ok && other != e {
+				l.fail("entry %d of the log is %+v on %s and %+v on %s", i, other, from[i], e, h.name)
+			}
+			logs[i], from[i] = e, h.name
+		}
+	}
+	if s := l.steps[l.newest]; s != nil && s.data != nil {
+		total := uint64(0)
+		for epoch, samples := range l.trained {
+			total += uint64(len(samples))
+			if epoch < s.data.Epoch && uint64(len(samples)) != s.data.Samples {
+				l.fail("epoch %d had %d of %d samples", epoch, len(samples), s.data.Samples)
+			}
+		}
+		if total != s.data.Committed() {
+			l.fail("%d samples were trained on, and the data stands at %d", total, s.data.Committed())
+		}
+	}
+}
+
+// newest is the newest generation that a living host knows.
+func (c *Cluster) newest() (best member.Record) {
+	for _, h := range c.living() {
+		if r := h.agent.Record(); r.View.Generation >= best.View.Generation {
+			best = r
+		}
+	}
+	return best
+}

@@ -1,0 +1,237 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// Random runs a schedule of so many events that a seed chooses, and then a calm in which the job must go on. It returns the schedule and
+// the first invariant that it broke.
+func Random(seed uint64, events int) (lines []string, broken error) {
+	c := New()
+	c.quiet = true
+	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7))}
+	do := func(line string) {
+		if broken == nil && line != "" {
+			lines = append(lines, line)
+			broken = c.Do(line)
+		}
+	}
+	for _, line := range g.beginning() {
+		do(line)
+	}
+	for range events {
+		do(g.next())
+	}
+	if broken == nil {
+		broken = c.Finally()
+	}
+	return lines, broken
+}
+
+// Replay runs a schedule and then a calm, as Random does.
+func Replay(lines []string) error {
+	c := New()
+	c.quiet = true
+	for _, line := range lines {
+		if err := c.Do(line); err != nil {
+			return err
+		}
+	}
+	return c.Finally()
+}
+
+// Shrink leaves events out of a schedule as long as it stays broken.
+func Shrink(lines []string) []string {
+	for size := len(lines) / 2; size > 0; size /= 2 {
+		for at := 1; at+size <= len(lines); {
+			without := append(append([]string{}, lines[:at]...), lines[at+size:]...)
+			if Replay(without) != nil {
+				lines = without
+			} else {
+				at += size
+			}
+		}
+	}
+	return lines
+}
+
+// Finally ends all cuts and lets the job go on. It reports what is broken: that it should have gone on and has not, above all.
+func (c *Cluster) Finally() error {
+	for _, l := range c.net.links {
+		l.cut = false
+	}
+	if len(c.hosts) == 0 {
+		return c.ledger.broken
+	}
+	before := c.ledger.newest
+	c.Calm(3)
+	c.ledger.settled(c)
+	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn() {
+		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
+	}
+	return c.ledger.broken
+}
+
+// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that can all reach each other, with a
+// member among them that has the state, and enough of them.
+func (c *Cluster) mustGoOn() bool {
+	r := c.newest()
+	var voters []string
+	for _, name := range r.Voters() {
+		if h := c.host(name); h != nil && h.alive {
+			voters = append(voters, name)
+		}
+	}
+	for _, a := range voters {
+		for _, b := range voters {
+			if a != b && c.net.closed(a, b) {
+				return false
+			}
+		}
+	}
+	members := 0
+	for _, m := range r.View.Members {
+		if w := c.worker(m.Worker); w != nil && w.in {
+			members++
+		}
+	}
+	ended := false
+	for _, h := range c.living() {
+		ended = ended || h.ended
+	}
+	return r.Quorum(voters) && members >= max(r.Min, 1) && !ended && r.Done == 0 && !c.parted()
+}
+
+// parted reports whether the members were let go.
+func (c *Cluster) parted() bool {
+	for _, h := range c.living() {
+		if h.agent.Known().Parted != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// generator chooses events that make sense where they stand.
+type generator struct {
+	c      *Cluster
+	rand   *rand.Rand
+	faults int // how many events of a thousand are faults
+	lossy  int // how many of a hundred messages are lost, and repeated
+	mixed  int // how many of a hundred are taken out of order
+	spare  int // hosts that may still come
+}
+
+func (g *generator) beginning() (lines []string) {
+	hosts, slots := 1+g.rand.IntN(5), 1+g.rand.IntN(3)
+	g.faults, g.spare = 5+g.rand.IntN(40), g.rand.IntN(3)
+	g.lossy, g.mixed = []int{0, 0, 3, 15}[g.rand.IntN(4)], []int{0, 10, 50}[g.rand.IntN(3)]
+	want := 1 + g.rand.IntN(hosts*slots)
+	lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
+		want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)], 1+g.rand.IntN(9), g.rand.IntN(2)))
+	for i := 1; i < hosts; i++ {
+		lines = append(lines, fmt.Sprintf("host %c slots=%d", 'A'+i, slots))
+	}
+	if g.rand.IntN(3) > 0 {
+		lines = append(lines, fmt.Sprintf("calm %d", 1+g.rand.IntN(3)))
+	}
+	return lines
+}
+
+func (g *generator) next() string {
+	if g.rand.IntN(1000) < g.faults {
+		return g.fault()
+	}
+	if g.rand.IntN(100) < 8 {
+		return "tick " + g.host().name
+	}
+	if busy := g.c.net.busy(); len(busy) > 0 && g.rand.IntN(100) < 70 {
+		return g.message(busy[g.rand.IntN(len(busy))])
+	}
+	for _, h := range g.c.living() {
+		if len(h.orders) > 0 && g.rand.IntN(4) == 0 {
+			return "start " + h.name
+		}
+	}
+	all := g.c.all()
+	if len(all) == 0 {
+		return "tick " + g.host().name
+	}
+	w := all[g.rand.IntN(len(all))]
+	if !w.asked {
+		return fmt.Sprintf("ask w%d", w.id)
+	}
+	return fmt.Sprintf("work w%d", w.id)
+}
+
+func (g *generator) message(p pair) string {
+	what, which := "deliver", 0
+	switch n := g.rand.IntN(100); {
+	case n < g.lossy:
+		what = "lose"
+	case n < 2*g.lossy:
+		what = "repeat"
+	}
+	if g.rand.IntN(100) < g.mixed {
+		which = g.rand.IntN(len(g.c.net.links[p].waiting))
+	}
+	return fmt.Sprintf("%s %s>%s %d", what, p.from, p.to, which)
+}
+
+// host picks any living host, or the first if none lives.
+func (g *generator) host() *host {
+	if list := g.c.living(); len(list) > 0 {
+		return list[g.rand.IntN(len(list))]
+	}
+	return g.c.hosts[0]
+}
+
+func (g *generator) fault() string {
+	a, b := g.host().name, g.c.hosts[g.rand.IntN(len(g.c.hosts))].name
+	switch n := g.rand.IntN(100); {
+	case n < 20:
+		return g.someone("kill")
+	case n < 26:
+		return "crash " + a
+	case n < 36:
+		return fmt.Sprintf("cut %s %s", a, b)
+	case n < 44:
+		return fmt.Sprintf("heal %s %s", a, b)
+	case n < 64:
+		return g.silence(a)
+	case n < 74:
+		return fmt.Sprintf("resize %d", 1+g.rand.IntN(8))
+	case n < 80:
+		return "drain " + a
+	case n < 84:
+		return g.someone("again")
+	case n < 85:
+		return g.someone("finish")
+	case n < 86:
+		return "release"
+	case g.spare > 0:
+		g.spare--
+		return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), 1+g.rand.IntN(3))
+	}
+	return ""
+}
+
+// silence lets a host notice a link that is down, or now and then give up one that is only slow.
+func (g *generator) silence(a string) string {
+	for _, h := range g.c.hosts {
+		l := g.c.net.links[pair{h.name, a}]
+		if l != nil && !l.closed && (l.cut || !h.alive || g.c.net.closed(h.name, a) || g.rand.IntN(20) == 0) {
+			return fmt.Sprintf("down %s %s", a, h.name)
+		}
+	}
+	return ""
+}
+
+func (g *generator) someone(what string) string {
+	all := g.c.all()
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s w%d", what, all[g.rand.IntN(len(all))].id)
+}

@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Do performs one event, written as a line. An event that makes no sense where it stands does nothing, so that any part of a schedule is a
+// schedule. The events:
+//
+//	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
+//	host B slots=2        another host joins
+//	deliver A>B 1         the second message that waits from A to B arrives; also: lose, and repeat, after which it still waits
+//	tick A                time passes on A
+//	start A               a worker that A was told to start runs
+//	ask w1 · work w1      the worker asks to take part · does the next thing that its program does
+//	again w1              the worker did not get the state and asks again
+//	kill w1 · finish w1   it is killed · its work is done
+//	crash A               the host and all that is on it is gone
+//	cut A B · heal A B    nothing gets from one to the other, either way · it does again, what waited too
+//	down A B              A notices that its link to B is gone
+//	resize 4 · drain B · release · force B
+//	calm 3                all waits end, in order, until three more steps are committed or nothing happens any more
+func (c *Cluster) Do(line string) error {
+	words := strings.Fields(line)
+	if len(words) == 0 || strings.HasPrefix(line, "#") {
+		return nil
+	}
+	if err := c.perform(words); err != nil {
+		return fmt.Errorf("%q: %w", line, err)
+	}
+	return c.ledger.broken
+}
+
+func (c *Cluster) perform(words []string) error {
+	arg := func(i int) string {
+		if i < len(words) {
+			return words[i]
+		}
+		return ""
+	}
+	number := func(name string) (n int) {
+		for _, w := range words {
+			if rest, ok := strings.CutPrefix(w, name+"="); ok {
+				n, _ = strconv.Atoi(rest)
+			}
+		}
+		return n
+	}
+	n, _ := strconv.Atoi(arg(1))
+	switch words[0] {
+	case "job":
+		if samples := number("samples"); samples > 0 {
+			data, err := cursor.New(uint64(samples), uint64(max(number("batch"), 1)), 1, true)
+			if err != nil {
+				return err
+			}
+			c.data = data
+		}
+		c.groups = number("groups") > 0
+		c.begin(arg(1), number("slots"), member.Config{Want: number("want"), Min: number("min")})
+	case "host":
+		c.join(arg(1), number("slots"))
+	case "deliver", "lose", "repeat":
+		c.message(words[0], arg(1), arg(2))
+	case "ask", "work", "kill", "finish", "again":
+		if id, err := strconv.Atoi(strings.TrimPrefix(arg(1), "w")); err == nil {
+			c.act(words[0], topo.Worker(id))
+		}
+	case "resize":
+		c.lead(func(h *host) error { return h.agent.Resize(n, "you") })
+	case "drain":
+		c.lead(func(h *host) error { return h.agent.Drain(arg(1), "you") })
+	case "release":
+		c.lead(func(h *host) error { h.agent.Release("you asked for the end"); return nil })
+	case "cut", "heal":
+		c.net.setCut(arg(1), arg(2), words[0] == "cut")
+	case "calm":
+		c.Calm(n)
+	default:
+		return c.onHost(words[0], arg(1), arg(2))
+	}
+	return nil
+}
+
+// onHost performs an event of one host.
+func (c *Cluster) onHost(what, name, other string) error {
+	h := c.host(name)
+	if h == nil || !h.alive {
+		return nil
+	}
+	switch what {
+	case "tick":
+		h.tick()
+	case "start":
+		if len(h.orders) > 0 {
+			id := h.orders[0]
+			h.orders = h.orders[1:]
+			h.start(id)
+		}
+	case "crash":
+		h.crash()
+	case "down":
+		c.down(h, other)
+	case "force":
+		h.agent.Force()
+		h.settle()
+	default:
+		return fmt.Errorf("no event is called %q", what)
+	}
+	return nil
+}
+
+func (c *Cluster) message(what, way, which string) {
+	from, to, _ := strings.Cut(way, ">")
+	i, _ := strconv.Atoi(which)
+	p := pair{from, to}
+	if what == "lose" {
+		c.net.lose(p, i)
+		return
+	}
+	h := c.host(to)
+	if h == nil || !h.alive {
+		return
+	}
+	if m := c.net.take(p, i, what == "repeat"); m != nil {
+		h.receive(from, m)
+	}
+}
+
+func (c *Cluster) act(what string, id topo.Worker) {
+	w := c.worker(id)
+	if w == nil {
+		return
+	}
+	switch what {
+	case "ask":
+		w.ask()
+	case "work":
+		w.work()
+	case "again":
+		w.again()
+	case "kill":
+		w.exit("was killed by SIGKILL")
+	case "finish":
+		if w.in && len(w.open) == 0 && len(w.plan) == 0 {
+			w.exit("")
+		}
+	}
+}
+
+// down lets a host notice that its link to another is gone. Whatever was on its way is lost.
+func (c *Cluster) down(h *host, peer string) {
+	if !c.net.closed(h.name, peer) {
+		c.net.closeAt(h.name, peer)
+		h.agent.Down(peer, "was silent for too long")
+		h.settle()
+	}
+}
+
+// lead asks the head for something.
+func (c *Cluster) lead(do func(h *host) error) {
+	h := c.head()
+	if h == nil {
+		c.print("error: nobody leads")
+		return
+	}
+	if err := do(h); err != nil {
+		c.print("error: %v", err)
+	}
+	h.settle()
+}

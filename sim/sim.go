@@ -1,0 +1,134 @@
+// Package sim runs a job on many simulated hosts: the agents, the membership and the matching of calls are the real ones (head,
+// member, collective); workers, their memory, the network and the faults are models. Everything happens one event after
+// another, each of them a line of text, so that a schedule can be written, printed, replayed and made smaller.
+//
+// After every event the invariants of docs/design/quorum.md are checked; ledger.go has them.
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Cluster is a simulated job. Create it with New; drive it with Do.
+type Cluster struct {
+	hosts  []*host // in the order in which they came
+	net    network
+	ledger ledger
+	data   cursor.Cursor
+	groups bool // workers use groups
+	out    strings.Builder
+	quiet  bool
+}
+
+// host is a machine with an agent and workers.
+type host struct {
+	cluster *Cluster
+	name    string
+	agent   *head.Agent
+	alive   bool // it runs, and its agent takes part
+	ended   bool // its agent was told that the job is over
+	orders  []topo.Worker
+	workers map[topo.Worker]*worker
+	runs    map[head.Flight]*execution
+}
+
+// New returns a cluster without hosts.
+func New() *Cluster {
+	c := &Cluster{}
+	c.net.links = map[pair]*link{}
+	c.ledger.init()
+	return c
+}
+
+// Output is what has been printed since the last call.
+func (c *Cluster) Output() string {
+	s := c.out.String()
+	c.out.Reset()
+	return s
+}
+
+// Broken is the first invariant that does not hold; nil = all do.
+func (c *Cluster) Broken() error { return c.ledger.broken }
+
+func (c *Cluster) print(format string, args ...any) {
+	if !c.quiet {
+		fmt.Fprintf(&c.out, "  "+format+"\n", args...)
+	}
+}
+
+// begin makes the first host, which leads.
+func (c *Cluster) begin(name string, slots int, job member.Config) {
+	h := c.add(name, head.Config{Self: name, Slots: slots, Job: &job})
+	h.settle()
+}
+
+// join makes another host, with links to all that are there.
+func (c *Cluster) join(name string, slots int) {
+	if c.host(name) != nil {
+		return
+	}
+	h := c.add(name, head.Config{Self: name, Slots: slots})
+	for _, other := range c.hosts {
+		if other == h || !other.alive {
+			continue
+		}
+		c.net.connect(h.name, other.name)
+		h.agent.Up(other.name)
+		other.agent.Up(h.name)
+		other.settle()
+	}
+	h.settle()
+}
+
+func (c *Cluster) add(name string, cfg head.Config) *host {
+	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true, workers: map[topo.Worker]*worker{}, runs: map[head.Flight]*execution{}}
+	c.hosts = append(c.hosts, h)
+	return h
+}
+
+// host finds a host by name; nil if there is none.
+func (c *Cluster) host(name string) *host {
+	i := slices.IndexFunc(c.hosts, func(h *host) bool { return h.name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.hosts[i]
+}
+
+// worker finds a living worker; nil if there is none.
+func (c *Cluster) worker(w topo.Worker) *worker {
+	for _, h := range c.hosts {
+		if x := h.workers[w]; x != nil && h.alive {
+			return x
+		}
+	}
+	return nil
+}
+
+// living lists the hosts that take part.
+func (c *Cluster) living() []*host {
+	return slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return !h.alive })
+}
+
+// head is the host that leads, by the newest generation that anybody who leads knows; nil if nobody does.
+func (c *Cluster) head() (best *host) {
+	for _, h := range c.living() {
+		if h.agent.Leads() && (best == nil || h.agent.Record().View.Generation > best.agent.Record().View.Generation) {
+			best = h
+		}
+	}
+	return best
+}
+
+// crash ends a host with all that runs on it.
+func (h *host) crash() {
+	h.alive = false
+	h.cluster.net.forget(h.name)
+}

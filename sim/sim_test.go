@@ -1,0 +1,66 @@
+package sim_test
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/sim"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
+
+// A scenario is a text of events; under each stands what came of it, indented.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, broken := play(string(b))
+			if broken != nil {
+				t.Error(broken)
+			}
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(b), got); diff != "" && !*rewrite {
+				t.Errorf("run with -rewrite and read the diff:\n%s", diff)
+			}
+		})
+	}
+}
+
+func play(script string) (string, error) {
+	var out strings.Builder
+	c := sim.New()
+	for in := bufio.NewScanner(strings.NewReader(script)); in.Scan(); {
+		line := in.Text()
+		if strings.HasPrefix(line, "  ") {
+			continue // the output of an earlier run
+		}
+		if strings.HasPrefix(line, "job ") {
+			c = sim.New()
+		}
+		fmt.Fprintln(&out, line)
+		err := c.Do(line)
+		out.WriteString(c.Output())
+		if err != nil {
+			return out.String(), err
+		}
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,200 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// worker is a model of a training program: in every step it posts one to three collectives of the world, from time to time one that
+// is no part of a step, and if the job uses groups also one with every second rank. It waits for all of them before the next step.
+type worker struct {
+	id       topo.Worker
+	host     *host
+	asked    bool
+	in       bool // a member, as it knows
+	released bool
+	gone     bool // it has ended
+	waits    bool // for a group
+	ticket   uint64
+	step     uint64 // that it is in
+	plan     []collective.Call
+	open     map[uint64]*collective.Posted
+	groups   map[string]topo.GroupID
+	wanted   string // the group that it waits for
+}
+
+func (h *host) start(id topo.Worker) {
+	h.workers[id] = &worker{id: id, host: h, open: map[uint64]*collective.Posted{}, groups: map[string]topo.GroupID{}}
+	h.agent.Started(id)
+	h.settle()
+}
+
+// ask is the call "enter", or the join of a worker that the job begins with.
+func (w *worker) ask() {
+	if w.asked || w.released {
+		return
+	}
+	w.asked = true
+	if c := w.host.cluster; c.data.Samples > 0 {
+		w.host.agent.State(w.id, c.data)
+	}
+	w.host.agent.Asks(w.id)
+	w.host.settle()
+}
+
+// again is the call "enter" of a member that did not get the state, before it does anything else.
+func (w *worker) again() {
+	if w.in && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
+		w.in = false
+		w.host.agent.Asks(w.id)
+		w.host.settle()
+	}
+}
+
+// work does what the program does next; false if it waits.
+func (w *worker) work() bool {
+	switch {
+	case w.gone:
+		return false
+	case w.released:
+		w.exit("exited after its release")
+		return true
+	case !w.in || w.waits:
+		return false
+	case len(w.plan) > 0:
+		w.post()
+		return true
+	case len(w.open) > 0:
+		return false
+	}
+	return w.begin()
+}
+
+// begin plans the next step from what the worker knows.
+func (w *worker) begin() bool {
+	known := w.host.agent.Known()
+	w.step = known.Steps + 1
+	if list := w.neighbours(known.View); len(list) > 1 {
+		key := fmt.Sprint(list)
+		id, has := w.groups[key]
+		if !has {
+			w.waits, w.wanted = true, key
+			w.host.agent.Group(w.id, list)
+			w.host.settle()
+			return true
+		}
+		w.plan = append(w.plan, call(id))
+	}
+	if w.step%4 == 3 {
+		w.plan = append(w.plan, call(topo.World))
+	}
+	for range w.step % 3 {
+		c := call(topo.World)
+		c.More = true
+		w.plan = append(w.plan, c)
+	}
+	last := call(topo.World)
+	last.Step = true
+	w.plan = append(w.plan, last)
+	if rank, ok := known.View.Rank(w.id); ok && known.Data != nil {
+		w.host.cluster.ledger.claim(w.id, w.step, *known.Data, known.Data.Part(int(rank), known.View.Size()))
+	}
+	return true
+}
+
+// neighbours are the ranks that share a group with the worker in this step; none where the job has no groups.
+func (w *worker) neighbours(v topo.View) (list []topo.Worker) {
+	rank, ok := v.Rank(w.id)
+	if !w.host.cluster.groups || !ok || w.step%2 == 0 {
+		return nil
+	}
+	for r, m := range v.Members {
+		if r%2 == int(rank)%2 {
+			list = append(list, m.Worker)
+		}
+	}
+	return list
+}
+
+func (w *worker) grouped(g head.Grouped) {
+	w.waits = false
+	if g.Err != nil { // a member of it is gone: the next step has another list
+		w.plan = []collective.Call{}
+		w.host.cluster.ledger.fail("w%d gets no group: %v", w.id, g.Err)
+		return
+	}
+	w.groups[w.wanted] = g.ID
+}
+
+func call(g topo.GroupID) collective.Call {
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.I64, Reduction: collective.Sum, Group: g, Shape: []int{1}}
+}
+
+// post posts the next call of the plan. Its input tells worker, step and call.
+func (w *worker) post() {
+	w.ticket++
+	p := &collective.Posted{Worker: w.id, Ticket: w.ticket, Call: w.plan[0]}
+	w.plan = w.plan[1:]
+	p.Call.In, p.Call.Out = make([]byte, 8), make([]byte, 8)
+	binary.LittleEndian.PutUint64(p.Call.In, uint64(w.id)<<48|w.step<<16|w.ticket)
+	w.open[w.ticket] = p
+	w.host.agent.Post(p)
+	w.host.settle()
+}
+
+// completed ends a call. Its memory is the program's again, and used for something else.
+func (w *worker) completed(p *collective.Posted, result uint64, err error) {
+	mine := w.open[p.Ticket]
+	if mine == nil {
+		w.host.cluster.ledger.fail("call %d of w%d is completed twice", p.Ticket, w.id)
+		return
+	}
+	delete(w.open, p.Ticket)
+	binary.LittleEndian.PutUint64(mine.Call.In, 0xdead)
+	binary.LittleEndian.PutUint64(mine.Call.Out, result)
+	switch {
+	case err == nil || p.Call.Group != topo.World:
+	case w.step == 1 && w.host.cluster.data.Samples == 0: // the job did not know yet that it has steps
+		w.exit("failed")
+	default:
+		w.host.cluster.ledger.fail("w%d sees an error in step %d: %v", w.id, w.step, err)
+	}
+}
+
+// exit ends the process; how "" means that its work is done.
+func (w *worker) exit(how string) {
+	h := w.host
+	w.gone = true
+	delete(h.workers, w.id)
+	if how == "" {
+		h.agent.Finished(w.id)
+	} else {
+		h.agent.Lost(w.id, how)
+	}
+	h.settle()
+}
+
+// all lists the living workers in order.
+func (c *Cluster) all() (list []*worker) {
+	for _, h := range c.living() {
+		for _, w := range h.workers {
+			list = append(list, w)
+		}
+	}
+	slices.SortFunc(list, func(a, b *worker) int { return cmp.Compare(a.id, b.id) })
+	return list
+}
+
+// claim is what a worker trains on in a step.
+type claim struct {
+	epoch uint64
+	spans []cursor.Span
+}
