@@ -84,10 +84,7 @@ func (h *host) settle() {
 	}
 }
 
-var Debug func(h *host, a head.Action)
-
 func (h *host) carryOut(action head.Action) {
-	if Debug != nil { Debug(h, action) }
 	c := h.cluster
 	switch a := action.(type) {
 	case head.Send:
