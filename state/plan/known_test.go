@@ -114,3 +114,80 @@ func TestHash(t *testing.T) {
 		t.Error("another plan has the same hash")
 	}
 }
+
+// TestNothingToDo pins that what can stay stays: a data parallel replica less, and the same layout again, need no op.
+func TestNothingToDo(t *testing.T) {
+	for _, zero := range []string{"", ", dp=flat", ", dp=flat(buffer)"} {
+		for _, dp := range []int{8, 7} {
+			if dp == 7 && zero != "" {
+				continue
+			}
+			src, err := grid(2, 8, 4, zero).Resolve(state())
+			if err != nil {
+				t.Fatal(err)
+			}
+			dst, err := grid(2, dp, 4, zero).Resolve(state())
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, 4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for op := range p.Ops() {
+				t.Fatalf("dp 8 to %d%s: %+v", dp, zero, op)
+			}
+			n := 0
+			for h := range p.Cluster.Devices {
+				n += len(p.Kept(h))
+			}
+			if n != 2*dst.Ranks || p.Stats.Bytes != 0 || p.Stats.Device != 0 {
+				t.Errorf("dp 8 to %d%s: %d tensors are kept, %d bytes moved", dp, zero, n, p.Stats.Device)
+			}
+		}
+	}
+}
+
+// TestAlmostKept pins that memory is not taken over when something in it lies elsewhere: parts in another order, more
+// padding, a tensor more.
+func TestAlmostKept(t *testing.T) {
+	tensors := []layout.Tensor{
+		{Name: "a", DType: tensor.F32, Shape: tensor.Shape{2, 3}},
+		{Name: "b", DType: tensor.F32, Shape: tensor.Shape{2, 3}},
+	}
+	spec := func(place string, pad int, parts ...string) *layout.Spec {
+		s := &layout.Spec{Shoal: layout.Version, Mesh: "dp=1", Rules: []layout.Rule{{Match: "**", Place: place}}}
+		if len(parts) > 0 {
+			s.Store = []layout.Store{{Name: "ab", Parts: parts, Pad: &layout.Pad{Multiple: pad}}}
+		}
+		return s
+	}
+	for _, c := range []struct {
+		name     string
+		from, to *layout.Spec
+		dst      []layout.Tensor
+		kept     int
+	}{
+		{"the same", spec("", 4, "a", "b"), spec("", 4, "a", "b"), tensors, 1},
+		{"another order", spec("", 4, "a", "b"), spec("", 4, "b", "a"), tensors, 0},
+		{"more padding", spec("", 4, "a", "b"), spec("", 8, "a", "b"), tensors, 0},
+		{"apart", spec("", 4, "a", "b"), spec("", 4), tensors, 0},
+		{"a part of a buffer", spec("dp=flat(ab,align=12)", 1), spec("dp=flat(ab,align=12)", 1), tensors[:1], 0},
+	} {
+		src, err := c.from.Resolve(tensors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst, err := c.to.Resolve(c.dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.Build(src, dst, plan.Uniform(1, 1, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(p.Kept(0)); got != c.kept {
+			t.Errorf("%s: %d tensors are kept, want %d", c.name, got, c.kept)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/state/layout"
@@ -31,7 +32,7 @@ type Place struct {
 func (p *Plan) Bytes(op *Op) int { return op.Box.Elements() * p.Dst.Tensors[op.Tensor].DType.Size() }
 
 // Ops yields every op of the plan, each after those that write what it reads. An element of the new state is written once on
-// each rank that holds it.
+// each rank that holds it, unless the rank has Kept the tensor that it is in.
 func (p *Plan) Ops() iter.Seq[Op] { return p.ops(-1) }
 
 // HostOps yields the ops that read or write the memory of one host, in the same order.
@@ -39,8 +40,13 @@ func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.ops(host) }
 
 func (p *Plan) ops(host int) iter.Seq[Op] {
 	return func(yield func(Op) bool) {
-		x := expander{plan: p, host: host, at: make([]int, len(p.streams)), yield: yield}
-		concerned := x.concerned()
+		concerned := p.concerned(host)
+		x := expander{plan: p, host: host, at: make([]int, len(p.streams)), yield: yield, kept: map[local]local{}}
+		for h := range p.byHost {
+			if host < 0 || h == host {
+				maps.Copy(x.kept, p.kept(h, p.concerned(h)))
+			}
+		}
 		for i := range p.classes {
 			c := &p.classes[i]
 			for k, a := range c.atoms {
@@ -70,17 +76,17 @@ type expander struct {
 	plan  *Plan
 	host  int   // whose ops are wanted, -1 for all
 	at    []int // of each stream: the position on its line
+	kept  map[local]local
 	yield func(Op) bool
 }
 
-// concerned says for each pair whether the host has anything to do with it.
-func (x *expander) concerned() []bool {
-	p := x.plan
+// concerned says for each pair whether a host, -1 for any, has anything to do with it.
+func (p *Plan) concerned(host int) []bool {
 	yes := make([]bool, len(p.pairs))
 	for i := range p.pairs {
 		pair := &p.pairs[i]
-		yes[i] = x.host < 0 || pair.stream >= 0 && p.streams[pair.stream].touches(int32(x.host)) ||
-			slices.ContainsFunc(p.newSets[pair.new], func(r int32) bool { return p.Host[r] == x.host })
+		yes[i] = host < 0 || pair.stream >= 0 && p.streams[pair.stream].touches(int32(host)) ||
+			slices.ContainsFunc(p.newSets[pair.new], func(r int32) bool { return p.Host[r] == host })
 	}
 	return yes
 }
@@ -156,7 +162,10 @@ func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.
 			op.From, op.Depth = p.newPlace(c, m, dst, first), p.Stats.Depth+1
 		}
 		for _, op.To = range p.newPlaces(c, m, dst, rank) {
-			if (first != rank || op.To.Slot != op.From.Slot) && !x.yield(op) {
+			if _, kept := x.kept[local{rank, op.To.Slot, m.dst}]; kept || first == rank && op.To.Slot == op.From.Slot {
+				continue
+			}
+			if !x.yield(op) {
 				return false
 			}
 		}

@@ -60,6 +60,7 @@ type Plan struct {
 	oldSets []layout.Set // of the pairs: those of the layout and their unions
 	newSets []layout.Set
 	byHost  [][]int // old ranks of each host, ascending
+	filled  []int   // of each slot of Src: the elements that are no padding
 }
 
 // Stats are the figures of a plan, in bytes. What several ranks of a host need or have counts once there.
@@ -73,7 +74,7 @@ type Stats struct {
 	// Busiest is the largest of Ingress and Egress, BusiestBound the least possible for this placing.
 	Busiest, BusiestBound int
 	// Memory is, for each host, what its old and its new ranks hold together, padding included: the peak of a reshape
-	// that keeps the old state until the new one is committed. Extra is what of it is new.
+	// that keeps the old state until the new one is committed. Extra is what of it is new, which counts what is Kept too.
 	Memory, Extra []int
 	// Depth is how many hosts a byte passes at most.
 	Depth int
@@ -106,6 +107,7 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	p.placeInside()
 	p.route(t, host)
 	p.memory()
+	p.filled = filled(src)
 	return p, nil
 }
 

@@ -155,6 +155,15 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 	in, out := make([]int, hosts), make([]int, hosts)
 	written := map[string]int{} // new tensor -> elements
 	cuts := 0
+	for h := range hosts {
+		for _, k := range p.Kept(h) {
+			if k.From.New || !k.To.New || p.Host[k.To.Rank] != h || r.cluster.Old[k.From.Rank] != h {
+				r.Fatalf("host %d keeps %+v", h, k)
+			}
+			copy(new[k.To.Rank][k.To.Name], old[k.From.Rank][k.From.Name])
+			written[fmt.Sprint(k.To.Rank, k.To.Name)] = -1
+		}
+	}
 	perHost := make([][]plan.Op, hosts)
 	for op := range p.Ops() {
 		from, to, host := old, new, r.cluster.Old
@@ -171,7 +180,11 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 		for run := range tensor.Runs(op.Box, op.From.View, op.To.View) {
 			copy(to[op.To.Rank][op.To.Name][run.B*size:][:run.N*size], from[op.From.Rank][op.From.Name][run.A*size:][:run.N*size])
 		}
-		written[fmt.Sprint(op.To.Rank, op.To.Name)] += op.Box.Elements()
+		if name := fmt.Sprint(op.To.Rank, op.To.Name); written[name] < 0 {
+			r.Fatalf("op %+v writes what is kept", op)
+		} else {
+			written[name] += op.Box.Elements()
+		}
 		perHost[op.To.Host] = append(perHost[op.To.Host], op)
 		if op.From.Host != op.To.Host {
 			in[op.To.Host] += p.Bytes(&op)
@@ -186,7 +199,7 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 			for _, piece := range local.Pieces {
 				n += piece.Box.Elements()
 			}
-			if got := written[fmt.Sprint(rank, local.Name)]; got != n {
+			if got := written[fmt.Sprint(rank, local.Name)]; got != n && got >= 0 {
 				r.Fatalf("rank %d, %s: %d elements are written, it has %d", rank, local.Name, got, n)
 			}
 		}

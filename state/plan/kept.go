@@ -1,0 +1,119 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Kept is a tensor in memory that needs no op: the old rank on a device has exactly what the new rank there needs, place
+// for place, so the new rank takes the memory over.
+type Kept struct{ From, To Place } // without views
+
+// Kept returns what stays as it is on a host, by new rank and slot. The ops of the plan leave it out.
+func (p *Plan) Kept(host int) []Kept {
+	var list []Kept
+	for to, from := range p.kept(host, p.concerned(host)) {
+		k := Kept{
+			From: Place{Host: host, Rank: from.rank, Slot: from.slot, Name: p.Src.Slots[from.slot].Names[from.member]},
+			To:   Place{Host: host, New: true, Rank: to.rank, Slot: to.slot, Name: p.Dst.Slots[to.slot].Names[to.member]},
+		}
+		list = append(list, k)
+	}
+	slices.SortFunc(list, func(a, b Kept) int {
+		return cmp.Or(a.To.Rank-b.To.Rank, a.To.Slot-b.To.Slot, cmp.Compare(a.To.Name, b.To.Name))
+	})
+	return list
+}
+
+// A local is one tensor in the memory of a rank.
+type local struct{ rank, slot, member int }
+
+// A candidate is what the pieces of a new local have said so far.
+type candidate struct {
+	from     local
+	elements int
+	moved    bool // one of them lies at another place than in from
+}
+
+// kept returns for each new local of a host that stays the old one that it was.
+func (p *Plan) kept(host int, concerned []bool) map[local]local {
+	found := map[local]*candidate{}
+	for i := range p.classes {
+		c := &p.classes[i]
+		for k, a := range c.atoms {
+			if concerned[c.pair[k]] {
+				p.compare(found, host, c, a, &p.pairs[c.pair[k]])
+			}
+		}
+	}
+	stay := map[local]local{}
+	for to, c := range found {
+		from := c.from
+		if !c.moved && c.elements == p.filled[from.slot] && p.Src.Slots[from.slot].Shape.Equal(p.Dst.Slots[to.slot].Shape) {
+			stay[to] = from
+		}
+	}
+	return stay
+}
+
+// compare tells the candidates of a host about one atom.
+func (p *Plan) compare(found map[local]*candidate, host int, c *class, a atom, pair *pair) {
+	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
+	for _, r := range p.newSets[pair.new] {
+		if p.Host[r] != host {
+			continue
+		}
+		old := p.nearest(pair.old, host, p.Device[r])
+		if old >= 0 && p.device(old) != p.Device[r] {
+			old = -1
+		}
+		for _, to := range places(p.Dst, c.dst, dst, 0, int(r)) {
+			from, same := -1, false
+			if old >= 0 {
+				at := places(p.Src, c.src, src, 0, old)[0]
+				from, same = at.Slot, sameView(src.Box.Intersect(dst.Box), at.View, to.View)
+			}
+			for _, m := range c.members {
+				key := local{int(r), to.Slot, m.dst}
+				was := local{old, from, m.src}
+				k, ok := found[key]
+				if !ok {
+					k = &candidate{from: was}
+					found[key] = k
+				}
+				k.moved = k.moved || !same || k.from != was
+				k.elements += a.elements
+			}
+		}
+	}
+}
+
+// sameView reports whether the elements of a box lie at the same places under both views.
+func sameView(b tensor.Box, v, w tensor.View) bool {
+	if v.At(b) != w.At(b) {
+		return false
+	}
+	for d, x := range b {
+		if x.Len() > 1 && v.Strides[d] != w.Strides[d] {
+			return false
+		}
+	}
+	return true
+}
+
+// filled returns how many elements of each slot are no padding.
+func filled(l *layout.Layout) []int {
+	n := make([]int, len(l.Slots))
+	for i := range l.Families {
+		f := &l.Families[i]
+		for _, c := range f.Grid.Cells {
+			for _, h := range c.Held {
+				n[f.Slots[h.Slot]] += c.Box.Elements()
+			}
+		}
+	}
+	return n
+}
