@@ -159,6 +159,9 @@ func (l *launch) job() api.Job {
 	j := api.Job{Name: l.spec.Name, Dir: l.dir.path, Command: l.spec.Command, Started: l.started, PID: os.Getpid(),
 		Generation: s.Generation, Size: s.Size, Want: s.Want, Min: l.spec.Min, Max: l.spec.Max, Steps: s.Steps, Elastic: s.Elastic,
 		Paused: s.Paused, Entering: s.Entering, StoppedBy: l.stoppedBy()}
+	if f := l.cfg.Fleet; f != nil && f.Join != nil {
+		j.Join = f.Join()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for seat, w := range l.workers {

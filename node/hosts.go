@@ -19,6 +19,7 @@ type Fleet struct {
 	Slots int                                         // workers that this host takes; the others are placed elsewhere
 	Addr  string                                      // by which the other hosts reach this one, for torch's own rendezvous
 	Ready func()                                      // called when the mesh is open; may be nil
+	Join  func() string                               // HOST:PORT where other hosts join; may be nil
 	Need  func(missing int)                           // called when the hosts' room changes and is not enough; may be nil
 }
 

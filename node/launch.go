@@ -167,9 +167,15 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 	l.telling--
 	l.mu.Unlock()
 	l.wake()
-	if survived && e.Signal == syscall.SIGKILL { // which hits one process, and not those that load data for it
+	if survived && e.Signal == syscall.SIGKILL && l.isHere(seat) { // which hits one process, and not those that load data for it
 		_ = proc.SweepGroup(l.place.Run, e.PID) // what it misses goes with the job
 	}
+}
+
+// isHere reports whether a worker runs, or ran, on this host.
+func (l *launch) isHere(seat int) bool {
+	hands := l.hands()
+	return seat >= len(hands) || hands[seat].Host() == l.host
 }
 
 // judge decides about the workers that have ended, once the membership knows of all of them.

@@ -108,10 +108,8 @@ func (o *outpost) serve(ctx context.Context, house *group.Group) error {
 		switch {
 		case len(errands) > 0:
 			continue
-		case over && (idle || why != nil):
+		case why != nil, over && idle: // those that were released may still save a model, say
 			return why
-		case over:
-			o.signal(syscall.SIGTERM)
 		case leave == nil && o.cfg.Leave != nil && idle:
 			return nil
 		}
@@ -164,7 +162,7 @@ func (o *outpost) settle(j jobNote) (err error) {
 			return err
 		}
 	}
-	if o.dir, _, err = newRunDir(parent, j.Spec.Name); err != nil {
+	if o.dir, _, err = newRunDir(parent, j.Spec.Name+"@"+o.agent.Host()); err != nil {
 		return err
 	}
 	path, set := j.Spec.Env["PATH"]
@@ -228,6 +226,9 @@ func (o *outpost) start(seat int, late bool, token string) (*proc.Worker, error)
 func (o *outpost) onExit(seat int, e proc.Exit) {
 	o.later(func() error {
 		out := o.outputs[seat]
+		if e.Signal == syscall.SIGKILL { // which hits one process, and not those that load data for it
+			_ = proc.SweepGroup(o.place.Run, e.PID) // what it misses goes with the job
+		}
 		o.workers[seat].Drain(draining)
 		o.mu.Lock()
 		o.running--
@@ -249,7 +250,9 @@ func (o *outpost) onSignal(seat, sig int) {
 
 func (o *outpost) onOver(err error) {
 	o.mu.Lock()
-	o.over, o.why = true, err
+	if !o.over || o.running > 0 { // that the head goes when the job is over is no news
+		o.over, o.why = true, err
+	}
 	o.mu.Unlock()
 	o.wake()
 }

@@ -63,7 +63,7 @@ func (f *fleet) config(ctx context.Context, job string) *node.Fleet {
 		return nil
 	}
 	return &node.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
-		Ready: func() { f.invite(ctx) },
+		Ready: func() { f.invite(ctx) }, Join: f.at,
 		Need: func(missing int) {
 			fmt.Fprintf(f.notes, "shoal: waiting for room for %s more\n", counted(missing, "worker"))
 		}}
@@ -93,10 +93,15 @@ func (f *fleet) address() string {
 	return "127.0.0.1"
 }
 
+// at is where other hosts join.
+func (f *fleet) at() string {
+	_, port, _ := net.SplitHostPort(f.mesh.Addr())
+	return net.JoinHostPort(f.address(), port)
+}
+
 // invite tells how other hosts join, and starts the agents that were asked for.
 func (f *fleet) invite(ctx context.Context) {
-	_, port, _ := net.SplitHostPort(f.mesh.Addr())
-	at := net.JoinHostPort(f.address(), port)
+	at := f.at()
 	token := f.mesh.Token(tokenLife)
 	f.ssh = group.New(ctx)
 	for _, h := range f.hosts {

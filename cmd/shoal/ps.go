@@ -76,7 +76,7 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 }
 
 func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
-	rows := [][]string{{"WORKER", "RANK", "PID", "STATE", "REPORTED"}}
+	rows := [][]string{{"WORKER", "RANK", "HOST", "PID", "STATE", "REPORTED"}}
 	for _, w := range j.Workers {
 		if asJSON {
 			if err := json.NewEncoder(out).Encode(w); err != nil {
@@ -95,7 +95,11 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
 			last = append(last, fmt.Sprintf("%s=%.6g", key, w.Metrics[key]))
 		}
-		rows = append(rows, []string{strconv.Itoa(w.Worker), rank, strconv.Itoa(w.PID), state, orDash(strings.Join(last, " "))})
+		host := "-" // that is, this one
+		if slices.ContainsFunc(j.Workers, func(x api.JobWorker) bool { return x.Host != w.Host }) {
+			host = orDash(w.Host)
+		}
+		rows = append(rows, []string{strconv.Itoa(w.Worker), rank, host, strconv.Itoa(w.PID), state, orDash(strings.Join(last, " "))})
 	}
 	if asJSON {
 		return nil
