@@ -33,12 +33,7 @@ func (r *leader) post(c Call) {
 		r.state.Elastic = true
 		r.matcher.SetElastic()
 	}
-	p := &collective.Posted{Worker: c.Worker, Ticket: c.Ticket, Call: c.Call}
-	if c.Far != nil { // the matcher may change it
-		lengths := *c.Far
-		p.Call.Far = &lengths
-	}
-	r.ready(r.matcher.Post(p, nil))
+	r.ready(r.matcher.Post(c.posted(), nil))
 }
 
 // ready makes flights of sets that are ready. A run of sets up to one that does not say More commits together.
@@ -82,7 +77,7 @@ func (r *leader) takeOff(f *flight) {
 	if len(f.hosts) == 0 {
 		return // it is done: nobody is left who would want to know
 	}
-	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: f.hosts, Sets: wire(f.sets)}
+	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Sets: wire(f.sets)}
 	for _, h := range f.hosts {
 		f.waiting[h] = true
 	}

@@ -108,7 +108,7 @@ func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
 // far is a call as other hosts see it.
 func far(p *collective.Posted) Call {
 	c := Call{p.Worker, p.Ticket, p.Call}
-	if p.Call.Far == nil && p.Call.DType.Valid() {
+	if p.Call.Far != nil || p.Call.DType.Valid() {
 		c.Far = &collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()}
 	}
 	c.In, c.Out = nil, nil

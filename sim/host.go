@@ -71,6 +71,11 @@ func (h *host) tick() {
 
 // settle carries out what the agent wants, until it wants nothing.
 func (h *host) settle() {
+	if h.settling {
+		return
+	}
+	h.settling = true
+	defer func() { h.settling = false }()
 	for h.alive {
 		actions := h.agent.Ready()
 		if len(actions) == 0 {
@@ -86,6 +91,9 @@ func (h *host) settle() {
 
 func (h *host) carryOut(action head.Action) {
 	c := h.cluster
+	if c.Trace != nil {
+		c.Trace(h.name, action)
+	}
 	switch a := action.(type) {
 	case head.Send:
 		c.net.send(h.name, a.To, a.Message)

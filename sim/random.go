@@ -20,7 +20,7 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	for _, line := range g.beginning() {
 		do(line)
 	}
-	for range events {
+	for i := 0; i < events && !g.over(); i++ {
 		do(g.next())
 	}
 	if broken == nil {
@@ -121,11 +121,12 @@ type generator struct {
 	lossy  int // how many of a hundred messages are lost, and repeated
 	mixed  int // how many of a hundred are taken out of order
 	spare  int // hosts that may still come
+	plan   []string
 }
 
 func (g *generator) beginning() (lines []string) {
 	hosts, slots := 1+g.rand.IntN(5), 1+g.rand.IntN(3)
-	g.faults, g.spare = 5+g.rand.IntN(40), g.rand.IntN(3)
+	g.faults, g.spare = 3+g.rand.IntN(30), g.rand.IntN(4)
 	g.lossy, g.mixed = []int{0, 0, 3, 15}[g.rand.IntN(4)], []int{0, 10, 50}[g.rand.IntN(3)]
 	want := 1 + g.rand.IntN(hosts*slots)
 	lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
@@ -140,13 +141,20 @@ func (g *generator) beginning() (lines []string) {
 }
 
 func (g *generator) next() string {
-	if g.rand.IntN(1000) < g.faults {
-		return g.fault()
+	if len(g.plan) > 0 {
+		line := g.plan[0]
+		g.plan = g.plan[1:]
+		return line
 	}
-	if g.rand.IntN(100) < 8 {
+	switch n := g.rand.IntN(1000); {
+	case n < g.faults:
+		return g.fault()
+	case n < g.faults+15:
+		return g.silence(0)
+	case n < g.faults+50:
 		return "tick " + g.host().name
 	}
-	if busy := g.c.net.busy(); len(busy) > 0 && g.rand.IntN(100) < 70 {
+	if busy := g.c.net.busy(); len(busy) > 0 && g.rand.IntN(100) < 60 {
 		return g.message(busy[g.rand.IntN(len(busy))])
 	}
 	for _, h := range g.c.living() {
@@ -154,11 +162,21 @@ func (g *generator) next() string {
 			return "start " + h.name
 		}
 	}
-	all := g.c.all()
-	if len(all) == 0 {
+	return g.work()
+}
+
+// work lets a worker do something that has something to do.
+func (g *generator) work() string {
+	var able []*worker
+	for _, w := range g.c.all() {
+		if !w.asked || w.able() {
+			able = append(able, w)
+		}
+	}
+	if len(able) == 0 {
 		return "tick " + g.host().name
 	}
-	w := all[g.rand.IntN(len(all))]
+	w := able[g.rand.IntN(len(able))]
 	if !w.asked {
 		return fmt.Sprintf("ask w%d", w.id)
 	}
@@ -189,26 +207,33 @@ func (g *generator) host() *host {
 
 func (g *generator) fault() string {
 	a, b := g.host().name, g.c.hosts[g.rand.IntN(len(g.c.hosts))].name
+	if h := g.c.head(); h != nil && g.rand.IntN(3) == 0 {
+		a = h.name
+	}
 	switch n := g.rand.IntN(100); {
-	case n < 20:
+	case n < 25:
 		return g.someone("kill")
-	case n < 26:
+	case n < 30:
 		return "crash " + a
-	case n < 36:
+	case n < 38:
+		return g.behead()
+	case n < 42:
+		return g.partition()
+	case n < 50:
 		return fmt.Sprintf("cut %s %s", a, b)
-	case n < 44:
+	case n < 60:
 		return fmt.Sprintf("heal %s %s", a, b)
-	case n < 64:
-		return g.silence(a)
+	case n < 62:
+		return g.silence(30)
 	case n < 74:
 		return fmt.Sprintf("resize %d", 1+g.rand.IntN(8))
-	case n < 80:
+	case n < 82:
 		return "drain " + a
-	case n < 84:
-		return g.someone("again")
-	case n < 85:
-		return g.someone("finish")
 	case n < 86:
+		return g.someone("again")
+	case n < 87:
+		return g.someone("finish")
+	case n < 88:
 		return "release"
 	case g.spare > 0:
 		g.spare--
@@ -217,11 +242,49 @@ func (g *generator) fault() string {
 	return ""
 }
 
-// silence lets a host notice a link that is down, or now and then give up one that is only slow.
-func (g *generator) silence(a string) string {
-	for _, h := range g.c.hosts {
+// behead ends the head, or cuts it off, and lets the others notice.
+func (g *generator) behead() string {
+	h := g.c.head()
+	if h == nil {
+		return ""
+	}
+	end := "crash " + h.name
+	for _, i := range g.rand.Perm(len(g.c.hosts)) {
+		other := g.c.hosts[i].name
+		g.plan = append(g.plan, fmt.Sprintf("down %s %s", other, h.name))
+		if g.rand.IntN(4) == 0 {
+			end = fmt.Sprintf("cut %s %s", other, h.name)
+		}
+	}
+	return end
+}
+
+// over reports whether nothing can happen any more.
+func (g *generator) over() bool {
+	living := g.c.living()
+	return len(living) == 0 || len(g.c.all()) == 0 && len(g.c.net.busy()) == 0 || living[0].ended
+}
+
+// partition cuts the hosts into two sides.
+func (g *generator) partition() string {
+	side := g.rand.Uint64()
+	for i, a := range g.c.hosts {
+		for j, b := range g.c.hosts[:i] {
+			if side>>i&1 != side>>j&1 {
+				g.plan = append(g.plan, fmt.Sprintf("cut %s %s", a.name, b.name))
+			}
+		}
+	}
+	return ""
+}
+
+// silence lets a host notice a link that is down, or with some chance in a hundred give up one that is only slow.
+func (g *generator) silence(chance int) string {
+	a := g.host().name
+	for _, i := range g.rand.Perm(len(g.c.hosts)) {
+		h := g.c.hosts[i]
 		l := g.c.net.links[pair{h.name, a}]
-		if l != nil && !l.closed && (l.cut || !h.alive || g.c.net.closed(h.name, a) || g.rand.IntN(20) == 0) {
+		if l != nil && !l.closed && (l.cut || !h.alive || g.c.net.closed(h.name, a) || g.rand.IntN(100) < chance) {
 			return fmt.Sprintf("down %s %s", a, h.name)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 
 // Cluster is a simulated job. Create it with New; drive it with Do.
 type Cluster struct {
+	Trace func(host string, a head.Action) // is told of every action of an agent, when not nil
+
 	hosts  []*host // in the order in which they came
 	net    network
 	ledger ledger
@@ -34,9 +36,11 @@ type host struct {
 	agent   *head.Agent
 	alive   bool // it runs, and its agent takes part
 	ended   bool // its agent was told that the job is over
-	orders  []topo.Worker
-	workers map[topo.Worker]*worker
-	runs    map[head.Flight]*execution
+
+	settling bool
+	orders   []topo.Worker
+	workers  map[topo.Worker]*worker
+	runs     map[head.Flight]*execution
 }
 
 // New returns a cluster without hosts.

@@ -50,9 +50,9 @@ func (w *worker) ask() {
 	w.host.settle()
 }
 
-// again is the call "enter" of a member that did not get the state, before it does anything else.
+// again is the call "enter" of a member that did not get the state, before it does anything else. It has no groups then.
 func (w *worker) again() {
-	if w.in && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
+	if !w.host.cluster.groups && w.in && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
 		w.in = false
 		w.host.agent.Asks(w.id)
 		w.host.settle()
@@ -62,24 +62,25 @@ func (w *worker) again() {
 // work does what the program does next; false if it waits.
 func (w *worker) work() bool {
 	switch {
-	case w.gone:
+	case !w.able():
 		return false
 	case w.released:
 		w.exit("exited after its release")
-		return true
-	case !w.in || w.waits:
-		return false
 	case len(w.plan) > 0:
 		w.post()
-		return true
-	case len(w.open) > 0:
-		return false
+	default:
+		w.begin()
 	}
-	return w.begin()
+	return true
+}
+
+// able reports whether work would do something.
+func (w *worker) able() bool {
+	return !w.gone && (w.released || w.in && !w.waits && (len(w.plan) > 0 || len(w.open) == 0))
 }
 
 // begin plans the next step from what the worker knows.
-func (w *worker) begin() bool {
+func (w *worker) begin() {
 	known := w.host.agent.Known()
 	w.step = known.Steps + 1
 	if list := w.neighbours(known.View); len(list) > 1 {
@@ -89,7 +90,7 @@ func (w *worker) begin() bool {
 			w.waits, w.wanted = true, key
 			w.host.agent.Group(w.id, list)
 			w.host.settle()
-			return true
+			return
 		}
 		w.plan = append(w.plan, call(id))
 	}
@@ -107,7 +108,6 @@ func (w *worker) begin() bool {
 	if rank, ok := known.View.Rank(w.id); ok && known.Data != nil {
 		w.host.cluster.ledger.claim(w.id, w.step, *known.Data, known.Data.Part(int(rank), known.View.Size()))
 	}
-	return true
 }
 
 // neighbours are the ranks that share a group with the worker in this step; none where the job has no groups.
