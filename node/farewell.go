@@ -133,6 +133,9 @@ func (l *launch) outcome() error {
 			s.Ends = append(s.Ends, fmt.Sprintf("worker %d %s", e.rank, e.exit))
 		}
 	}
+	if len(l.endings()) == 0 {
+		s.Ends = []string{"no worker had begun"}
+	}
 	if len(s.Ends) == 0 {
 		return nil
 	}

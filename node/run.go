@@ -84,7 +84,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 		return nil, err
 	}
 	err = l.run(ctx, program)
-	if len(l.ended) == 0 {
+	if len(l.ended) == 0 && l.stoppedBy() == "" {
 		return nil, errors.Join(err, l.dir.close())
 	}
 	result := l.result(err)

@@ -34,7 +34,9 @@ type fleet struct {
 
 	mesh *tcp.Mesh
 	dir  string // where the token is written if nobody said
-	ssh  *group.Group
+
+	ssh   *group.Group
+	ended chan struct{} // gets a token from each agent over ssh
 }
 
 // sshHost is a host on which shoal run starts an agent.
@@ -103,9 +105,13 @@ func (f *fleet) at() string {
 func (f *fleet) invite(ctx context.Context) {
 	at := f.at()
 	token := f.mesh.Token(tokenLife)
-	f.ssh = group.New(ctx)
+	f.ssh, f.ended = group.New(context.WithoutCancel(ctx)), make(chan struct{}, len(f.hosts))
 	for _, h := range f.hosts {
-		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error { f.start(ctx, h, at, token); return nil })
+		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error {
+			f.start(ctx, h, at, token)
+			f.ended <- struct{}{}
+			return nil
+		})
 	}
 	if len(f.hosts) > 0 {
 		return
@@ -144,12 +150,24 @@ func (f *fleet) start(ctx context.Context, h sshHost, at, token string) {
 	}
 }
 
+// parting is how long agents may take to end by themselves when the job is over.
+const parting = 2 * time.Second
+
 // close waits for what invite has started.
 func (f *fleet) close() {
-	if f.ssh != nil {
-		f.ssh.Stop(nil)
-		_ = f.ssh.Wait()
+	if f.ssh == nil {
+		return
 	}
+	late := time.After(parting)
+	for waiting := len(f.hosts); waiting > 0; waiting-- {
+		select {
+		case <-f.ended:
+		case <-late:
+			waiting = 0
+		}
+	}
+	f.ssh.Stop(nil)
+	_ = f.ssh.Wait()
 }
 
 // lastLines keeps the end of what is written.
