@@ -91,7 +91,8 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 	}
 }
 
-// remind tells who leads: the head tells those who have not reported, and who hears nothing of the head tells it.
+// remind tells who leads: the head tells those who have not reported, who hears nothing of the head tells it, and who has lost it tells
+// everybody.
 func (a *Agent) remind() {
 	decision := Answer{member.Decision{Record: a.Record()}}
 	switch {
@@ -101,6 +102,8 @@ func (a *Agent) remind() {
 				a.send(host, decision)
 			}
 		}
+	case !a.reaches(a.Head()):
+		a.proclaim(a.Record())
 	case a.uplink != nil && a.uplink.heard == 0:
 		a.send(a.Head(), decision)
 	}

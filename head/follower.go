@@ -119,7 +119,7 @@ func far(p *collective.Posted) Call {
 func (f *follower) hear(b Body) {
 	switch b := b.(type) {
 	case Snapshot:
-		f.index, f.state, f.recent = b.Index, b.State, nil
+		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
 	case Begin:
 		f.begin(b.Keep)
 	case Exec:

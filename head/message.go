@@ -98,10 +98,11 @@ type (
 
 // What the head tells its followers.
 type (
-	// Snapshot is the state of the job for a host that was not there before.
+	// Snapshot is the state of the job for a host that was not there before, and the newest entries, which others may not have.
 	Snapshot struct {
-		Index uint64
-		State State
+		Index  uint64
+		State  State
+		Recent []Commit
 	}
 	// Begin ends the recovery of a new head: of the flights of earlier heads those in Keep are still to come, the others are dropped.
 	Begin struct{ Keep []Flight }

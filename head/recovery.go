@@ -149,7 +149,7 @@ func (r *leader) catchUp(host string, index uint64) {
 		return
 	}
 	if len(r.log) == 0 || r.log[0].Index > index+1 {
-		r.send(host, Snapshot{r.index, r.state})
+		r.send(host, Snapshot{r.index, r.state, slices.Clone(r.log)})
 		return
 	}
 	for _, c := range r.log {

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 )
 
 // Random runs a schedule of so many events that a seed chooses, and then a calm in which the job must go on. It returns the schedule and
@@ -73,13 +74,16 @@ func (c *Cluster) Finally() error {
 	return c.ledger.broken
 }
 
-// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that can all reach each other, with a
-// member among them that has the state, and enough of them.
+// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that know it, or can learn of it, and
+// can all reach each other, with enough members.
 func (c *Cluster) mustGoOn() bool {
 	r := c.newest()
 	var voters []string
 	for _, name := range r.Voters() {
 		if h := c.host(name); h != nil && h.alive {
+			if !h.agent.Record().Equal(r) && !c.canLearn(h) {
+				return false
+			}
 			voters = append(voters, name)
 		}
 	}
@@ -101,6 +105,13 @@ func (c *Cluster) mustGoOn() bool {
 		ended = ended || h.ended
 	}
 	return r.Quorum(voters) && members >= max(r.Min, 1) && !ended && r.Done == 0 && !c.parted()
+}
+
+// canLearn reports whether a host can reach one that knows the newest generation.
+func (c *Cluster) canLearn(h *host) bool {
+	return slices.ContainsFunc(c.living(), func(k *host) bool {
+		return k.agent.Record().Equal(c.newest()) && !c.net.closed(h.name, k.name) && !c.net.closed(k.name, h.name)
+	})
 }
 
 // parted reports whether the members were let go.
