@@ -3,12 +3,12 @@
 // what it was, without bringing a shard to another place: each holder sums up what it holds, and the sums are added.
 //
 // The bytes of a tensor, packed and row-major, are taken as little-endian words of 32 bits, in blocks of 2048. With random
-// weights t[k] for the words of a block and a random a, all below the prime p = 2^61 - 1, the fingerprint is
+// weights t[k] for the words of a block and a random a, all from 1 to p - 1 for the prime p = 2^61 - 1, the fingerprint is
 //
 //	Σ (word i, with 1 added to each of its bytes) · t[i mod 2048] · a^(i div 2048)   mod p
 //
 // One changed word is always seen. Other differences stay unseen with a probability, over the choice of the key, of at most
-// (n/2048 + 1)/2^61 for n words: docs/design/state.md has the proof, docs/formats/fingerprint.md the bytes. It is no
+// (n/2048 + 1)/(2^61 - 2) for n words: docs/design/state.md has the proof, docs/formats/fingerprint.md the bytes. It is no
 // cryptographic hash: who knows the key can make two states with one fingerprint.
 package digest
 
@@ -50,10 +50,10 @@ func NewKey(seed uint64) *Key {
 	k := &Key{seed: seed}
 	r := splitmix(seed)
 	for i := range k.weight {
-		k.weight[i] = r.below(prime)
+		k.weight[i] = r.weight()
 		k.upTo[i+1] = reduce(0, k.upTo[i]+k.weight[i])
 	}
-	a := 1 + r.below(prime-1)
+	a := r.weight()
 	k.near[0], k.far[0] = 1, 1
 	for i := 1; i < stride; i++ {
 		k.near[i] = mul(k.near[i-1], a)
@@ -167,11 +167,11 @@ func (s *splitmix) next() uint64 {
 	return z ^ z>>31
 }
 
-// below draws a number below n, at most 2^61, uniformly.
-func (s *splitmix) below(n uint64) uint64 {
+// weight draws a number from 1 to prime - 1, uniformly.
+func (s *splitmix) weight() uint64 {
 	for {
-		if x := s.next() >> 3; x < n {
-			return x
+		if x := s.next() >> 3; x < prime-1 {
+			return x + 1
 		}
 	}
 }
