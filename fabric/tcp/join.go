@@ -24,6 +24,9 @@ const reachTime = 10 * time.Second
 // them. The context bounds the joining only.
 func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh, error) {
 	m, err := join(ctx, address, tokenText, config, h)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) { // what failed was cut short
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tcp: cannot join the job at %s: %w", address, err)
 	}
@@ -132,7 +135,8 @@ func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	tried := map[fabric.Host]bool{}
-	var insist <-chan time.Time // from the first failure on
+	var insist <-chan time.Time // from the first attempt on
+	var failure error           // the last one
 	for {
 		todo, changed := m.strangers(agents)
 		if len(todo) == 0 {
@@ -157,14 +161,17 @@ func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
 		if insist == nil {
 			insist = time.After(reachTime)
 		}
+		if err != nil && (failure == nil || ctx.Err() == nil) { // that the context has ended is no news
+			failure = err
+		}
 		var r *refusal
 		switch {
-		case ctx.Err() != nil:
-			return errors.Join(ctx.Err(), err)
 		case errors.As(err, &r) && (r.Code == codeTaken || r.Code == codeGone):
 			return err
-		case err != nil && expired(insist):
-			return fmt.Errorf("not all of its hosts can be reached from here, as they must be; is there a firewall, or an address that is good elsewhere only? %w", err)
+		case ctx.Err() != nil && failure == nil:
+			return ctx.Err()
+		case ctx.Err() != nil, err != nil && expired(insist):
+			return fmt.Errorf("not all of its hosts can be reached from here, as they must be; is there a firewall, or an address that is good elsewhere only? %w", failure)
 		}
 	}
 }

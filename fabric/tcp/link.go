@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -47,9 +48,10 @@ type link struct {
 	words   outbox                // for the control stream
 	pieces  queue.Queue[outgoing] // for whichever stream of data is free
 
-	detector   *accrual.Detector // the monitor's
-	heard      atomic.Int64      // when something came last, as sinceStart
-	delivering atomic.Bool       // the handler is at work, and nobody listens to the control stream
+	host, process *accrual.Detector            // the monitor's
+	acked         func() (time.Duration, bool) // for how long the peer's kernel has acknowledged nothing, if that is known
+	heard         atomic.Int64                 // when something came last, as sinceStart
+	delivering    atomic.Bool                  // the handler is at work, and nobody listens to the control stream
 
 	once  sync.Once
 	ended chan ending
@@ -65,8 +67,9 @@ type ending struct {
 func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 	now := sinceStart()
 	l := &link{
-		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer), control: control, data: data,
-		detector: accrual.New(beatInterval, now), ended: make(chan ending, 1),
+		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer), control: control, data: data, ended: make(chan ending, 1),
+		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
+		acked: func() (time.Duration, bool) { return acked(control.raw.TCPConn) },
 	}
 	l.heard.Store(int64(now))
 	l.words.init()
@@ -154,6 +157,9 @@ func (l *link) listen(context.Context) error {
 		switch {
 		case err != nil:
 			l.lose(err)
+			if errors.Is(err, errFrame) { // it is told so, and hangs up
+				io.Copy(io.Discard, l.control)
+			}
 			l.words.close()
 			l.control.raw.Close()
 			return nil

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -10,6 +11,8 @@ import (
 const (
 	beatInterval = 50 * time.Millisecond
 	tick         = beatInterval / 2
+	standstill   = 2 * beatInterval // between two ticks: this process was not running
+	patience     = 4                // with a process whose host answers: that many times the rhythm
 )
 
 // monitor gives signs of life to all peers and judges the silence of each.
@@ -35,17 +38,29 @@ func (m *Mesh) monitor(context.Context) error {
 	}
 }
 
-// judge ends the link if the peer is suspicious. passed is the time since it was asked last: far more than a tick means that this
-// process was not running, and so could not have heard anybody.
+// judge ends the link if the peer is suspicious. passed is the time since it was asked last. What this side did not listen to, it
+// does not hold against the peer.
+//
+// A host that is lost is told from a process that is slow: as long as the peer's kernel acknowledges what it gets, its process has
+// the longer patience.
 func (l *link) judge(now, passed time.Duration) {
-	switch {
-	case l.delivering.Load():
-		l.detector.Excuse(passed)
-	case passed > 2*tick:
-		l.detector.Excuse(passed - tick)
+	if l.delivering.Load() || passed > standstill {
+		l.host.Excuse(passed)
+		l.process.Excuse(passed)
 	}
-	l.detector.Heard(min(now, time.Duration(l.heard.Load())))
-	if l.detector.Suspect(now) {
-		l.end(ending{err: fabric.ErrSilent, goodbye: true, reason: "this agent was silent for too long"})
+	heard := min(now, time.Duration(l.heard.Load()))
+	l.process.Heard(heard)
+	if now-heard > beatInterval {
+		if ago, ok := l.acked(); ok {
+			heard = max(heard, now-ago)
+		}
+	}
+	l.host.Heard(heard)
+	switch {
+	case l.host.Suspect(now):
+		l.end(ending{err: fabric.ErrSilent, goodbye: true, reason: "this host was silent for too long"})
+	case l.process.Suspect(now):
+		err := fmt.Errorf("%w, though its host answers: its process stands still", fabric.ErrSilent)
+		l.end(ending{err: err, goodbye: true, reason: "this agent was silent for too long"})
 	}
 }

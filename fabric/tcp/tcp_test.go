@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -50,5 +49,3 @@ func TestSuite(t *testing.T) {
 		})
 	}
 }
-
-var _ = context.Background

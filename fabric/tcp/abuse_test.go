@@ -1,0 +1,434 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/fabrictest"
+)
+
+// job is two agents that are linked, and what they see.
+type job struct {
+	t        *testing.T
+	a, b     *Mesh
+	atA, atB *fabrictest.Recorder
+	log      *logged
+	said     int
+}
+
+// logged is a log that a test can read.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func newJob(t *testing.T, config Config) *job {
+	t.Helper()
+	j := &job{t: t, atA: fabrictest.NewRecorder(t), atB: fabrictest.NewRecorder(t), log: &logged{}}
+	config.Job, config.Version, config.Listen = "digits", "1.0", "127.0.0.1:0"
+	config.Log = slog.New(slog.NewTextHandler(j.log, nil))
+	config.Name = "a"
+	var err error
+	if j.a, err = Create(config, j.atA); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.a.Close() })
+	config.Name = "b"
+	j.b = j.join(config, j.atB)
+	j.unhurt()
+	return j
+}
+
+// join lets somebody in through a.
+func (j *job) join(config Config, h fabric.Handler) *Mesh {
+	j.t.Helper()
+	m, err := Join(j.t.Context(), j.a.Addr(), j.a.Token(time.Minute), config, h)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	j.t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func (j *job) config() Config { return Config{Name: "c", Version: "1.0", Listen: "127.0.0.1:0"} }
+
+// unhurt checks that a and b have their link still, and that messages and pieces pass.
+func (j *job) unhurt() {
+	j.t.Helper()
+	j.said++
+	j.a.Send("b", []byte("still there?"))
+	j.b.SendPiece("a", fabric.Piece{Flight: uint64(j.said), Length: 4}, []byte("yes!"))
+	j.atB.WaitMessages("a", j.said)
+	j.atA.WaitArrived("b", j.said)
+}
+
+// says fails the test if an error does not contain all of the words.
+func says(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; it should say %q", words)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the error is %q; it should say %q", err, w)
+		}
+	}
+}
+
+func TestJoinRefused(t *testing.T) {
+	j, other := newJob(t, Config{}), newJob(t, Config{})
+	good := j.a.Token(time.Minute)
+	forged := j.a.authority.token(time.Now().Add(time.Hour))
+	forged.secret[0] ^= 1
+	for _, c := range []struct {
+		name, token string
+		change      func(*Config)
+		says        []string
+	}{
+		{"no token", "", nil, []string{"no join token", "copy it again"}},
+		{"half a token", good[:40], nil, []string{"no join token", "copy it again"}},
+		{"a mistyped token", strings.Replace(good, good[20:21], string(good[20]^1), 1), nil, []string{"no join token"}},
+		{"a token with a wrong secret", forged.String(), nil, []string{"a refused", "not one of this job", "make one"}},
+		{"an expired token", j.a.Token(-time.Second), nil, []string{"a refused", "expired at", "make a new one"}},
+		{"a token of another job", other.a.Token(time.Minute), nil, []string{"belongs to another job than the token", "use a token"}},
+		{"another job by name", good, func(c *Config) { c.Job = "letters" }, []string{`this is job "digits" and not "letters"`, "use the address and the token"}},
+		{"another version", good, func(c *Config) { c.Version = "0.9" }, []string{`"1.0" here and "0.9" there`, "use the same version"}},
+		{"a name that is none", good, func(c *Config) { c.Name = "a\nb" }, []string{"cannot be the name of a host", "use up to 64 letters"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config := j.config()
+			if c.change != nil {
+				c.change(&config)
+			}
+			_, err := Join(t.Context(), j.a.Addr(), c.token, config, fabrictest.NewRecorder(t))
+			says(t, err, c.says...)
+		})
+	}
+	j.unhurt()
+	j.join(j.config(), fabrictest.NewRecorder(t))
+	for _, secret := range []string{good, forged.String()} {
+		if strings.Contains(j.log.String(), secret) {
+			t.Error("a token is in the log")
+		}
+	}
+}
+
+func TestJoinElsewhere(t *testing.T) {
+	j := newJob(t, Config{})
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf.Close()
+	_, err = Join(t.Context(), deaf.Addr().String(), j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+	says(t, err, "cannot join the job at "+deaf.Addr().String(), "refused")
+
+	other := answering(t, func(c net.Conn) { io.WriteString(c, "220 mail.example ESMTP\r\n") })
+	_, err = Join(t.Context(), other, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+	says(t, err, "no agent of shoal", "check the address")
+
+	silent := answering(t, func(c net.Conn) { io.Copy(io.Discard, c) })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err = Join(ctx, silent, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("joining somebody silent: %v", err)
+	}
+}
+
+// raw dials a without any manners.
+func (j *job) raw() net.Conn {
+	j.t.Helper()
+	c, err := net.Dial("tcp", j.a.Addr())
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	j.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// secure dials a under TLS with these settings.
+func (j *job) secure(config *tls.Config) *tls.Conn {
+	j.t.Helper()
+	return tls.Client(j.raw(), config)
+}
+
+// stranger is TLS settings of one without a certificate who believes anybody.
+func stranger() *tls.Config {
+	c := baseTLS()
+	c.InsecureSkipVerify = true
+	return c
+}
+
+// answer says hello and returns the refusal.
+func (j *job) answer(c net.Conn, h hello) error {
+	j.t.Helper()
+	h.Protocol, h.Version = Protocol, "1.0"
+	_, err := greet(c, &frames{from: c}, h)
+	return err
+}
+
+func TestStrangers(t *testing.T) {
+	j := newJob(t, Config{})
+	t.Run("plain TCP", func(t *testing.T) {
+		c := j.raw()
+		io.WriteString(c, "GET / HTTP/1.1\r\n\r\n")
+		got, _ := io.ReadAll(c)
+		if string(got) != advice {
+			t.Errorf("a browser is told %q", got)
+		}
+	})
+	t.Run("data without TLS", func(t *testing.T) {
+		c := j.raw()
+		io.WriteString(c, plainMagic)
+		if got, _ := io.ReadAll(c); string(got) != advice {
+			t.Errorf("it is told %q, though data is encrypted here", got)
+		}
+	})
+	t.Run("an authority of its own", func(t *testing.T) {
+		foreign, err := newAuthority("digits")
+		if err != nil {
+			t.Fatal(err)
+		}
+		public, key, _ := ed25519.GenerateKey(nil)
+		certificate, err := foreign.certify("b", public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, config := foreign.configTLS(certificate, key)
+		says(t, explain(j.secure(config).Handshake()), "certificate") // it does not believe a
+		config.InsecureSkipVerify = true
+		says(t, j.answer(j.secure(config), hello{Want: wantLink}), "does not believe this one's certificate", "join with a token")
+	})
+	t.Run("TLS 1.2", func(t *testing.T) {
+		config := stranger()
+		config.MinVersion, config.MaxVersion = 0, tls.VersionTLS12
+		says(t, j.secure(config).Handshake(), "version")
+	})
+	for _, want := range []string{wantLink, wantData, wantAgents, "", "the crown"} {
+		t.Run("no certificate, wants "+want, func(t *testing.T) {
+			says(t, j.answer(j.secure(stranger()), hello{Want: want, Job: "digits"}), "no member of this job", "join it with a token")
+		})
+	}
+	t.Run("another protocol", func(t *testing.T) {
+		c := j.secure(stranger())
+		_, err := greet(c, &frames{from: c}, hello{Protocol: Protocol + 1, Want: wantJoin})
+		says(t, err, "link protocol", "use the same version")
+	})
+	t.Run("no JSON", func(t *testing.T) {
+		c := j.secure(stranger())
+		c.Write(append(appendHead(nil, kindHello, 3), "{]}"...))
+		k, body, err := (&frames{from: c}).next(kindRefusal)
+		if err != nil || k != kindRefusal || !json.Valid(body) {
+			t.Errorf("answered with kind %d, %q, %v", k, body, err)
+		}
+	})
+	j.unhurt()
+}
+
+// TestProofIsBound: the proof of a token that an attacker gets to see is worth nothing on another connection.
+func TestProofIsBound(t *testing.T) {
+	j := newJob(t, Config{})
+	tok, err := parseToken(j.a.Token(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proof := func(c *tls.Conn) []byte {
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		p, err := tok.proof(c.ConnectionState())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	public, _, _ := ed25519.GenerateKey(nil)
+	one, two := j.secure(stranger()), j.secure(stranger())
+	stolen := proof(one)
+	proof(two)
+	h := hello{Want: wantJoin, Name: "thief", Key: public, Expires: tok.expires.Unix(), Proof: stolen}
+	says(t, j.answer(two, h), "not one of this job")
+	if err := j.answer(one, h); err != nil {
+		t.Errorf("on its own connection the proof is refused: %v", err)
+	}
+	h.Expires += 3600 // the secret of a token is for its expiry only
+	three := j.secure(stranger())
+	h.Proof = proof(three)
+	says(t, j.answer(three, h), "not one of this job")
+}
+
+// TestGarbage writes what is no frame, with and without being a member.
+func TestGarbage(t *testing.T) {
+	j := newJob(t, Config{})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	noise := make([]byte, 100_000)
+	for i := range noise {
+		noise[i] = byte(random.Uint32())
+	}
+	for name, bytes := range map[string][]byte{
+		"noise":                 noise,
+		"a frame cut short":     append(appendHead(nil, kindHello, 1000), noise[:999]...),
+		"half a head":           {1, 2, 3},
+		"4 GiB":                 {0xff, 0xff, 0xff, 0xff, byte(kindHello), 0, 0, 0},
+		"a hello of 16 KiB+1":   appendHead(nil, kindHello, 16<<10+1),
+		"a message at once":     append(appendHead(nil, kindMessage, 1), 0),
+		"a piece at once":       appendPiece(nil, fabric.Piece{Length: 5}),
+		"kind 0":                make([]byte, 8),
+		"a hello with a tail":   append(appendHead(nil, kindHello, 2), "{}and more"...),
+		"deeply nested JSON":    append(appendHead(nil, kindHello, 16<<10), strings.Repeat("[", 16<<10)...),
+		"a list, not an object": append(appendHead(nil, kindHello, 2), "[]"...),
+	} {
+		for _, config := range []*tls.Config{stranger(), j.b.client} {
+			c := j.secure(config)
+			c.Write(bytes)
+			c.CloseWrite()
+			if _, err := io.Copy(io.Discard, c); err != nil { // it answers or hangs up, and does not wait
+				t.Logf("%s: %v", name, err)
+			}
+			c.Close()
+		}
+	}
+	j.unhurt()
+}
+
+// TestMadMember: an agent that is linked and then writes nonsense loses its own links, and the others nothing.
+func TestMadMember(t *testing.T) {
+	for name, nonsense := range map[string]func(l *link){
+		"a frame too long":           func(l *link) { l.control.Write(appendHead(nil, kind(0xff), 1<<30)) },
+		"hello again":                func(l *link) { l.send(kindHello, []byte("{}")) },
+		"a piece among the messages": func(l *link) { l.control.Write(appendPiece(nil, fabric.Piece{})) },
+		"a message among the pieces": func(l *link) {
+			l.data[0].Write(appendHead(make([]byte, 0, 64), kindMessage, 24))
+			l.data[0].Write(make([]byte, 24))
+		},
+		"a piece over the limit":      func(l *link) { l.data[1].Write(appendPiece(nil, fabric.Piece{Length: fabric.MaxPiece + 1})) },
+		"a piece beyond every memory": func(l *link) { l.data[1].Write(appendPiece(nil, fabric.Piece{Offset: 1<<64 - 1, Length: 2})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, Config{})
+			atC := fabrictest.NewRecorder(t)
+			c := j.join(j.config(), atC)
+			j.atA.WaitUp("c")
+			l := c.link("a")
+			nonsense(l)
+			for _, s := range l.streams() {
+				s.raw.Flush()
+			}
+			says(t, j.atA.WaitDown("c"), "no frame of shoal's link protocol")
+			says(t, atC.WaitDown("a"), "no frame of shoal's link protocol") // it is told what it did
+			j.unhurt()
+			c.Send("b", []byte("and we are linked still"))
+			j.atB.WaitMessages("c", 1)
+		})
+	}
+}
+
+// TestTakenName: whoever has the key of the authority can write any name into a certificate; a name has one owner.
+func TestTakenName(t *testing.T) {
+	j := newJob(t, Config{})
+	public, key, _ := ed25519.GenerateKey(nil)
+	for _, name := range []fabric.Host{"a", "b"} {
+		certificate, err := j.a.authority.certify(name, public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, config := j.a.authority.configTLS(certificate, key)
+		says(t, j.answer(j.secure(config), hello{Want: wantLink, Job: "digits"}), "belongs to another agent", "join again")
+	}
+	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits"}), "there is a link with b")
+	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "letters"}), `this is job "digits" and not "letters"`)
+	j.unhurt()
+	b := j.b
+	b.Drop("a", errors.New("enough"))
+	j.atA.WaitDown("b")
+	says(t, j.answer(j.secure(b.client), hello{Want: wantLink, Job: "digits"}), "was lost", "join again as a new host")
+}
+
+// TestTickets: a stream of data needs a ticket of a link that is being opened, once.
+func TestTickets(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
+			j := newJob(t, Config{PlainData: plain})
+			dial := func() net.Conn {
+				if plain {
+					c := j.raw()
+					io.WriteString(c, plainMagic)
+					return c
+				}
+				return j.secure(j.b.client)
+			}
+			for _, ticket := range [][]byte{nil, make([]byte, 32)} {
+				says(t, j.answer(dial(), hello{Want: wantData, Job: "digits", Ticket: ticket}), "belongs to no link")
+			}
+			if plain {
+				says(t, j.answer(dial(), hello{Want: wantLink, Job: "digits"}), "no member")
+				says(t, j.answer(dial(), hello{Want: wantJoin, Job: "digits"}), "no member")
+			}
+			// A certificate of another agent does not help with a ticket that is good.
+			j.a.mu.Lock()
+			j.a.tickets["good"] = &opening{peer: identity{"x", "y"}, index: map[string]int{}, came: make(chan arrival, 1)}
+			j.a.mu.Unlock()
+			if !plain {
+				says(t, j.answer(dial(), hello{Want: wantData, Job: "digits", Ticket: []byte("good")}), "belongs to no link")
+			}
+			j.unhurt()
+		})
+	}
+}
+
+// TestFlood: connections that say nothing are bounded in number, and keep nobody out.
+func TestFlood(t *testing.T) {
+	j := newJob(t, Config{})
+	first := j.raw()
+	for range maxPending + 10 {
+		j.raw()
+	}
+	if n, err := first.Read(make([]byte, 1)); err == nil {
+		t.Errorf("the oldest of too many got %d bytes", n)
+	}
+	j.join(j.config(), fabrictest.NewRecorder(t))
+	j.unhurt()
+	j.a.waiting.mu.Lock()
+	defer j.a.waiting.mu.Unlock()
+	if n := j.a.waiting.conns.Len(); n > maxPending {
+		t.Errorf("%d connections wait", n)
+	}
+}
+
+// answering listens and treats all who come in the same way.
+func answering(t *testing.T, f func(net.Conn)) (address string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, l, f)
+	return l.Addr().String()
+}

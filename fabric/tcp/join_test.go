@@ -1,0 +1,159 @@
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/fabrictest"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// TestHeadGone: who made the job is not needed any more to join it, and its tokens stay good.
+func TestHeadGone(t *testing.T) {
+	j := newJob(t, Config{})
+	token := j.a.Token(time.Hour)
+	j.a.Crash()
+	j.atB.WaitDown("a")
+	atC := fabrictest.NewRecorder(t)
+	c, err := Join(t.Context(), j.b.Addr(), token, j.config(), atC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	atC.WaitUp("b")
+	config := j.config()
+	config.Name = "a" // the head's, which is not given again
+	d, err := Join(t.Context(), c.Addr(), c.Token(time.Minute), config, fabrictest.NewRecorder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if d.Self() != "a-2" || d.Job() != "digits" {
+		t.Errorf("the fourth is %s of job %s", d.Self(), d.Job())
+	}
+	atC.WaitUp("a-2")
+	j.atB.WaitUp("a-2")
+}
+
+// TestLostWhileJoining: an agent that died a moment ago, and is in the lists still, keeps nobody out.
+func TestLostWhileJoining(t *testing.T) {
+	j := newJob(t, Config{})
+	j.b.Crash()
+	c := j.join(j.config(), fabrictest.NewRecorder(t))
+	j.atA.WaitUp(c.Self())
+}
+
+// TestUnreachable: an agent that the others reach and the newcomer does not is an error that names it.
+func TestUnreachable(t *testing.T) {
+	j := newJob(t, Config{})
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf.Close()
+	config := j.config()
+	config.Name, config.Advertise = "behind-a-wall", deaf.Addr().String()
+	j.join(config, fabrictest.NewRecorder(t))
+	atD := fabrictest.NewRecorder(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // of the 10 that it would insist
+	defer cancel()
+	_, err = Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.config(), atD)
+	says(t, err, "behind-a-wall at "+deaf.Addr().String(), "must be", "firewall")
+	atD.WaitDown("a") // those that it had a link with
+	j.unhurt()
+}
+
+// TestJoinAtOnce: newcomers that join at the same moment through different agents find each other.
+func TestJoinAtOnce(t *testing.T) {
+	j := newJob(t, Config{})
+	const n = 6
+	var recorders [n]*fabrictest.Recorder
+	var meshes [n]*Mesh
+	g := group.New(t.Context())
+	for i := range n {
+		recorders[i] = fabrictest.NewRecorder(t)
+		through := []*Mesh{j.a, j.b}[i%2]
+		g.Go("join", func(ctx context.Context) (err error) {
+			config := j.config()
+			config.Name = fabric.Host(fmt.Sprintf("n%d", i))
+			meshes[i], err = Join(ctx, through.Addr(), through.Token(time.Minute), config, recorders[i])
+			return err
+		})
+	}
+	err := g.Wait()
+	for _, m := range meshes {
+		if m != nil {
+			defer m.Close()
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range recorders {
+		r.WaitUp("a")
+		r.WaitUp("b")
+		for k := range n {
+			if k != i {
+				r.WaitUp(fabric.Host(fmt.Sprintf("n%d", k)))
+			}
+		}
+	}
+}
+
+// TestSameNameAtOnce: of newcomers that ask two agents for one name at the same moment, each gets a name of its own or is told to
+// join again.
+func TestSameNameAtOnce(t *testing.T) {
+	j := newJob(t, Config{})
+	var meshes [2]*Mesh
+	var errs [2]error
+	g := group.New(t.Context())
+	for i, through := range []*Mesh{j.a, j.b} {
+		g.Go("join", func(ctx context.Context) error {
+			meshes[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+			return nil
+		})
+	}
+	g.Wait()
+	for i, m := range meshes {
+		if m == nil {
+			says(t, errs[i], "belongs to another agent", "join again")
+			continue
+		}
+		defer m.Close()
+	}
+	if meshes[0] != nil && meshes[1] != nil && meshes[0].Self() == meshes[1].Self() {
+		t.Errorf("both are %s", meshes[0].Self())
+	}
+	j.unhurt()
+}
+
+func TestJoinGivenUp(t *testing.T) {
+	j := newJob(t, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t)); err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Errorf("joining in a context that has ended: %v", err)
+	}
+	j.unhurt()
+}
+
+func TestAdvertised(t *testing.T) {
+	ten := net.IPv4(10, 0, 0, 7)
+	for _, c := range []struct{ told, want string }{
+		{"", "10.0.0.7:4444"},
+		{"gpu7.example", "gpu7.example:4444"},
+		{"gpu7.example:99", "gpu7.example:99"},
+		{"192.0.2.1", "192.0.2.1:4444"},
+		{"2001:db8::1", "[2001:db8::1]:4444"},
+		{"[2001:db8::1]:99", "[2001:db8::1]:99"},
+	} {
+		if got := advertised(c.told, 4444, ten); got != c.want {
+			t.Errorf("told %q it advertises %q, want %q", c.told, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// serve accepts connections until the test ends.
+func serve(t *testing.T, l net.Listener, f func(net.Conn)) {
+	g := group.New(context.Background())
+	var mu sync.Mutex
+	var open []net.Conn
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		g.Wait()
+	})
+	g.Go("accept", func(context.Context) error {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return nil
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+			g.Go("serve", func(context.Context) error {
+				defer c.Close()
+				f(c)
+				return nil
+			})
+		}
+	})
+}
+
+// cable is a way to an address that can be cut: then nothing passes in either direction, and nobody is told.
+type cable struct {
+	mu       sync.Mutex
+	cut      bool
+	listener net.Listener
+}
+
+func newCable(t *testing.T) *cable {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cable{listener: l}
+}
+
+func (c *cable) address() string { return c.listener.Addr().String() }
+
+// to makes the cable lead to an address.
+func (c *cable) to(t *testing.T, address string) {
+	serve(t, c.listener, func(near net.Conn) {
+		far, err := net.Dial("tcp", address)
+		if err != nil {
+			return
+		}
+		defer far.Close()
+		g := group.New(context.Background())
+		g.Go("there", func(context.Context) error { c.carry(far, near); return nil })
+		g.Go("back", func(context.Context) error { c.carry(near, far); return nil })
+		g.Wait()
+	})
+}
+
+// carry copies until one side closes, which it passes on, or the cable is cut, which it does not.
+func (c *cable) carry(to, from net.Conn) {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(b)
+		c.mu.Lock()
+		cut := c.cut
+		c.mu.Unlock()
+		switch {
+		case err != nil && !cut:
+			to.Close()
+			return
+		case err != nil:
+			return
+		case !cut:
+			to.Write(b[:n])
+		}
+	}
+}
+
+func (c *cable) Cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = true
+}
