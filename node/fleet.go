@@ -33,6 +33,9 @@ type Follow struct {
 	Errands Errands
 }
 
+// begin starts the first workers that there is room for: who waits for other hosts does it when they come, too.
+func (a *Agent) begin() { _ = a.engine.later(func() { a.head.crew.carryOut() }) }
+
 // startFar has another host start a worker; if that host is lost, so is the worker.
 func (a *Agent) startFar(seat int, host string, late bool) {
 	a.mu.Lock()

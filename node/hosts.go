@@ -190,7 +190,7 @@ func (l *launch) startAll() error {
 			f.Ready()
 		}
 		l.needRoom()
-		l.wake() // the membership has ordered what there is room for here
+		l.agent.begin()
 		return nil
 	}
 	for seat := range here {

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head is on the first.
+type spread struct {
+	testing.TB
+	net    *network
+	ctx    context.Context // bounds everything that is waited for
+	dir    string
+	job    *control.Job
+	head   *process
+	agents map[string]*process // by the name of the host in the job
+	slots  int                 // that an agent offers
+}
+
+// process is a launcher or an agent.
+type process struct {
+	*exec.Cmd
+	output string // a file
+}
+
+// audited is the worker of the demo, which counts samples and compares parameters, without an end.
+var audited = []string{"shoal", "demo", "worker", strconv.Itoa(math.MaxInt32)}
+
+// patienceOfTest bounds what a test waits for; nothing is judged by it.
+const patienceOfTest = 2 * time.Minute
+
+// startSpread starts a job of one worker a slot on all hosts of a network, and waits until it trains. Where only one host is named
+// the job begins there.
+func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "hosts") // a socket path must be short
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	ctx, cancel := context.WithTimeout(context.Background(), patienceOfTest)
+	tb.Cleanup(cancel)
+	s := &spread{TB: tb, net: n, ctx: ctx, dir: dir, agents: map[string]*process{}, slots: slots}
+	size := slots * len(n.hosts)
+	tb.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run-"+n.hosts[0]))
+	s.head = s.start(n.hosts[0], append([]string{"run", "-n", strconv.Itoa(size), "--name", "train", "--listen", n.address(n.hosts[0]) + ":7077",
+		"--slots", strconv.Itoa(slots), "--token-file", s.token(), "--"}, worker...)...)
+	s.until("the token", func() (bool, error) {
+		_, err := os.Stat(s.token())
+		return err == nil, nil
+	})
+	for _, host := range n.hosts[1:] {
+		s.agent(host, host)
+	}
+	s.until("the job", func() (bool, error) {
+		s.job, _ = control.Find(s.ctx, "train")
+		return s.job != nil, nil
+	})
+	s.trains(size, 1)
+	return s
+}
+
+func (s *spread) token() string { return filepath.Join(s.dir, "token") }
+
+// agent lends a host to the job.
+func (s *spread) agent(host, name string) *process {
+	p := s.start(host, "agent", "--join", s.net.address(s.net.hosts[0])+":7077", "--token-file", s.token(), "--slots", strconv.Itoa(s.slots), "--name", name)
+	s.agents[name] = p
+	return p
+}
+
+// start runs shoal on a host, with directories of that host's own.
+func (s *spread) start(host string, words ...string) *process {
+	s.Helper()
+	file, err := os.CreateTemp(s.dir, words[0]+"-"+host+"-")
+	s.must(err)
+	defer file.Close()
+	p := &process{s.net.command(s.ctx, host, append([]string{"shoal"}, words...)...), file.Name()}
+	runtime := filepath.Join(s.dir, "run-"+host)
+	s.must(os.MkdirAll(runtime, 0o700))
+	p.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtime, "XDG_STATE_HOME="+filepath.Join(s.dir, "state-"+host))
+	p.Stdout, p.Stderr = file, file
+	s.must(p.Start())
+	s.Cleanup(func() {
+		p.Process.Signal(syscall.SIGCONT)
+		p.Process.Kill() // ended already, unless the test has failed
+		p.Wait()
+		if s.Failed() {
+			s.Logf("shoal %s on %s:\n%s", strings.Join(words, " "), host, s.said(p))
+		}
+	})
+	return p
+}
+
+func (s *spread) said(p *process) string {
+	text, err := os.ReadFile(p.output)
+	s.must(err)
+	return string(text)
+}
+
+func (s *spread) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// until waits for something.
+func (s *spread) until(what string, f func() (bool, error)) {
+	s.Helper()
+	if err := again(s.ctx, f); err != nil {
+		s.Fatalf("%s: %v", what, err)
+	}
+}
+
+// trains waits until the job has so many members, which have committed so many steps more.
+func (s *spread) trains(members int, steps uint64) {
+	s.Helper()
+	var from uint64
+	s.until(fmt.Sprintf("%d members and %d steps", members, steps), func() (bool, error) {
+		err := s.job.Refresh(s.ctx)
+		if s.job.Size != members || s.job.Entering > 0 || from == 0 {
+			from = max(s.job.Steps, 1)
+			return false, err
+		}
+		return s.job.Steps >= from+steps, err
+	})
+}
+
+// on lists the running workers of a host.
+func (s *spread) on(name string) []api.JobWorker {
+	s.Helper()
+	s.must(s.job.Refresh(s.ctx))
+	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return w.Host != name || !w.Running })
+}
+
+// shoal runs a command of a person who sits at the head's host.
+func (s *spread) shoal(words ...string) {
+	s.Helper()
+	if out, err := exec.CommandContext(s.ctx, "shoal", words...).CombinedOutput(); err != nil {
+		s.Fatalf("shoal %s: %v\n%s", strings.Join(words, " "), err, out)
+	}
+}
+
+// ends waits for a process, which must end with an exit code.
+func (s *spread) ends(p *process, code int) {
+	s.Helper()
+	if p.Wait(); p.ProcessState.ExitCode() != code {
+		s.Errorf("%v: %v, not code %d\n%s", p.Args[4:], p.ProcessState, code, s.said(p))
+	}
+}
+
+// gone waits until workers do not run any more.
+func (s *spread) gone(workers []api.JobWorker) {
+	s.Helper()
+	for _, w := range workers {
+		s.until(fmt.Sprintf("the end of worker %d", w.Worker), func() (bool, error) { return syscall.Kill(w.PID, 0) == syscall.ESRCH, nil })
+	}
+}
+
+// signal sends a signal to processes.
+func (s *spread) signal(sig syscall.Signal, workers []api.JobWorker, others ...*process) {
+	s.Helper()
+	for _, w := range workers {
+		s.must(syscall.Kill(w.PID, sig))
+	}
+	for _, p := range others {
+		s.must(p.Process.Signal(sig))
+	}
+}
+
+// ledger is how the membership changed.
+func (s *spread) ledger() []node.Entry {
+	s.Helper()
+	text, err := os.ReadFile(node.Ledger(s.job.Dir))
+	s.must(err)
+	entries, _, err := node.ParseLedger(text)
+	s.must(err)
+	return entries
+}
+
+// lost and released count workers in the ledger.
+func (s *spread) lost() (n int) {
+	s.Helper()
+	for _, e := range s.ledger() {
+		n += len(e.Lost)
+	}
+	return n
+}
+
+func (s *spread) released() (n int) {
+	s.Helper()
+	for _, e := range s.ledger() {
+		n += len(e.Released)
+	}
+	return n
+}
+
+// told is a line of metrics.jsonl.
+type told struct {
+	Rank    int                `json:"rank"` // the worker
+	Metrics map[string]float64 `json:"metrics"`
+}
+
+func (s *spread) reports() (list []told) {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(s.job.Dir, "metrics.jsonl"))
+	s.must(err)
+	for line := range bytes.Lines(text) {
+		var r told
+		if line[len(line)-1] == '\n' {
+			s.must(json.Unmarshal(line, &r))
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// next waits until each of some workers has committed a step with a generation after the given one; it returns when the last had.
+func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Time) {
+	s.Helper()
+	first := map[int]time.Time{}
+	s.until("the next commit", func() (bool, error) {
+		clear(first)
+		for _, r := range s.reports() {
+			if at, ok := r.Metrics["at_us"]; ok && uint64(r.Metrics["generation"]) > generation && first[r.Rank].IsZero() {
+				first[r.Rank] = time.UnixMicro(int64(at))
+			}
+		}
+		return !slices.ContainsFunc(workers, func(w api.JobWorker) bool { return first[w.Worker].IsZero() }), nil
+	})
+	for _, w := range workers {
+		if at := first[w.Worker]; at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// finish stops the job when its step ends, and looks at what its members found: they are the only workers that may have ended with
+// anything but a loss of their host or their release, and must agree.
+func (s *spread) finish(members int) {
+	s.Helper()
+	s.must(s.job.Stop(s.ctx, false, "the test"))
+	s.ends(s.head, 0)
+	var digests []float64
+	ended, last := map[int]map[string]float64{}, 0.0
+	for _, r := range s.reports() {
+		if _, ok := r.Metrics["digest"]; ok {
+			ended[r.Rank] = r.Metrics
+			last = max(last, r.Metrics["step"])
+		}
+	}
+	for worker, m := range ended {
+		if m["samples_lost"]+m["samples_repeated"]+m["steps_lost"]+m["steps_unequal"] != 0 {
+			s.Errorf("worker %d found %v", worker, m)
+		}
+		if m["step"] == last {
+			digests = append(digests, m["digest"])
+		}
+	}
+	if len(digests) != members || slices.Min(digests) != slices.Max(digests) {
+		s.Errorf("after step %.0f %d of %d members end with the parameters %v", last, len(digests), members, digests)
+	}
+	s.endedWell()
+}
+
+// endedWell looks at how the workers ended.
+func (s *spread) endedWell() {
+	s.Helper()
+	result, err := node.ReadResult(s.job.Dir)
+	s.must(err)
+	for _, w := range result.Workers {
+		if w.How != "exited with code 0" && !strings.HasPrefix(w.How, "was lost with its host ") {
+			s.Errorf("worker %d %s", w.Rank, w.How)
+		}
+		if err := syscall.Kill(w.PID, 0); !errors.Is(err, syscall.ESRCH) {
+			s.Errorf("worker %d still runs: %v", w.Rank, err)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+)
+
+// A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut off ends what it runs.
+func TestHostIsCutOff(t *testing.T) {
+	n := newNetwork(t, "a", "b", "c")
+	s := startSpread(t, n, 1, audited)
+	took := s.cut("b", "b")
+	victim := s.agents["b"]
+	s.ends(victim, 1)
+	if said := s.said(victim); !strings.Contains(said, "the head of the job") {
+		t.Errorf("the host that was cut off says: %s", said)
+	}
+	n.mend("b")
+	s.agent("b", "b2")
+	s.shoal("resize", "train", "3")
+	s.trains(3, 10)
+	took = append(took, s.cut("c", "c")...)
+	s.signal(syscall.SIGKILL, nil, s.agents["c"])
+	if s.lost() != 2 {
+		t.Errorf("the ledger: %+v", s.ledger())
+	}
+	s.finish(2)
+	s.ends(s.agents["b2"], 0)
+	t.Logf("from the cut to the next commit of the slowest survivor: %v", took)
+}
+
+// cut cuts the cable of a host, known to the job by some name, and measures until the slowest of the others has made the next step.
+func (s *spread) cut(host, name string) []time.Duration {
+	s.Helper()
+	gone := s.on(name)
+	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || w.Host == name })
+	if len(gone) == 0 || len(others) == 0 {
+		s.Fatalf("%d workers on %s, %d elsewhere", len(gone), name, len(others))
+	}
+	generation, at := s.job.Generation, time.Now()
+	s.net.cut(host)
+	return []time.Duration{s.next(generation, others).Sub(at)}
+}
+
+// BenchmarkHostCut cuts b.N cables, a few in each job, and tells how long the others then need to their next commit:
+//
+//	go test -run '^$' -bench HostCut -benchtime 25x ./cmd/shoal
+func BenchmarkHostCut(b *testing.B) {
+	const cutsOfJob = 5
+	var took []time.Duration
+	for len(took) < b.N {
+		n := newNetwork(b, "a", "b", "c")
+		s := startSpread(b, n, 1, audited)
+		names := map[string]string{"b": "b", "c": "c"}
+		for i := range min(cutsOfJob, b.N-len(took)) {
+			host := []string{"b", "c"}[i%2]
+			name := names[host]
+			took = append(took, s.cut(host, name)...)
+			workers := s.agents[name]
+			s.signal(syscall.SIGKILL, nil, workers)
+			s.ends(workers, -1)
+			n.mend(host)
+			names[host] = fmt.Sprintf("%s%d", host, i+2)
+			s.agent(host, names[host])
+			s.shoal("resize", "train", "3")
+			s.trains(3, 50)
+		}
+		s.finish(3)
+	}
+	slices.Sort(took)
+	b.ReportMetric(milliseconds(took[len(took)/2]), "p50-ms")
+	b.ReportMetric(milliseconds(took[len(took)*99/100]), "p99-ms")
+	b.ReportMetric(milliseconds(took[len(took)-1]), "max-ms")
+	b.ReportMetric(0, "ns/op")
+}
+
+// A host stands still: the others go on. When it wakes up it is not of the job any more.
+func TestHostIsFrozen(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+	victims := s.on("b")
+	s.signal(syscall.SIGSTOP, victims, s.agents["b"])
+	s.trains(2, 10)
+	s.signal(syscall.SIGCONT, victims, s.agents["b"])
+	s.ends(s.agents["b"], 1)
+	s.gone(victims)
+	s.finish(2)
+	s.ends(s.agents["c"], 0)
+}
+
+// Who stands still for a moment only is waited for: a worker, or a host with all that runs there.
+func TestShortPausesAreWaitedFor(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+	for name, others := range map[string][]*process{"b": nil, "c": {s.agents["c"]}} {
+		paused := s.on(name)
+		s.signal(syscall.SIGSTOP, paused, others...)
+		<-time.After(400 * time.Millisecond)
+		s.signal(syscall.SIGCONT, paused, others...)
+		s.trains(3, 10)
+	}
+	if n := s.lost(); n > 0 {
+		t.Errorf("%d were lost: %+v", n, s.ledger())
+	}
+	s.finish(3)
+}
+
+// An agent dies: what it ran dies with it.
+func TestAgentIsKilled(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 2, audited)
+	victims := s.on("b")
+	s.signal(syscall.SIGKILL, nil, s.agents["b"])
+	s.trains(4, 10)
+	s.ends(s.agents["b"], -1)
+	s.gone(victims)
+	if n := s.lost(); n != 2 {
+		t.Errorf("%d were lost: %+v", n, s.ledger())
+	}
+	s.finish(4)
+	s.ends(s.agents["c"], 0)
+}
+
+// A host leaves because it was asked to, there or at the head; another one comes.
+func TestHostsLeaveAndJoin(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 2, audited)
+	for _, leave := range []struct {
+		name string
+		ask  func()
+	}{
+		{"b", func() { s.signal(syscall.SIGTERM, nil, s.agents["b"]) }},
+		{"c", func() { s.shoal("drain", "train", "c") }},
+	} {
+		workers := s.on(leave.name)
+		leave.ask()
+		s.ends(s.agents[leave.name], 0)
+		s.gone(workers)
+	}
+	s.trains(2, 10)
+	s.agent("b", "d")
+	s.shoal("resize", "train", "4")
+	s.trains(4, 10)
+	if n := len(s.on("d")); n != 2 {
+		t.Errorf("%d workers run on the host that joined", n)
+	}
+	if lost, released := s.lost(), s.released(); lost != 0 || released != 4 {
+		t.Errorf("%d were lost, %d released: %+v", lost, released, s.ledger())
+	}
+	s.finish(4)
+	s.ends(s.agents["d"], 0)
+}
+
+// Tensors fill a slow cable with a long queue: signs of life are not overtaken by them so that somebody would be thought lost.
+func TestSlowCable(t *testing.T) {
+	n := newNetwork(t, "a", "b", "c")
+	s := startSpread(t, n, 1, []string{"shoal", "bench", "recovery-worker", "100000", "1000"})
+	n.limit("b", "10mbit", "500kb")
+	s.trains(3, 10)
+	if n := s.lost(); n > 0 {
+		t.Errorf("%d were lost: %+v", n, s.ledger())
+	}
+	s.must(s.job.Stop(s.ctx, false, "the test"))
+	s.ends(s.head, 0)
+	s.endedWell()
+}
+
+// Two hosts cannot reach each other, though the head reaches both: one of them goes.
+func TestHostsCannotReachEachOther(t *testing.T) {
+	n := newNetwork(t, "a", "b", "c")
+	s := startSpread(t, n, 1, audited)
+	n.part("b", "c")
+	s.trains(2, 10)
+	if n := s.lost(); n != 1 {
+		t.Errorf("%d were lost: %+v", n, s.ledger())
+	}
+	s.finish(2)
+}
+
+// Who has no token of the job is refused, whatever he says, and the job does not notice.
+func TestStrangersAreRefused(t *testing.T) {
+	n := newNetwork(t, "a", "b")
+	other := startSpread(t, newNetwork(t, "a"), 1, audited)
+	s := startSpread(t, n, 1, audited)
+	at := n.address("a") + ":7077"
+	for what, token := range map[string]string{"a foreign token": other.token(), "no token": "/etc/hostname"} {
+		p := s.start("b", "agent", "--join", at, "--token-file", token)
+		s.ends(p, 1)
+		if said := s.said(p); !strings.Contains(said, "token") {
+			t.Errorf("%s: %s", what, said)
+		}
+	}
+	for _, garbage := range []string{"head -c 1000000 /dev/urandom", `printf 'GET / HTTP/1.1\r\n\r\n'`, "head -c 70000 /dev/zero"} {
+		// It is cut off in mid-sentence, or sees the connection end.
+		err := n.command(s.ctx, "b", "bash", "-c", "exec 3<>/dev/tcp/"+strings.Replace(at, ":", "/", 1)+"; "+garbage+" >&3; cat <&3 >/dev/null").Run()
+		if _, exited := err.(*exec.ExitError); err != nil && !exited {
+			t.Error(err)
+		}
+	}
+	s.trains(2, 10)
+	if n := len(s.ledger()); n != 1 {
+		t.Errorf("the job has changed: %+v", s.ledger())
+	}
+	s.finish(2)
+	s.ends(s.agents["b"], 0)
+	other.finish(1)
+}
