@@ -81,7 +81,8 @@ func (f *follower) Up(peer fabric.Host) {
 	_ = f.agent.engine.later(func() { f.mesh.Send(peer, (&letter{Offer: &f.offer}).encode()) })
 }
 
-// Down is told that a link is gone. That to the head is the job.
+// Down is told that a link is gone. That to the head is the job. Without one to another agent no flight of both can be: the head has to
+// know, unless that agent has left by itself.
 func (f *follower) Down(peer fabric.Host, err error) {
 	f.mu.Lock()
 	head := peer == f.head
@@ -92,10 +93,13 @@ func (f *follower) Down(peer fabric.Host, err error) {
 			close(c)
 		}
 	}
-	gone := f.gone
+	gone, joined := f.gone, f.head != ""
 	f.mu.Unlock()
-	if head {
+	switch {
+	case head:
 		f.orders.Over(gone)
+	case joined && err != fabric.ErrClosed: // wrapped, it is no goodbye
+		f.send(&letter{Apart: &apartNote{peer, err.Error()}})
 	}
 }
 
@@ -124,16 +128,18 @@ func (f *follower) Message(from fabric.Host, b []byte) {
 		return
 	}
 	_ = f.agent.engine.later(func() {
-		if err := f.read(l); err != nil {
+		if err := f.read(from, l); err != nil {
 			f.mesh.Drop(from, err)
 		}
 	})
 }
 
 // read deals with a letter from the head.
-func (f *follower) read(l *letter) error {
+func (f *follower) read(from fabric.Host, l *letter) error {
 	e := f.agent.engine
 	switch {
+	case from != f.head:
+		return errors.New("it gave orders, and it is not the head")
 	case l.Job != nil:
 		f.orders.Job(*l.Job)
 	case l.Start != nil:
@@ -200,7 +206,7 @@ func (f *follower) fly(n *flyNote) error {
 		}
 		calls, of = append(calls, &call), append(of, c.Site)
 	}
-	if self < 0 || len(calls) == 0 {
+	if self < 0 || len(calls) == 0 || calls[0].Kind.Pairwise() && len(calls) != 2 {
 		return errors.New("it sent a flight in which this host has no part")
 	}
 	f.agent.engine.begin(n.Flight, calls, of, workers, n.Sites, self)

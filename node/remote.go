@@ -150,12 +150,22 @@ func (o *office) read(from fabric.Host, l *letter) error {
 		now := time.Now()
 		hosts.Ended(int(e.Worker), proc.Exit{PID: e.PID, Code: e.Code, Signal: syscall.Signal(e.Signal), Ended: now,
 			Started: now.Add(-time.Duration(e.Seconds * float64(time.Second)))}, e.Tail, e.Log)
+	case l.Apart != nil:
+		o.part(from, l.Apart)
 	case l.Leaving != nil:
 		hosts.Leaving(string(from), l.Leaving.Why)
 	default:
 		return errors.New("it sent a letter that is not for the head, or of a worker that is not its own")
 	}
 	return nil
+}
+
+// part ends the link to an agent that another one has lost, if this host has not: all agents of a flight must reach each other. Of two
+// that accuse each other the first to do so stays; the other may have stood still.
+func (o *office) part(from fabric.Host, n *apartNote) {
+	if o.dismissed == nil && o.agent.head.known[n.Host] != nil {
+		o.mesh.Drop(n.Host, fmt.Errorf("%s has no link with it any more: %s", from, n.Why))
+	}
 }
 
 // owns reports whether a worker was given to an agent.

@@ -31,6 +31,7 @@ type letter struct {
 	Started  *startNote  `json:"started,omitempty"`
 	Ended    *endedNote  `json:"ended,omitempty"`
 	Leaving  *reason     `json:"leaving,omitempty"`
+	Apart    *apartNote  `json:"apart,omitempty"`
 
 	// from the head
 	Job    *jobNote    `json:"job,omitempty"`
@@ -51,7 +52,12 @@ type (
 		Slots int `json:"slots"` // workers that it can run
 		Cores int `json:"cores"`
 	}
-	reason     struct{ Why string }
+	reason struct{ Why string }
+	// apartNote says that an agent has no link with another one any more.
+	apartNote struct {
+		Host fabric.Host `json:"host"`
+		Why  string      `json:"why"`
+	}
 	workerNote struct {
 		Worker topo.Worker `json:"worker"`
 		Why    string      `json:"why,omitempty"`
