@@ -43,7 +43,7 @@ type Job struct {
 	Entering   int         `json:"entering"` // workers that become members when the step ends
 	StoppedBy  string      `json:"stopped_by,omitempty"`
 	Join       string      `json:"join,omitempty"` // where other hosts join; "" = they cannot
-	Workers    []JobWorker `json:"workers"` // also those that have ended, oldest first
+	Workers    []JobWorker `json:"workers"`        // also those that have ended, oldest first
 }
 
 // Alive counts the worker processes that run.

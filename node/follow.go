@@ -42,11 +42,13 @@ type Errands struct {
 	Over   func(err error)            // the job is over, or its head is lost
 }
 
-func (f *follower) send(l *letter) {
+func (f *follower) send(l *letter) { f.mesh.Send(f.leader(), l.encode()) }
+
+// leader is the head, "" before it has said so.
+func (f *follower) leader() fabric.Host {
 	f.mu.Lock()
-	head := f.head
-	f.mu.Unlock()
-	f.mesh.Send(head, l.encode())
+	defer f.mu.Unlock()
+	return f.head
 }
 
 func (f *follower) arrived(topo.Worker) {} // the session tells, with the name of the client
@@ -138,7 +140,7 @@ func (f *follower) Message(from fabric.Host, b []byte) {
 func (f *follower) read(from fabric.Host, l *letter) error {
 	e := f.agent.engine
 	switch {
-	case from != f.head:
+	case from != f.leader():
 		return errors.New("it gave orders, and it is not the head")
 	case l.Job != nil:
 		f.orders.Job(*l.Job)

@@ -266,6 +266,7 @@ func (h *head) lostSite(gone site, how string) {
 	}
 	slices.Sort(lost)
 	for _, w := range lost {
+		h.crew.forget(w)
 		delete(h.crew.seats, w)
 	}
 	h.crew.machine.HostLost(string(gone.host()), how)

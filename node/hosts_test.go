@@ -143,8 +143,18 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 			for range workers {
 				s := <-c.started
 				if s.agent != c.agents["b"] {
-					stayed = append(stayed, s.number)
-					f.runAt(s.agent, s.number, s.token, stays)
+					dies := -1 // the step in which this worker is killed too; its memory stays
+					if s.number > 0 && rng.IntN(3) == 0 {
+						dies = rng.IntN(8)
+					} else {
+						stayed = append(stayed, s.number)
+					}
+					f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+						if step == dies {
+							return errDies
+						}
+						return nil
+					})
 					continue
 				}
 				f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
