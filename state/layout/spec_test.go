@@ -1,6 +1,7 @@
 package layout_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -187,6 +188,39 @@ func TestExplicit(t *testing.T) {
 		if _, err := layout.New(3, w, c.placed); err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("error %v, want one with %q", err, c.err)
 		}
+	}
+}
+
+// TestDocumentedExample reads the example of docs/formats/layout.md.
+func TestDocumentedExample(t *testing.T) {
+	page, err := os.ReadFile("../../docs/formats/layout.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	spec, err := layout.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tensors []layout.Tensor
+	for _, state := range []string{"", "optimizer.exp_avg."} {
+		for i, part := range []string{"q", "k", "v"} {
+			name := state + "model.layers.17.self_attn." + part + "_proj.weight"
+			tensors = append(tensors, layout.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{[]int{4096, 1024, 1024}[i], 8}})
+		}
+	}
+	l, err := spec.Resolve(tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, local := range l.Rank(9) { // pp 1, dp 0, tp 1
+		got = append(got, local.Name+" "+local.Shape.String())
+	}
+	want := []string{"decoder.layers.17.self_attention.linear_qkv.weight [3072,8]", "exp_avg [6144]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rank 9 (-want +got):\n%s", diff)
 	}
 }
 
