@@ -121,7 +121,7 @@ func BenchmarkPlan405B(b *testing.B) {
 				b.ReportMetric(float64(p.Stats.Busiest)/1e9, "GB-busiest")
 				b.ReportMetric(float64(n), "sends")
 			}
-			b.ReportMetric((processorTime() - start).Seconds()/float64(b.N), "cpu-s/op")
+			b.ReportMetric((processorTime()-start).Seconds()/float64(b.N), "cpu-s/op")
 		})
 	}
 }
