@@ -256,8 +256,9 @@ func (h *head) land(f *flight) {
 }
 
 // lostSite takes back what a lost agent's workers had posted, memory and all, and lets the flights that it was part of start again
-// without it.
-func (h *head) lostSite(gone site, how string) {
+// without it. It returns how the workers were lost.
+func (h *head) lostSite(gone site, why error) (how string) {
+	how = fmt.Sprintf("was lost with its host %s: %v", gone.host(), why)
 	var lost []topo.Worker
 	for w, s := range h.crew.seats {
 		if s.site == gone {
@@ -269,7 +270,7 @@ func (h *head) lostSite(gone site, how string) {
 		h.crew.forget(w)
 		delete(h.crew.seats, w)
 	}
-	h.crew.machine.HostLost(string(gone.host()), how)
+	h.crew.machine.HostLost(string(gone.host()), fmt.Sprintf("was lost: %v", why))
 	h.ready = h.matcher.Vanished(lost, how, h.ready)
 	flights := h.flights
 	h.flights = nil
@@ -279,6 +280,7 @@ func (h *head) lostSite(gone site, how string) {
 	h.settle()
 	h.crew.carryOut()
 	h.landReady()
+	return how
 }
 
 // again starts a flight anew if a lost site was part of it.

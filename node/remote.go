@@ -77,9 +77,7 @@ func (o *office) Down(peer fabric.Host, err error) {
 			o.lookGone()
 			return
 		}
-		how := fmt.Sprintf("was lost with its host %s: %v", peer, err)
-		o.agent.head.lostSite(r, how)
-		o.agent.cfg.Hosts.Down(string(peer), how)
+		o.agent.cfg.Hosts.Down(string(peer), o.agent.head.lostSite(r, err))
 	})
 }
 

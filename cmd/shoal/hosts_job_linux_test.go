@@ -43,11 +43,10 @@ type process struct {
 // audited is the worker of the demo, which counts samples and compares parameters, without an end.
 var audited = []string{"shoal", "demo", "worker", strconv.Itoa(math.MaxInt32)}
 
-// patienceOfTest bounds what a test waits for; nothing is judged by it.
-const patienceOfTest = 2 * time.Minute
+// testPatience bounds what a test waits for; nothing else is judged by it.
+const testPatience = time.Minute
 
-// startSpread starts a job of one worker a slot on all hosts of a network, and waits until it trains. Where only one host is named
-// the job begins there.
+// startSpread starts a job of one worker a slot on all hosts of a network, and waits until it trains.
 func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "hosts") // a socket path must be short
@@ -55,7 +54,7 @@ func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { os.RemoveAll(dir) })
-	ctx, cancel := context.WithTimeout(context.Background(), patienceOfTest)
+	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
 	tb.Cleanup(cancel)
 	s := &spread{TB: tb, net: n, ctx: ctx, dir: dir, agents: map[string]*process{}, slots: slots}
 	size := slots * len(n.hosts)
@@ -254,8 +253,7 @@ func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Tim
 	return last
 }
 
-// finish stops the job when its step ends, and looks at what its members found: they are the only workers that may have ended with
-// anything but a loss of their host or their release, and must agree.
+// finish stops the job when its step ends, and compares what its members found.
 func (s *spread) finish(members int) {
 	s.Helper()
 	s.must(s.job.Stop(s.ctx, false, "the test"))

@@ -65,8 +65,13 @@ func (n *network) command(ctx context.Context, host string, words ...string) *ex
 // cut pulls the cable of a host out of the switch: nothing comes through, and nobody is told.
 func (n *network) cut(host string) { n.must(ip("-n", n.name, "link", "set", "dev", host, "down")) }
 
-// mend plugs it in again.
-func (n *network) mend(host string) { n.must(ip("-n", n.name, "link", "set", "dev", host, "up")) }
+// mend plugs it in again. Until then the host has found out that nobody answers, which it is to forget.
+func (n *network) mend(host string) {
+	n.must(ip("-n", n.name, "link", "set", "dev", host, "up"))
+	for _, other := range n.hosts {
+		n.must(ip("-n", n.space(other), "neighbour", "flush", "all"))
+	}
+}
 
 // part lets two hosts reach everybody but each other: they send to a card that nobody has.
 func (n *network) part(a, b string) {
