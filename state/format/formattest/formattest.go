@@ -104,12 +104,12 @@ func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Ch
 		if !try(nil) && strict(name) {
 			t.Errorf("%s is missing, and nobody notices", name)
 		}
-		for n := 0; n < len(whole); n += 1 + len(whole)/200 {
+		for n := 0; n < len(whole); n += 1 + len(whole)/60 {
 			if !try(whole[:n:n]) && strict(name) {
 				t.Errorf("%s is cut off at byte %d of %d, and nobody notices", name, n, len(whole))
 			}
 		}
-		for i := 0; i < len(whole); i += 1 + len(whole)/1500 {
+		for i := 0; i < len(whole); i += 1 + len(whole)/300 {
 			b := slices.Clone(whole)
 			b[i] ^= 1 << (i % 8)
 			try(b)

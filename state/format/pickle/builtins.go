@@ -19,6 +19,7 @@ var Builtins = join(
 		{"builtins", "frozenset"}:                  func(args []any) (any, error) { items, err := itemsOf(args); return &Set{items}, err },
 		{"builtins", "bytearray"}:                  bytearray,
 		{"builtins", "bytes"}:                      bytearray,
+		{"builtins", "getattr"}:                    member,
 		{"_codecs", "encode"}:                      encode,
 		{"numpy", "dtype"}:                         newNumpyType,
 		{"numpy.core.multiarray", "_reconstruct"}:  newArray,
@@ -82,6 +83,17 @@ func itemsOf(args []any) ([]any, error) {
 		}
 	}
 	return nil, fmt.Errorf("it takes a list, not %d arguments", len(args))
+}
+
+// member is how Python 3.11 names a member of an enumeration. It makes a record, as a call of the class with its value does.
+func member(args []any) (any, error) {
+	if len(args) == 2 {
+		class, isGlobal := args[0].(Global)
+		if name, isText := args[1].(string); isGlobal && isText {
+			return &Object{Class: class, Args: []any{name}}, nil
+		}
+	}
+	return nil, fmt.Errorf("it is known for members of classes only")
 }
 
 // encode is how protocol 2 writes bytes: as a text that in Latin-1 has these bytes.

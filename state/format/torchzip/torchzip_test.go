@@ -193,7 +193,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestDamage cuts a file off everywhere and flips bits everywhere: nothing panics, and a cut is always an error.
+// TestDamage cuts a file off everywhere and flips a bit of each byte: nothing panics, and a cut is always an error.
 func TestDamage(t *testing.T) {
 	whole := fixture(t, "torch2.15/views.pt")
 	for n := range whole {
@@ -202,11 +202,9 @@ func TestDamage(t *testing.T) {
 		}
 	}
 	for i := range whole {
-		for bit := range 8 {
-			b := bytes.Clone(whole)
-			b[i] ^= 1 << bit
-			readAll(b)
-		}
+		b := bytes.Clone(whole)
+		b[i] ^= 1 << (i % 8)
+		readAll(b)
 	}
 }
 

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/detect"
+)
+
+func newStateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "state",
+		Short: "Look at training state in files, of any format",
+		Long: `Look at training state in files: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed
+checkpoints, Megatron-LM and DeepSpeed. Only headers are read, and nothing of a pickle is run.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand())
+	return cmd
+}
+
+func newStateLsCommand() *cobra.Command {
+	var asJSON, values bool
+	cmd := &cobra.Command{
+		Use:   "ls PATH",
+		Short: "List the tensors of a checkpoint",
+		Long: `List the tensors of a checkpoint: PATH is its folder, or a file.
+
+PLACE is the rank that has a part, where the format does not say how the parts fit together. FILES is in how many files
+the tensor lies.`,
+		Example: `  shoal state ls model.safetensors
+  shoal state ls checkpoints/step-1000
+  shoal state ls --values checkpoints/step-1000
+  shoal state ls --json checkpoint.pt | jq -r 'select(.bytes > 1e9) | .tensor'`,
+		Args: between(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, files, err := openCheckpoint(args[0])
+			if err != nil {
+				return err
+			}
+			defer files.Close()
+			switch out := cmd.OutOrStdout(); {
+			case asJSON:
+				return listJSON(out, c, values)
+			case values:
+				return listValues(out, c)
+			default:
+				return listTensors(out, c)
+			}
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with every piece and where it lies")
+	cmd.Flags().BoolVar(&values, "values", false, "list what is no tensor: steps, learning rates, arguments")
+	return cmd
+}
+
+func newStateCheckCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check PATH",
+		Short: "Check that a checkpoint is whole",
+		Long: `Check the structure of a checkpoint: every file is there and not cut off, every element of every tensor lies in exactly
+one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read.
+
+The exit code is 0 for a checkpoint without a fault, else 1.`,
+		Example: `  shoal state check checkpoints/step-1000
+  shoal state check --json checkpoints/step-1000 | jq -r .what`,
+		Args: between(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, files, err := openCheckpoint(args[0])
+			if err != nil {
+				return err
+			}
+			defer files.Close()
+			return check(cmd.OutOrStdout(), args[0], c, files, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a fault")
+	return cmd
+}
+
+// openCheckpoint reads the headers of a checkpoint. Errors name files as they stand below path.
+func openCheckpoint(path string) (*format.Checkpoint, *format.Files, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, name := path, ""
+	if !info.IsDir() {
+		dir, name = filepath.Split(path)
+		dir = filepath.Clean(dir)
+	}
+	c, files, err := detect.Open(os.DirFS(dir), name)
+	if err != nil && dir != "." {
+		err = fmt.Errorf("%s: %w", dir, err)
+	}
+	return c, files, err
+}
+
+func listTensors(out io.Writer, c *format.Checkpoint) error {
+	rows := [][]string{{"TENSOR", "PLACE", "TYPE", "SHAPE", "BYTES", "FILES"}}
+	var bytes int64
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		bytes += t.Bytes()
+		rows = append(rows, []string{printable(t.Name), orDash(t.At.String()), t.DType.String(), t.Shape.String(), strconv.FormatInt(t.Bytes(), 10), strconv.Itoa(len(fileNames(t)))})
+	}
+	if err := table(out, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format, counted(len(c.Tensors), "tensor"), bytes, counted(len(c.Values), "value"))
+	return err
+}
+
+// printable quotes a name from a file that could do something to the terminal, or break the table.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || strings.Contains(name, " ") || name == "" {
+		return quoted
+	}
+	return name
+}
+
+func fileNames(t *format.Tensor) map[string]bool {
+	files := map[string]bool{}
+	for _, p := range t.Pieces {
+		files[p.File] = true
+	}
+	return files
+}
+
+func listValues(out io.Writer, c *format.Checkpoint) error {
+	rows := [][]string{{"VALUE", "IS"}}
+	for _, v := range c.Values {
+		text, err := json.Marshal(plainValue(v.Is))
+		if err != nil {
+			return err
+		}
+		if len(text) > 100 {
+			text = append(text[:97], "..."...)
+		}
+		rows = append(rows, []string{printable(v.Path), string(text)})
+	}
+	return table(out, rows)
+}
+
+// plainValue is a value as JSON has them: what is no number there becomes a string.
+func plainValue(v any) any {
+	switch v := v.(type) {
+	case format.Unread:
+		return v.Why.Error()
+	case *big.Int:
+		return v.String()
+	case float64:
+		if v-v != 0 { // infinite, or no number
+			return strconv.FormatFloat(v, 'g', -1, 64)
+		}
+	case []any:
+		list := make([]any, len(v))
+		for i, x := range v {
+			list[i] = plainValue(x)
+		}
+		return list
+	}
+	return v
+}
+
+// tensorJSON is a tensor in the output for programs.
+type tensorJSON struct {
+	Tensor string      `json:"tensor"`
+	Place  string      `json:"place,omitempty"`
+	Type   string      `json:"type"`
+	Shape  []int       `json:"shape"`
+	Bytes  int64       `json:"bytes"`
+	Pieces []pieceJSON `json:"pieces"`
+}
+
+type pieceJSON struct {
+	From    []int  `json:"from"`
+	Shape   []int  `json:"shape"`
+	File    string `json:"file"`
+	Offset  int64  `json:"offset"`
+	Strides []int  `json:"strides,omitempty"` // in elements; without them it is packed
+}
+
+type valueJSON struct {
+	Value string `json:"value"`
+	Is    any    `json:"is"`
+}
+
+func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
+	encode := json.NewEncoder(out)
+	if values {
+		for _, v := range c.Values {
+			if err := encode.Encode(valueJSON{v.Path, plainValue(v.Is)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...), t.Bytes(), []pieceJSON{}}
+		for _, p := range t.Pieces {
+			from := []int{}
+			for _, s := range p.Box {
+				from = append(from, s.From)
+			}
+			j.Pieces = append(j.Pieces, pieceJSON{from, append([]int{}, p.Box.Shape()...), p.File, p.Offset, p.Strides})
+		}
+		if err := encode.Encode(j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type faultJSON struct {
+	Name   string `json:"name"`
+	Place  string `json:"place,omitempty"`
+	File   string `json:"file,omitempty"`
+	Offset int64  `json:"offset"`
+	What   string `json:"what"`
+}
+
+// check prints what is wrong, or that nothing is; faults are an error too.
+func check(out io.Writer, path string, c *format.Checkpoint, files *format.Files, asJSON bool) error {
+	faults := c.Check(files)
+	for _, f := range faults {
+		var err error
+		if asJSON {
+			err = json.NewEncoder(out).Encode(faultJSON{f.Name, f.Place, f.File, f.Offset, f.What})
+		} else {
+			_, err = fmt.Fprintln(out, f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path, counted(len(faults), "fault"))
+	}
+	if asJSON {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "%s is whole: %s, %s, every element in exactly one place\n", path, c.Format, counted(len(c.Tensors), "tensor"))
+	return err
+}

@@ -1,0 +1,308 @@
+// Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
+// cut over the data parallel ranks, and universal checkpoints, which have a file for each parameter and kind of state.
+//
+// The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
+// fp32 is the master copy of the weights.
+package deepspeed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// LatestName and UniversalName are the files that name the newest checkpoint of a folder, and the newest universal one.
+const (
+	LatestName    = "latest"
+	UniversalName = "latest_universal"
+)
+
+// globals are DeepSpeed's own classes in its files.
+var globals = pickle.Inert(
+	"deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+	"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", "deepspeed.utils.tensor_fragment.fragment_address",
+)
+
+var (
+	modelFile  = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
+	optimFile  = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+	refusedMoE = regexp.MustCompile(`^(layer_\d+_expert_|expp_rank_)`)
+	refusedPP  = regexp.MustCompile(`^layer_\d+-model_`)
+)
+
+// at is the rank that wrote a file.
+type at struct{ mp, dp int }
+
+// reader collects a checkpoint.
+type reader struct {
+	format.Checkpoint
+	files  *format.Files
+	dir    string
+	models map[at]string
+	optims map[at]string
+	mp, dp int // sizes
+}
+
+// Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}}
+	for _, name := range []string{UniversalName, LatestName} {
+		tag, err := files.All(name, 1024)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil {
+			r.dir = strings.TrimSpace(string(tag))
+		}
+		if !fs.ValidPath(r.dir) || strings.ContainsAny(r.dir, `/\:`) {
+			return nil, fmt.Errorf("%s: %q is no name of a folder", name, r.dir)
+		}
+	}
+	entries, err := fs.ReadDir(files.FS(), r.dir)
+	if err != nil {
+		return nil, err
+	}
+	universal := false
+	for _, e := range entries {
+		if err := r.see(e.Name()); err != nil {
+			return nil, err
+		}
+		universal = universal || e.Name() == "zero" && e.IsDir()
+	}
+	if len(r.models) == 0 {
+		return nil, errors.New("DeepSpeed: the folder has no mp_rank_*_model_states.pt")
+	}
+	if universal {
+		err = r.universal()
+	} else {
+		err = r.zero()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
+	return &r.Checkpoint, r.Finish()
+}
+
+// see sorts a file in by its name.
+func (r *reader) see(name string) error {
+	switch {
+	case refusedMoE.MatchString(name):
+		return fmt.Errorf("DeepSpeed: %s is of a mixture of experts, which shoal does not read yet; convert the checkpoint with ds_to_universal", name)
+	case refusedPP.MatchString(name):
+		return fmt.Errorf("DeepSpeed: %s is of a pipeline, which shoal does not read yet; convert the checkpoint with ds_to_universal", name)
+	}
+	for expression, into := range map[*regexp.Regexp]map[at]string{modelFile: r.models, optimFile: r.optims} {
+		m := expression.FindStringSubmatch(name)
+		if m == nil {
+			continue
+		}
+		dp, _ := strconv.Atoi(m[1]) // "" is rank 0: the file is not cut over data parallel ranks
+		mp, err := strconv.Atoi(m[2])
+		if err != nil || dp > 1<<20 || mp > 1<<20 {
+			return fmt.Errorf("DeepSpeed: %s: a rank of %s", name, m[2])
+		}
+		if other := into[at{mp, dp}]; other != "" {
+			return fmt.Errorf("DeepSpeed: %s and %s are of the same rank", other, name)
+		}
+		into[at{mp, dp}] = name
+		r.mp, r.dp = max(r.mp, mp+1), max(r.dp, dp+1)
+	}
+	return nil
+}
+
+func (r *reader) open(name string) (*torchzip.File, error) {
+	return torchzip.Open(r.files, path.Join(r.dir, name), globals)
+}
+
+// place is the place of a model parallel rank.
+func (r *reader) place(mp int) format.Place {
+	if r.mp == 1 {
+		return nil
+	}
+	return format.Place{{Axis: "tp", Index: mp, Of: r.mp}}
+}
+
+// zero reads model and optimizer states of every rank.
+func (r *reader) zero() error {
+	for mp := range r.mp {
+		group, err := r.group(mp)
+		if err != nil {
+			return err
+		}
+		if err := r.modules(mp, group); err != nil {
+			return err
+		}
+		if len(r.optims) > 0 {
+			if err := r.optimizer(mp, group[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return r.values()
+}
+
+// group opens the model states of a model parallel rank: one file, or in stage 3 one for each data parallel rank.
+func (r *reader) group(mp int) (group []*model, err error) {
+	for dp := range r.dp {
+		name := r.models[at{mp, dp}]
+		if name == "" && dp > 0 && !group[0].cut {
+			break
+		}
+		if name == "" {
+			return nil, fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+		}
+		m, err := r.model(name)
+		if err != nil {
+			return nil, err
+		}
+		group = append(group, m)
+	}
+	return group, nil
+}
+
+// model is what a model states file says.
+type model struct {
+	file   *torchzip.File
+	cut    bool     // stage 3: one of several files, with a part of each parameter or none
+	shapes []params // of each group; nil without ZeRO
+	frozen params
+	module *pickle.Dict
+}
+
+// params are parameters with their whole shapes, in order.
+type params []param
+
+type param struct {
+	name  string
+	shape tensor.Shape
+}
+
+func (p params) has(name string) bool {
+	return slices.ContainsFunc(p, func(x param) bool { return x.name == name })
+}
+
+func (r *reader) model(name string) (*model, error) {
+	f, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{file: f, cut: strings.HasPrefix(name, "zero_")}
+	if pp, err := pickle.Get[int64](f.Root, "checkpoint_parallel_dimensions", "pp_degree"); err == nil && pp != 1 {
+		return nil, fmt.Errorf("%s: a pipeline of %d stages, which shoal does not read yet; convert the checkpoint with ds_to_universal", name, pp)
+	}
+	if m.module, err = pickle.Get[*pickle.Dict](f.Root, "module"); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if groups, err := pickle.Get[*pickle.List](f.Root, "param_shapes"); err == nil {
+		for _, g := range groups.Items {
+			shapes, err := shapesOf(g)
+			if err != nil {
+				return nil, fmt.Errorf("%s: param_shapes: %w", name, err)
+			}
+			m.shapes = append(m.shapes, shapes)
+		}
+	}
+	if frozen, err := pickle.Get[*pickle.Dict](f.Root, "frozen_param_shapes"); err == nil {
+		if m.frozen, err = shapesOf(frozen); err != nil {
+			return nil, fmt.Errorf("%s: frozen_param_shapes: %w", name, err)
+		}
+	}
+	return m, nil
+}
+
+func shapesOf(v any) (params, error) {
+	d, ok := v.(*pickle.Dict)
+	if !ok {
+		return nil, fmt.Errorf("a %T instead of a dict", v)
+	}
+	var list params
+	for _, item := range d.Items {
+		name, ok := item.Key.(string)
+		if !ok {
+			return nil, fmt.Errorf("a %T as a name", item.Key)
+		}
+		shape, err := pickle.Sizes(item.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		if _, err := tensor.Shape(shape).Elements(); err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		list = append(list, param{name, shape})
+	}
+	return list, nil
+}
+
+// modules adds the tensors of the model. In stage 3 its parameters are cut: the frozen ones are kept as flat parts, the
+// others as master weights only, and the module has placeholders.
+func (r *reader) modules(mp int, group []*model) error {
+	first := group[0]
+	part := format.Checkpoint{}
+	if err := first.file.Flatten(&part, "module", first.module); err != nil {
+		return err
+	}
+	for _, t := range part.Tensors {
+		name := strings.TrimPrefix(t.Name, "module.")
+		if first.cut && (first.frozen.has(name) || slices.ContainsFunc(first.shapes, func(p params) bool { return p.has(name) })) {
+			continue
+		}
+		t.At = r.place(mp)
+		r.Tensors = append(r.Tensors, t)
+	}
+	if !first.cut {
+		return nil
+	}
+	for _, p := range first.frozen {
+		var parts []*torchzip.Tensor
+		for _, m := range group {
+			t, err := pickle.Get[*torchzip.Tensor](m.file.Root, "frozen_param_fragments", p.name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.file.Name, err)
+			}
+			parts = append(parts, t)
+		}
+		t, err := even(p, parts, 0)
+		if err != nil {
+			return fmt.Errorf("%s: %w", first.file.Name, err)
+		}
+		t.Name, t.At = "module."+p.name, r.place(mp)
+		r.Tensors = append(r.Tensors, t)
+	}
+	return nil
+}
+
+// values adds what the first rank says beside tensors.
+func (r *reader) values() error {
+	f, err := r.open(r.models[at{0, 0}])
+	if err != nil {
+		return err
+	}
+	root, ok := f.Root.(*pickle.Dict)
+	if !ok {
+		return fmt.Errorf("%s: a %T instead of a dict", f.Name, f.Root)
+	}
+	part := format.Checkpoint{}
+	for _, item := range root.Items {
+		key, _ := item.Key.(string)
+		switch key {
+		case "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", "buffer_names", "":
+			continue
+		}
+		if err := f.Flatten(&part, key, item.Value); err != nil {
+			return err
+		}
+	}
+	r.Values = append(r.Values, part.Values...)
+	r.Tensors = append(r.Tensors, part.Tensors...)
+	return nil
+}

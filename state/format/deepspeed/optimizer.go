@@ -1,0 +1,273 @@
+package deepspeed
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// rank is the optimizer states file of a data parallel rank.
+type rank struct {
+	file   *torchzip.File
+	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
+	groups []flatGroup
+}
+
+// flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of the weights.
+type flatGroup map[string]*torchzip.Tensor
+
+// optimizer adds the optimizer state of a model parallel rank.
+func (r *reader) optimizer(mp int, m *model) error {
+	var ranks []*rank
+	stage := int64(-1)
+	for dp := range r.dp {
+		name := r.optims[at{mp, dp}]
+		if name == "" {
+			return fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+		}
+		f, err := r.open(name)
+		if err != nil {
+			return err
+		}
+		one, s, err := openRank(f, int64(r.dp))
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if stage >= 0 && s != stage {
+			return fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name, s, stage)
+		}
+		stage, ranks = s, append(ranks, one)
+	}
+	for g := range ranks[0].fp32 {
+		for _, one := range ranks {
+			if len(one.fp32) != len(ranks[0].fp32) || len(m.shapes) != len(one.fp32) {
+				return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d", one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
+			}
+		}
+		tensors, err := optimizerGroup(g, stage, m.shapes[g], ranks)
+		if err != nil {
+			return err
+		}
+		for _, t := range tensors {
+			t.At = r.place(mp)
+			r.Tensors = append(r.Tensors, t)
+		}
+	}
+	return nil
+}
+
+// openRank finds the flat buffers in a file.
+func openRank(f *torchzip.File, count int64) (*rank, int64, error) {
+	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
+	if err != nil {
+		return nil, 0, err
+	}
+	stage, err := stageOf(state)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, cut := state.Get("ds_zero_partition_groups"); cut {
+		return nil, 0, fmt.Errorf("its groups are cut over different ranks (a mixture of experts), which shoal does not read yet")
+	}
+	if err := checkCount(state, count); err != nil {
+		return nil, 0, err
+	}
+	weights, inner := "single_partition_of_fp32_groups", "base_optimizer_state"
+	if stage == 3 {
+		weights, inner = "fp32_flat_groups", "optimizer_state_dict"
+	}
+	buffers, err := pickle.Get[*pickle.List](state, weights)
+	if err != nil {
+		return nil, 0, err
+	}
+	one := &rank{file: f}
+	for _, b := range buffers.Items {
+		t, ok := b.(*torchzip.Tensor)
+		if !ok || len(t.Shape) != 1 {
+			return nil, 0, fmt.Errorf("%s holds a %T where a flat buffer is due", weights, b)
+		}
+		one.fp32 = append(one.fp32, t)
+	}
+	one.groups, err = innerState(state, inner, len(one.fp32))
+	return one, stage, err
+}
+
+func stageOf(state *pickle.Dict) (int64, error) {
+	v, ok := state.Get("zero_stage")
+	if o, is := v.(*pickle.Object); is && len(o.Args) == 1 {
+		v = o.Args[0]
+	}
+	stage, is := v.(int64)
+	if !ok || !is || stage < 1 || stage > 3 {
+		return 0, fmt.Errorf("zero_stage is %v; shoal reads the stages 1, 2 and 3", v)
+	}
+	return stage, nil
+}
+
+// checkCount compares over how many ranks the buffers were cut with how many files there are.
+func checkCount(state *pickle.Dict, files int64) error {
+	v, _ := state.Get("partition_count")
+	counts := []any{v}
+	if l, ok := v.(*pickle.List); ok {
+		counts = l.Items
+	}
+	for _, n := range counts {
+		if n != files {
+			return fmt.Errorf("the state was cut over %v ranks, and there are the files of %d", n, files)
+		}
+	}
+	return nil
+}
+
+// innerState finds the state that torch's optimizer keeps for each group.
+func innerState(state *pickle.Dict, key string, groups int) ([]flatGroup, error) {
+	found := make([]flatGroup, groups)
+	inner, err := pickle.Get[*pickle.Dict](state, key, "state")
+	if err != nil {
+		return nil, fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
+	}
+	for _, item := range inner.Items {
+		g, ok := item.Key.(int64)
+		kinds, is := item.Value.(*pickle.Dict)
+		if !ok || !is || g < 0 || g >= int64(groups) {
+			return nil, fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
+		}
+		found[g] = flatGroup{}
+		for _, kind := range kinds.Items {
+			name, ok := kind.Key.(string)
+			if t, is := kind.Value.(*torchzip.Tensor); ok && is {
+				found[g][name] = t
+			}
+		}
+	}
+	return found, nil
+}
+
+// optimizerGroup returns the tensors of one group of parameters.
+func optimizerGroup(g int, stage int64, shapes params, ranks []*rank) ([]format.Tensor, error) {
+	kinds := []string{"fp32"}
+	var tensors []format.Tensor
+	for kind, t := range ranks[0].groups[g] {
+		if len(t.Shape) != 1 { // a number, such as the step
+			tensors = append(tensors, t.As("optimizer."+kind+".group"+strconv.Itoa(g)))
+			continue
+		}
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	starts := make([]int, len(ranks)) // stage 3: where in each rank's buffer the next parameter starts
+	for _, p := range shapes {
+		for _, kind := range kinds {
+			parts := make([]*torchzip.Tensor, len(ranks))
+			for i, one := range ranks {
+				parts[i] = one.groups[g][kind]
+				if kind == "fp32" {
+					parts[i] = one.fp32[g]
+				}
+				if parts[i] == nil || len(parts[i].Shape) != 1 {
+					return nil, fmt.Errorf("%s has no flat buffer %s of group %d", one.file.Name, kind, g)
+				}
+			}
+			var t format.Tensor
+			var err error
+			if stage == 3 {
+				t, err = even(p, parts, starts[0])
+			} else {
+				t, err = fragments(p, g, ranks, parts)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("optimizer state %s: %w", kind, err)
+			}
+			t.Name = "optimizer." + kind + "." + p.name
+			tensors = append(tensors, t)
+		}
+		for i := range starts {
+			starts[i] += share(p, len(ranks))
+		}
+	}
+	return tensors, nil
+}
+
+// share is how many elements of a parameter each rank has in stage 3; the last ranks' are padded.
+func share(p param, ranks int) int {
+	n, _ := p.shape.Elements()
+	return n/ranks + min(n%ranks, 1)
+}
+
+// even puts a parameter together that is cut into equal shares, which stand in each rank's buffer from start on.
+func even(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
+	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
+	n, _ := p.shape.Elements()
+	each := share(p, len(parts))
+	for i, part := range parts {
+		if err := add(&t, part, min(i*each, n), min((i+1)*each, n), start); err != nil {
+			return t, fmt.Errorf("%q, rank %d: %w", p.name, i, err)
+		}
+	}
+	return t, nil
+}
+
+// fragments puts a parameter together from the fragments that param_slice_mappings lists, in the order of the ranks.
+func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.Tensor, error) {
+	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
+	n, _ := p.shape.Elements()
+	done := 0
+	for i, one := range ranks {
+		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
+		if err != nil || g >= len(maps.Items) {
+			return t, fmt.Errorf("%s does not say where in the flat buffers the parameters lie (param_slice_mappings); it is of a DeepSpeed before 0.7, whose ds_to_universal converts it", one.file.Name)
+		}
+		v, err := pickle.Get[*pickle.Object](maps.Items[g], p.name)
+		if err != nil {
+			continue // this rank has no part of it
+		}
+		count, start, err := addressOf(v)
+		if err != nil || count > n-done {
+			return t, fmt.Errorf("%q: %s gives a fragment of %d elements behind %d of %d: %w", p.name, one.file.Name, count, done, n, err)
+		}
+		if err := add(&t, parts[i], done, done+count, start); err != nil {
+			return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)
+		}
+		done += count
+	}
+	if done != n {
+		return t, fmt.Errorf("%q: the ranks have %d of its %d elements", p.name, done, n)
+	}
+	return t, nil
+}
+
+// addressOf reads a fragment_address: the number of elements, and the place of the first in the flat buffer.
+func addressOf(v *pickle.Object) (count, start int, err error) {
+	var at [2]int64
+	for i, name := range []string{"numel", "start"} {
+		if at[i], err = pickle.Get[int64](v, name); err != nil {
+			return 0, 0, err
+		}
+		if at[i] < 0 || at[i] > math.MaxInt32*1024 {
+			return 0, 0, fmt.Errorf("%s is %d", name, at[i])
+		}
+	}
+	return int(at[0]), int(at[1]), nil
+}
+
+// add adds elements [from, to) of a tensor, which stand in a flat buffer from start on.
+func add(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
+	if from == to {
+		return nil
+	}
+	if buffer.DType != t.DType || len(buffer.Shape) != 1 || to-from > buffer.Shape[0] || start > buffer.Shape[0]-(to-from) {
+		return fmt.Errorf("elements %d to %d of a flat buffer of %v %v are due", start, start+to-from, buffer.DType, tensor.Shape(buffer.Shape))
+	}
+	file, offset, err := buffer.Flat(start)
+	if err != nil {
+		return err
+	}
+	t.Pieces = append(t.Pieces, format.Flat(t.DType, t.Shape, from, to, file, offset)...)
+	return nil
+}

@@ -1,0 +1,106 @@
+package deepspeed
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// universal reads zero/NAME/KIND.pt, and the model states of the first rank.
+func (r *reader) universal() error {
+	r.Format = "DeepSpeed universal"
+	shapes := map[string]tensor.Shape{}
+	for mp := range r.mp {
+		group, err := r.group(mp)
+		if err != nil {
+			return err
+		}
+		if err := r.modules(mp, group); err != nil {
+			return err
+		}
+		m := group[0]
+		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
+			shapes[p.name] = p.shape
+		}
+	}
+	names, err := fs.ReadDir(r.files.FS(), path.Join(r.dir, "zero"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !name.IsDir() {
+			if err := r.common(path.Join("zero", name.Name())); err != nil {
+				return err
+			}
+			continue
+		}
+		kinds, err := fs.ReadDir(r.files.FS(), path.Join(r.dir, "zero", name.Name()))
+		if err != nil {
+			return err
+		}
+		for _, kind := range kinds {
+			k, ok := strings.CutSuffix(kind.Name(), ".pt")
+			if !ok {
+				continue
+			}
+			if err := r.kind(path.Join("zero", name.Name(), kind.Name()), "optimizer."+k+"."+name.Name(), shapes); err != nil {
+				return err
+			}
+		}
+	}
+	return r.values()
+}
+
+// common reads what the parameters have in common, such as learning rates. After stage 3 the file has the flat buffers of
+// the first rank beside, which are in the files of the parameters too.
+func (r *reader) common(file string) error {
+	f, err := r.open(file)
+	if err != nil {
+		return err
+	}
+	part := format.Checkpoint{}
+	if err := f.Flatten(&part, strings.TrimSuffix(path.Base(file), ".pt"), f.Root); err != nil {
+		return err
+	}
+	r.Values = append(r.Values, part.Values...)
+	return nil
+}
+
+// kind reads one kind of state of a parameter: a dict with the tensor under "param"; or a tensor alone, which after stage 3
+// is flat and gets its shape from the model; or a number such as the step.
+func (r *reader) kind(file, name string, shapes map[string]tensor.Shape) error {
+	f, err := r.open(file)
+	if err != nil {
+		return err
+	}
+	t, isTensor := f.Root.(*torchzip.Tensor)
+	if param, err := pickle.Get[*torchzip.Tensor](f.Root, "param"); err == nil {
+		t, isTensor = param, true
+	}
+	if !isTensor {
+		part := format.Checkpoint{}
+		if err := f.Flatten(&part, name, f.Root); err != nil {
+			return err
+		}
+		r.Tensors, r.Values = append(r.Tensors, part.Tensors...), append(r.Values, part.Values...)
+		return nil
+	}
+	whole, known := shapes[path.Base(path.Dir(file))]
+	if n, err := whole.Elements(); known && err == nil && len(t.Shape) == 1 && t.Shape[0] == n {
+		s, err := even(param{name, whole}, []*torchzip.Tensor{t}, 0)
+		if err != nil {
+			return err
+		}
+		s.Name = name
+		r.Tensors = append(r.Tensors, s)
+		return nil
+	}
+	r.Tensors = append(r.Tensors, t.As(name))
+	return nil
+}

@@ -1,0 +1,67 @@
+package detect_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/shoal-ml/shoal/state/format/detect"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+)
+
+func TestOpen(t *testing.T) {
+	for path, want := range map[string]string{
+		"hf/testdata/sharded.zip": "safetensors", "dcp/testdata/dcp.zip": "torch DCP", "megatron/testdata/tp2pp2.zip": "Megatron",
+		"deepspeed/testdata/zero2.zip": "DeepSpeed", "deepspeed/testdata/universal1.zip": "DeepSpeed universal",
+	} {
+		dir, _ := formattest.Load(t, "../"+path)
+		c, files, err := detect.Open(dir, "")
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		if c.Format != want || len(c.Tensors) == 0 {
+			t.Errorf("%s is %s with %d tensors, want %s", path, c.Format, len(c.Tensors), want)
+		}
+		if faults := c.Check(files); len(faults) > 0 {
+			t.Errorf("%s: %v", path, faults)
+		}
+		if err := files.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTorchDist reads a Megatron folder whose newest iteration is of torch's distributed format.
+func TestTorchDist(t *testing.T) {
+	inner, want := formattest.Load(t, "../dcp/testdata/dcp.zip")
+	dir := fstest.MapFS{"latest_checkpointed_iteration.txt": {Data: []byte("7")}}
+	for name, f := range inner {
+		dir["iter_0000007/"+name] = f
+	}
+	c, files, err := detect.Open(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	formattest.Compare(t, files, c, want)
+}
+
+func TestFile(t *testing.T) {
+	sharded, _ := formattest.Load(t, "../hf/testdata/sharded.zip")
+	if c, _, err := detect.Open(sharded, "shard-00001-model-00001-of-00001.safetensors"); err != nil || c.Format != "safetensors" {
+		t.Errorf("%v, %v", c, err)
+	}
+	if c, _, err := detect.Open(os.DirFS("../torchzip/testdata/torch2.15"), "views.pt"); err != nil || c.Format != "torch" {
+		t.Errorf("%v, %v", c, err)
+	}
+	other := fstest.MapFS{"a": {Data: []byte("GGUF and more bytes")}, "b": {}, "c.safetensors": {Data: []byte("x")}}
+	for name, want := range map[string]string{"a": "neither a safetensors file", "b": "neither", "c.safetensors": "too few", "d": "d", "": "too few"} {
+		if _, _, err := detect.Open(other, name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", name, err, want)
+		}
+	}
+	if _, _, err := detect.Open(fstest.MapFS{"a": {}}, ""); err == nil || !strings.Contains(err.Error(), "no checkpoint that shoal knows") {
+		t.Errorf("%v", err)
+	}
+}

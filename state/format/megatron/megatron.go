@@ -1,0 +1,258 @@
+// Package megatron reads the checkpoints that Megatron-LM writes in its format "torch": a folder for each tensor and
+// pipeline (and expert) parallel rank with one file of torch.save. Its format torch_dist is torch's distributed checkpoint,
+// which package dcp reads.
+//
+// Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the files themselves number
+// from 0 in each. What the files do not say is how the parts of the tensor parallel ranks fit together: each is a tensor of
+// its own with its place, and a layout joins them.
+package megatron
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+)
+
+const (
+	// LatestName is the file that names the newest checkpoint of a folder.
+	LatestName = "latest_checkpointed_iteration.txt"
+
+	fileName = "model_optim_rng.pt"
+)
+
+// globals are the classes that Megatron's arguments and states mention: enumerations, most of them.
+var globals = pickle.Inert(
+	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe", "megatron.core.enums.Fp4Recipe",
+	"megatron.core.transformer.enums.ModelType", "megatron.core.transformer.enums.LayerType", "megatron.core.transformer.enums.AttnType",
+	"megatron.core.transformer.enums.AttnMaskType", "megatron.core.transformer.enums.AttnBackend",
+	"megatron.core.transformer.enums.CudaGraphModule", "megatron.core.transformer.enums.CudaGraphScope",
+	"megatron.core.transformer.enums.InferenceCudaGraphScope", "megatron.core.dist_checkpointing.validation.StrictHandling",
+	"megatron.core.rerun_state_machine.RerunDiagnostic", "megatron.core.rerun_state_machine.RerunMode",
+	"megatron.core.rerun_state_machine.RerunState", "megatron.core.rerun_state_machine.RerunValidationStatus",
+	"megatron.core.inference.config.PrefixCachingEvictionPolicy", "megatron.core.inference.config.PrefixCachingCoordinatorPolicy",
+	"megatron.core.inference.config.KVCacheManagementMode", "megatron.core.inference.config.CudaGraphSizingDistribution",
+	"megatron.core.inference.config.AsyncScheduleMode", "megatron.core.inference.moe.InferenceGroupedGemmBackend",
+	"megatron.training.checkpointing.CheckpointType", "megatron.model.enums.ModelType", "megatron.model.enums.LayerType",
+	"megatron.model.enums.AttnType", "megatron.model.enums.AttnMaskType", "megatron.model.enums.PositionEmbeddingType",
+	"megatron.legacy.enums.ModelType", "megatron.legacy.model.enums.LayerType", "megatron.legacy.model.enums.AttnType",
+	"megatron.legacy.model.enums.AttnMaskType",
+)
+
+var rankFolder = regexp.MustCompile(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
+
+// part is the file of one rank.
+type part struct {
+	tp, pp, ep int
+	file       *torchzip.File
+	root       *pickle.Dict
+	chunks     []*pickle.Dict // models: more than one with a virtual pipeline
+}
+
+// degrees are the sizes of the axes.
+type degrees struct{ tp, pp, ep int }
+
+// Read reads a folder with latest_checkpointed_iteration.txt, or one of its iterations.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	dir, err := Latest(files)
+	if err != nil {
+		return nil, err
+	}
+	parts, size, err := open(files, dir)
+	if err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
+	c := &format.Checkpoint{Format: "Megatron"}
+	if err := models(c, parts, size); err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
+	for _, p := range parts {
+		if err := p.rest(c, size); err != nil {
+			return nil, fmt.Errorf("Megatron: %w", err)
+		}
+	}
+	return c, c.Finish()
+}
+
+// Latest returns the folder of the newest iteration, "." where no file names it.
+func Latest(files *format.Files) (string, error) {
+	text, err := files.All(LatestName, 1024)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ".", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	name := strings.TrimSpace(string(text))
+	if name == "release" {
+		return name, nil
+	}
+	n, err := strconv.ParseUint(name, 10, 40)
+	if err != nil {
+		return "", fmt.Errorf("%s: %.40q is no iteration", LatestName, name)
+	}
+	return fmt.Sprintf("iter_%07d", n), nil
+}
+
+// open opens the files of all ranks, first that with the lowest numbers, which has the arguments.
+func open(files *format.Files, dir string) ([]*part, degrees, error) {
+	var none degrees
+	entries, err := fs.ReadDir(files.FS(), dir)
+	if err != nil {
+		return nil, none, err
+	}
+	var parts []*part
+	var size degrees
+	for _, e := range entries {
+		m := rankFolder.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		f, err := torchzip.Open(files, path.Join(dir, e.Name(), fileName), globals)
+		if err != nil {
+			return nil, none, err
+		}
+		p := &part{file: f}
+		if err := p.understand(); err != nil {
+			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if len(parts) == 0 {
+			if size, err = p.degrees(); err != nil {
+				return nil, none, fmt.Errorf("%s: %w", f.Name, err)
+			}
+		}
+		if err := p.rank(m[1:], size); err != nil {
+			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		parts = append(parts, p)
+	}
+	if want := size.tp * size.pp * size.ep; len(parts) != want || want == 0 {
+		return nil, none, fmt.Errorf("%s has the files of %d ranks, and with tp=%d pp=%d ep=%d there are %d", dir, len(parts), size.tp, size.pp, size.ep, want)
+	}
+	slices.SortFunc(parts, func(a, b *part) int { return cmp.Or(a.pp-b.pp, a.tp-b.tp, a.ep-b.ep) })
+	return parts, size, nil
+}
+
+// understand finds the models in a file.
+func (p *part) understand() error {
+	root, ok := p.file.Root.(*pickle.Dict)
+	if !ok {
+		return fmt.Errorf("a %T instead of a dict", p.file.Root)
+	}
+	p.root = root
+	if m, err := pickle.Get[*pickle.Dict](root, "model"); err == nil {
+		p.chunks = append(p.chunks, m)
+	}
+	for i := 0; ; i++ {
+		m, err := pickle.Get[*pickle.Dict](root, "model"+strconv.Itoa(i))
+		if err != nil {
+			break
+		}
+		p.chunks = append(p.chunks, m)
+	}
+	if len(p.chunks) == 0 {
+		return errors.New("it has no model")
+	}
+	return nil
+}
+
+// degrees reads the sizes of the axes from the arguments of the run.
+func (p *part) degrees() (d degrees, err error) {
+	args, ok := p.root.Get("args")
+	if !ok {
+		return d, errors.New("it has no args, which say how the model was cut")
+	}
+	for name, to := range map[string]*int{"tensor_model_parallel_size": &d.tp, "pipeline_model_parallel_size": &d.pp, "expert_model_parallel_size": &d.ep} {
+		n, err := pickle.Get[int64](args, name)
+		if err != nil && to == &d.ep {
+			n = 1 // a Megatron before mixtures of experts
+		} else if err != nil {
+			return d, fmt.Errorf("args: %w", err)
+		}
+		if n < 1 || n > 1<<16 {
+			return d, fmt.Errorf("args: %s is %d", name, n)
+		}
+		*to = int(n)
+	}
+	return d, nil
+}
+
+// rank reads the rank from the parts of a folder's name: tp, then pp when there is a pipeline, then ep when experts are cut.
+func (p *part) rank(name []string, d degrees) error {
+	var numbers []int
+	for _, s := range name {
+		if s != "" {
+			n, err := strconv.Atoi(s)
+			if err != nil {
+				return err
+			}
+			numbers = append(numbers, n)
+		}
+	}
+	want := []*int{&p.tp}
+	if d.pp > 1 {
+		want = append(want, &p.pp)
+	}
+	if d.ep > 1 {
+		want = append(want, &p.ep)
+	}
+	if len(want) != len(numbers) {
+		return fmt.Errorf("the folder's name has %d ranks, and with pp=%d ep=%d there are %d", len(numbers), d.pp, d.ep, len(want))
+	}
+	for i, to := range want {
+		*to = numbers[i]
+	}
+	if p.tp >= d.tp || p.pp >= d.pp || p.ep >= d.ep {
+		return fmt.Errorf("the folder's name is of no rank with tp=%d pp=%d ep=%d", d.tp, d.pp, d.ep)
+	}
+	return nil
+}
+
+// rest adds what is not of the model: optimizer state and random numbers of each rank, which go by position and so belong
+// to that rank; and the values of the first rank.
+func (p *part) rest(c *format.Checkpoint, size degrees) error {
+	part := format.Checkpoint{}
+	for _, item := range p.root.Items {
+		key, ok := item.Key.(string)
+		if !ok {
+			return fmt.Errorf("%s: a %T as a key", p.file.Name, item.Key)
+		}
+		if m, is := item.Value.(*pickle.Dict); is && slices.Contains(p.chunks, m) {
+			continue
+		}
+		if err := p.file.Flatten(&part, key, item.Value); err != nil {
+			return err
+		}
+	}
+	for _, t := range part.Tensors {
+		t.At = p.place(size, true, true)
+		c.Tensors = append(c.Tensors, t)
+	}
+	if p.tp+p.pp+p.ep == 0 {
+		c.Values = append(c.Values, part.Values...)
+	}
+	return nil
+}
+
+// place is where a part lies, on the axes that cut it.
+func (p *part) place(d degrees, pp, ep bool) (at format.Place) {
+	if ep && d.ep > 1 {
+		at = append(at, format.Coord{Axis: "ep", Index: p.ep, Of: d.ep})
+	}
+	if pp && d.pp > 1 {
+		at = append(at, format.Coord{Axis: "pp", Index: p.pp, Of: d.pp})
+	}
+	if d.tp > 1 {
+		at = append(at, format.Coord{Axis: "tp", Index: p.tp, Of: d.tp})
+	}
+	return at
+}

@@ -1,0 +1,96 @@
+package megatron_test
+
+import (
+	"bytes"
+	"maps"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+)
+
+func TestRead(t *testing.T) {
+	for _, name := range []string{"tp2pp2", "virtual", "experts"} {
+		t.Run(name, func(t *testing.T) {
+			dir, want := formattest.Load(t, "testdata/"+name+".zip")
+			files := format.NewFiles(dir)
+			c, err := megatron.Read(files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			formattest.Compare(t, files, c, want)
+			for path, want := range map[string]any{
+				"iteration": int64(12), "args.num_layers": int64(4), "args.params_dtype": "torch.bfloat16",
+				"args.attention_backend": "megatron.core.transformer.enums.AttnBackend[auto]", "optimizer.grad_scaler": nil,
+			} {
+				if v, ok := c.Value(path); !ok || v != want {
+					t.Errorf("%s = %v, want %v", path, v, want)
+				}
+			}
+		})
+	}
+}
+
+// TestIteration reads the folder of an iteration itself.
+func TestIteration(t *testing.T) {
+	dir, want := formattest.Load(t, "testdata/virtual.zip")
+	inner := fstest.MapFS{}
+	for name, f := range dir {
+		if rest, ok := strings.CutPrefix(name, "iter_0000012/"); ok {
+			inner[rest] = f
+		}
+	}
+	files := format.NewFiles(inner)
+	c, err := megatron.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	formattest.Compare(t, files, c, want)
+}
+
+func TestDamage(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/virtual.zip")
+	formattest.Damage(t, dir, megatron.Read, func(name string) bool { return name != megatron.LatestName })
+}
+
+func TestRefuses(t *testing.T) {
+	const file = "iter_0000012/mp_rank_01_001/model_optim_rng.pt"
+	for _, c := range []struct {
+		name   string
+		change func(fstest.MapFS)
+		err    string
+	}{
+		{"a rank is missing", func(d fstest.MapFS) { delete(d, file) }, "the files of 3 ranks, and with tp=2 pp=2 ep=1 there are 4"},
+		{"a rank too many", func(d fstest.MapFS) { d["iter_0000012/mp_rank_02_000/model_optim_rng.pt"] = d[file] }, "of no rank with tp=2 pp=2"},
+		{"a name without a stage", func(d fstest.MapFS) { d["iter_0000012/mp_rank_00/model_optim_rng.pt"] = d[file] }, "the folder's name has 1 ranks"},
+		{"path traversal", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("../../x")} }, `"../../x" is no iteration`},
+		{"no such iteration", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("13")} }, "iter_0000013"},
+		{"a changed pickle", func(d fstest.MapFS) { replace(d, file, "AttnBackend", "AttnBackenx") }, "checksum error"},
+		{"an empty folder", func(d fstest.MapFS) { clear(d) }, "the files of 0 ranks"},
+	} {
+		dir, _ := formattest.Load(t, "testdata/tp2pp2.zip")
+		c.change(dir)
+		if _, err := megatron.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v; want %q", c.name, err, c.err)
+		}
+	}
+}
+
+// replace changes text in a file.
+func replace(d fstest.MapFS, name, old, new string) {
+	d[name] = &fstest.MapFile{Data: bytes.ReplaceAll(bytes.Clone(d[name].Data), []byte(old), []byte(new))}
+}
+
+func FuzzRead(f *testing.F) {
+	dir, _ := formattest.Load(f, "testdata/virtual.zip")
+	const one = "iter_0000012/mp_rank_00_000/model_optim_rng.pt"
+	f.Add(dir[one].Data)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		changed := maps.Clone(dir)
+		changed[one] = &fstest.MapFile{Data: b}
+		formattest.Sound(changed, megatron.Read)
+	})
+}
