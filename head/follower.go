@@ -198,9 +198,6 @@ func (f *follower) bind(c Call) *collective.Posted {
 
 // commit applies an entry of the log.
 func (f *follower) commit(c Commit) {
-	if c.Index != f.index+1 {
-		return // it is applied already, or a snapshot had it
-	}
 	old := f.state.View
 	f.index = c.Index
 	f.recent = append(slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable }), c)

@@ -30,10 +30,11 @@ func (m *Machine) draining(w topo.Worker) bool {
 // staying are the members whose host is not to be left.
 func (m *Machine) staying() []topo.Worker { return slices.DeleteFunc(m.in(active), m.draining) }
 
-// joiners are the ready workers that the wanted size has room for.
+// joiners are the ready workers that the wanted size has room for, when there is a member to give them the state of the job. The
+// first ones need none, and wait for each other.
 func (m *Machine) joiners() []topo.Worker {
 	list := m.in(ready)
-	if m.record.View.Generation == 0 && m.coming() > 0 {
+	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.in(active)) || !begun && m.coming() > 0 {
 		return nil
 	}
 	return list[:min(len(list), max(m.cfg.Want-len(m.staying()), 0))]

@@ -123,6 +123,7 @@ func (m *Machine) Decided(g topo.Generation) {
 	}
 	a := m.proposed.activate
 	m.record, m.proposed = m.proposed.record, nil
+	m.boundary = m.boundary && g > 1 // with the first generation the first step begins
 	for _, w := range a.Joined {
 		if s := m.workers[w]; s != nil && s.phase == ready {
 			s.phase, s.fresh = active, true

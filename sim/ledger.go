@@ -19,6 +19,7 @@ import (
 //     it, at whatever time (C1);
 //   - a host that has members applies the log entry by entry (C2);
 //   - every sample of an epoch is trained on once (D1);
+//   - after a step the members are not all new while somebody lives who took part in it and has the state (C3);
 //   - the log of two hosts of the job is the same (L1);
 //   - no worker sees an error in a collective of the world (W1).
 type ledger struct {
@@ -110,6 +111,7 @@ func (l *ledger) applied(h *host, a head.Apply, run *execution) {
 		l.newest = max(l.newest, a.Steps)
 		h.cluster.print("step %d is committed by %s with %v", a.Steps, h.name, s.contributors)
 		l.train(a.Steps, s.contributors)
+		l.handedOn(h.cluster, a.View, s.contributors)
 		return
 	}
 	if !slices.Equal(other.contributors, s.contributors) || !slices.Equal(other.digest, s.digest) {
@@ -117,6 +119,19 @@ func (l *ledger) applied(h *host, a head.Apply, run *execution) {
 	}
 	if diff := cmp.Diff(other.data, s.data); diff != "" {
 		l.fail("after step %d %s and %s are at different places in the data: %s", a.Steps, other.host, h.name, diff)
+	}
+}
+
+// handedOn checks that the state of the job stays with its members.
+func (l *ledger) handedOn(c *Cluster, v topo.View, contributors []topo.Worker) {
+	for _, w := range contributors {
+		if _, member := v.Rank(w); member {
+			return
+		}
+	}
+	alive := func(w topo.Worker) bool { return c.worker(w) != nil }
+	if slices.ContainsFunc(contributors, alive) && slices.ContainsFunc(v.Members, func(m topo.Member) bool { return alive(m.Worker) }) {
+		l.fail("after step %d, of %v, the state is with none of %v", l.newest, contributors, v)
 	}
 }
 

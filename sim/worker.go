@@ -26,6 +26,7 @@ type worker struct {
 	ticket   uint64
 	step     uint64 // that it is in
 	plan     []collective.Call
+	chain    []byte // the output of the last call, where it is the input of the next one
 	open     map[uint64]*collective.Posted
 	groups   map[string]topo.GroupID
 	wanted   string // the group that it waits for
@@ -138,13 +139,21 @@ func call(g topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.AllReduce, DType: tensor.I64, Reduction: collective.Sum, Group: g, Shape: []int{1}}
 }
 
-// post posts the next call of the plan. Its input tells worker, step and call.
+// post posts the next call of the plan. Its input tells worker, step and call; after a call of the world that is no part of a step, it
+// is the output of that one, which may not be there yet.
 func (w *worker) post() {
 	w.ticket++
 	p := &collective.Posted{Worker: w.id, Ticket: w.ticket, Call: w.plan[0]}
 	w.plan = w.plan[1:]
-	p.Call.In, p.Call.Out = make([]byte, 8), make([]byte, 8)
-	binary.LittleEndian.PutUint64(p.Call.In, uint64(w.id)<<48|w.step<<16|w.ticket)
+	p.Call.In, p.Call.Out = w.chain, make([]byte, 8)
+	if p.Call.In == nil {
+		p.Call.In = make([]byte, 8)
+		binary.LittleEndian.PutUint64(p.Call.In, uint64(w.id)<<48|w.step<<16|w.ticket)
+	}
+	w.chain = nil
+	if p.Call.Group == topo.World && !p.Call.More && !p.Call.Step {
+		w.chain = p.Call.Out
+	}
 	w.open[w.ticket] = p
 	w.host.agent.Post(p)
 	w.host.settle()
