@@ -24,8 +24,8 @@ type Tensor struct {
 	Shape tensor.Shape
 }
 
-// A Layout places every element of a catalogue. Spec.Resolve and New make layouts; they hold what Validate promises. It is
-// not changed afterwards, so copies share their slices.
+// A Layout places every element of a catalogue. Spec.Resolve and New make layouts, and refuse to make one that leaves an
+// element out. It is not changed afterwards, so copies share their slices.
 type Layout struct {
 	Ranks    int
 	Tensors  []Tensor // the catalogue

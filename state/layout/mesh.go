@@ -68,16 +68,6 @@ func (m Mesh) Ranks() int {
 	return n
 }
 
-// Coords returns the place of a rank on each axis.
-func (m Mesh) Coords(rank int) []int {
-	at := make([]int, len(m))
-	for i := len(m) - 1; i >= 0; i-- {
-		at[i] = rank % m[i].Size
-		rank /= m[i].Size
-	}
-	return at
-}
-
 // index returns the number of the axis of that name, -1 if there is none.
 func (m Mesh) index(name string) int {
 	return slices.IndexFunc(m, func(a Axis) bool { return a.Name == name })
