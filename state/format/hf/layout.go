@@ -1,0 +1,133 @@
+package hf
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/tensor/safetensors"
+)
+
+// FileName is what a checkpoint of one file is called.
+const FileName = "model.safetensors"
+
+// Layout lays tensors out as Hugging Face's libraries do: in one file when they fit into most bytes, else in several with an
+// index. Of the tensors, only names, element types and shapes count; their order decides which file they are in.
+func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*format.Output, error) {
+	entries := make([]safetensors.Tensor, len(tensors))
+	for i, t := range tensors {
+		entries[i] = safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape}
+	}
+	files, err := safetensors.Split(entries, most)
+	if err != nil {
+		return nil, err
+	}
+	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
+	if len(files) <= 1 {
+		h, err := addFile(o, FileName, entries, metadata)
+		if err != nil {
+			return nil, err
+		}
+		o.Tensors = append(o.Tensors, wholes(h, FileName)...)
+		return o, o.Finish()
+	}
+	index := &safetensors.Index{Files: map[string]string{}}
+	var bytes int64
+	for i, file := range files {
+		name := safetensors.ShardName(i, len(files))
+		h, err := addFile(o, name, file, metadata)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range h.Tensors {
+			if other := index.Files[t.Name]; other != "" {
+				return nil, fmt.Errorf("safetensors: tensor %q stands in %s and %s", t.Name, other, name)
+			}
+			index.Files[t.Name] = name
+			bytes += t.End - t.Begin
+		}
+		o.Tensors = append(o.Tensors, wholes(h, name)...)
+	}
+	text := index.AppendJSON(nil, bytes)
+	o.Files = append(o.Files, format.OutputFile{Name: safetensors.IndexName, Size: int64(len(text))})
+	o.Frames = append(o.Frames, format.Frame{File: safetensors.IndexName, Bytes: text})
+	return o, o.Finish()
+}
+
+func wholes(h *safetensors.Header, file string) (list []format.Tensor) {
+	for _, t := range h.Tensors {
+		list = append(list, whole(h, t, file))
+	}
+	return list
+}
+
+// addFile lays one file out and adds it to an output.
+func addFile(o *format.Output, name string, entries []safetensors.Tensor, metadata map[string]string) (*safetensors.Header, error) {
+	h, err := safetensors.Layout(entries, metadata)
+	if err != nil {
+		return nil, err
+	}
+	start, err := h.AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	o.Files = append(o.Files, format.OutputFile{Name: name, Size: h.Size()})
+	o.Frames = append(o.Frames, format.Frame{File: name, Bytes: start})
+	return h, nil
+}
+
+// A Shard is a box of a tensor that a rank has.
+type Shard struct {
+	Name  string
+	DType tensor.DType
+	Shape tensor.Shape // of the whole tensor
+	Box   tensor.Box
+}
+
+// LayoutShards lays out one file a rank with the boxes that the rank has, and where they lie in their tensors, as torch's
+// distributed checkpoint does. A rank has at most one box of a tensor, and no two ranks the same.
+func LayoutShards(ranks [][]Shard, metadata map[string]string) (*format.Output, error) {
+	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
+	index := map[string]int{}
+	for i, shards := range ranks {
+		name := fmt.Sprintf("shard-%05d-model-00001-of-00001.safetensors", i+1)
+		boxes := map[string]Shard{}
+		info := map[string]map[string][]int{}
+		var entries []safetensors.Tensor
+		for _, s := range shards {
+			if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
+				return nil, fmt.Errorf("safetensors: tensor %q: box %v lies outside shape %v", s.Name, s.Box, s.Shape)
+			}
+			at := make([]int, len(s.Box))
+			for d, x := range s.Box {
+				at[d] = x.From
+			}
+			boxes[s.Name], info[s.Name] = s, map[string][]int{"saved_offsets": at}
+			entries = append(entries, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+		}
+		text, err := json.Marshal(info)
+		if err != nil {
+			return nil, err
+		}
+		own := map[string]string{"format": "pt", "DCP_VERSION": "1.0", shardingInfo: string(text)}
+		for key, value := range metadata {
+			own[key] = value
+		}
+		h, err := addFile(o, name, entries, own)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range h.Tensors {
+			s := boxes[e.Name]
+			k, known := index[e.Name]
+			if !known {
+				k = len(o.Tensors)
+				index[e.Name] = k
+				o.Tensors = append(o.Tensors, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
+			}
+			o.Tensors[k].Pieces = append(o.Tensors[k].Pieces, format.Piece{Box: s.Box, File: name, Offset: h.Data + e.Begin})
+		}
+	}
+	return o, o.Finish()
+}

@@ -1,0 +1,78 @@
+package hf_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// TestLayout writes the tensors of shards into files of several sizes, and reads them.
+func TestLayout(t *testing.T) {
+	dir, all := formattest.Load(t, "testdata/sharded.zip")
+	want := sharded(all)
+	files := format.NewFiles(dir)
+	from, err := hf.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for most, count := range map[int64]int{1: 6, 100: 4, 200: 3, 1 << 40: 1} {
+		o, err := hf.Layout(from.Tensors, map[string]string{"format": "pt"}, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Files) != count {
+			t.Errorf("with %d bytes a file there are %d files, want %d", most, len(o.Files), count)
+		}
+		written := format.NewFiles(formattest.Write(t, o, from, files))
+		got, err := hf.Read(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		formattest.Compare(t, written, got, want)
+		if v, ok := got.Value("__metadata__.format"); !ok || v != "pt" {
+			t.Errorf("format = %v", v)
+		}
+	}
+}
+
+// TestLayoutShards writes the shards that torch wrote: all bytes are the same, but for the order of keys in JSON.
+func TestLayoutShards(t *testing.T) {
+	dir, all := formattest.Load(t, "testdata/sharded.zip")
+	files := format.NewFiles(dir)
+	from, err := hf.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks := make([][]hf.Shard, 4)
+	for _, s := range from.Tensors {
+		for _, p := range s.Pieces {
+			rank := strings.Index("1234", p.File[len("shard-0000"):][:1])
+			ranks[rank] = append(ranks[rank], hf.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: p.Box})
+		}
+	}
+	o, err := hf.LayoutShards(ranks, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := formattest.Write(t, o, from, files)
+	got, err := hf.Read(format.NewFiles(written))
+	if err != nil {
+		t.Fatal(err)
+	}
+	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
+	for name, f := range written {
+		theirs := dir[name]
+		if theirs == nil || !bytes.HasSuffix(theirs.Data, f.Data[len(f.Data)-16:]) {
+			t.Errorf("%s: torch has other data at its end", name)
+		}
+	}
+	ranks[0][0].Box = tensor.Box{{From: 0, To: 100}}
+	if _, err := hf.LayoutShards(ranks, nil); err == nil || !strings.Contains(err.Error(), "lies outside shape") {
+		t.Errorf("%v", err)
+	}
+}
