@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -21,11 +20,8 @@ type State struct {
 // StateOf makes a State of a slice. A worker that joins receives into it, so it must have its final length.
 func StateOf[T Element](name string, x []T) State { return State{name, bytesOf(x)} }
 
-// The transfer of docs/formats/arena.md, section 5.
-const (
-	stateTag   = 0xE17E
-	statePiece = 64 << 20
-)
+// stateTag marks the transfers of docs/formats/arena.md, section 5.
+const stateTag = 0xE17E
 
 type stateItem struct {
 	Name  string `json:"name"`
@@ -87,18 +83,20 @@ func (t *Trainer) receive(ctx context.Context) error {
 	if err := sameItems(theirs, mine); err != nil {
 		return err
 	}
-	return t.pieces(t.job.size-t.joined, func(rank, at, n int) error {
-		piece, err := t.job.mem.borrow(n)
-		if err != nil {
+	err = t.move(func(int) bool { return true }, func(p *piece) {
+		p.calls = append(p.calls, start(t.job, collective.Recv, collective.None, p.giver, nil, p.staged, []Option{Tag(stateTag)}))
+	}, func(p *piece) error {
+		if err := p.calls[0].Wait(ctx); err != nil {
 			return err
 		}
-		defer t.job.mem.giveBack(piece)
-		if err := RecvFrom(ctx, t.job, piece, rank, Tag(stateTag)); err != nil {
-			return fmt.Errorf("client: receiving the state of the job: %w", err)
-		}
-		t.within(at, n, func(memory []byte) { piece = piece[copy(memory, piece):] })
+		rest := p.staged
+		t.within(p, func(memory []byte) { rest = rest[copy(memory, rest):] })
 		return nil
 	})
+	if err != nil {
+		return fmt.Errorf("client: receiving the state of the job: %w", err)
+	}
+	return nil
 }
 
 func sameItems(theirs, mine []byte) error {
@@ -115,37 +113,27 @@ func sameItems(theirs, mine []byte) error {
 	return nil
 }
 
-// give hands this rank's part of the state to the new members. It does not wait for them: the state is copied once.
+// give hands this rank's pieces of the state to the new members. It returns when they have them: the state may change then, and no
+// step could end without them anyway.
 func (t *Trainer) give(ctx context.Context) error {
 	if _, err := t.shareHeader(ctx, t.header()); err != nil {
 		return err
 	}
-	old := t.job.size - t.joined
-	return t.pieces(old, func(rank, at, n int) error {
-		if rank != t.job.rank {
-			return nil
+	return t.move(func(giver int) bool { return giver == t.job.rank }, func(p *piece) {
+		rest := p.staged
+		t.within(p, func(memory []byte) { rest = rest[copy(rest, memory):] })
+		for joiner := t.job.size - t.joined; joiner < t.job.size; joiner++ {
+			p.calls = append(p.calls, start(t.job, collective.Send, collective.None, joiner, p.staged, nil, []Option{Tag(stateTag)}))
 		}
-		for joiner := old; joiner < t.job.size; joiner++ {
-			if err := t.send(joiner, at, n); err != nil {
+	}, func(p *piece) error {
+		for _, h := range p.calls {
+			// A joiner that is gone needs it no more, and one that asks for something else is told so itself.
+			if err := h.Wait(ctx); err != nil && !errors.As(err, new(*CallError)) {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-// send copies a piece of the state into the arena, as it is now, and starts to send the copy.
-func (t *Trainer) send(to, at, n int) error {
-	piece, err := t.job.mem.borrow(n)
-	if err != nil {
-		return err
-	}
-	rest := piece
-	t.within(at, n, func(memory []byte) { rest = rest[copy(rest, memory):] })
-	h := start(t.job, collective.Send, collective.None, to, piece, nil, []Option{Tag(stateTag)})
-	h.finish = func() { t.job.mem.giveBack(piece) }
-	t.sends = append(t.sends, h)
-	return nil
 }
 
 // shareHeader broadcasts the header. All old members have the same, so that the loss of rank 0 changes nothing.
@@ -164,49 +152,4 @@ func (t *Trainer) shareHeader(ctx context.Context, mine []byte) ([]byte, error) 
 		mine = make([]byte, length[0])
 	}
 	return mine, Broadcast(ctx, t.job, mine, 0)
-}
-
-// pieces calls f for every piece of the state: the old rank that sends it, where it begins, and its length.
-func (t *Trainer) pieces(old int, f func(rank, at, n int) error) error {
-	total := 0
-	for _, s := range t.state {
-		total += len(s.bytes)
-	}
-	for rank := range old {
-		for at, end := rank*total/old, (rank+1)*total/old; at < end; at += statePiece {
-			if err := f(rank, at, min(end-at, statePiece)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// within calls f for the memory of bytes [at, at+n) of the state, item by item.
-func (t *Trainer) within(at, n int, f func(memory []byte)) {
-	for _, s := range t.state {
-		if from, to := max(at, 0), min(at+n, len(s.bytes)); from < to {
-			f(s.bytes[from:to])
-		}
-		at -= len(s.bytes)
-	}
-}
-
-// reap frees the copies that have arrived.
-func (t *Trainer) reap(ctx context.Context) {
-	t.sends = slices.DeleteFunc(t.sends, func(h *Handle) bool {
-		done := h.Done()
-		if done {
-			_ = h.Wait(ctx) // a joiner that is gone needs it no more
-		}
-		return done
-	})
-}
-
-// settle waits for what is still on its way to joiners; a joiner that is gone needs it no more.
-func (t *Trainer) settle(ctx context.Context) {
-	for _, h := range t.sends {
-		_ = h.Wait(ctx)
-	}
-	t.sends = nil
 }

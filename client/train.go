@@ -44,7 +44,6 @@ type Trainer struct {
 	begun     bool
 	committed bool
 	released  bool
-	sends     []*Handle
 	err       error
 }
 
@@ -67,7 +66,6 @@ func (t *Trainer) Next(ctx context.Context) bool {
 		t.err = t.next(ctx)
 	}
 	if t.err != nil || t.released || t.over() {
-		t.settle(ctx)
 		return false
 	}
 	t.deal()
@@ -90,7 +88,6 @@ func (t *Trainer) next(ctx context.Context) error {
 		return fmt.Errorf("client: the step was not committed: call Commit with the gradient in every turn of the loop")
 	}
 	t.committed = false
-	t.reap(ctx)
 	if t.joined > 0 && !t.released {
 		return t.give(ctx)
 	}

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import itertools
 import json
 from array import array
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Tuple
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from ._state import Item, build, flatten, pieces, total
-from .errors import LostError, ShoalError
+from ._state import Item, build, flatten
+from .errors import LostError, MismatchError, ShoalError
 
 if TYPE_CHECKING:
     from .group import Group
+    from .handle import Handle
 
 TAG = 0xE17E
-PIECE = 64 << 20
+# The state moves in pieces of this many bytes, of which a worker has WINDOW under way. Each lies in arena memory that was used
+# before: to touch fresh shared memory takes several times longer than to copy.
+PIECE = 4 << 20
+WINDOW = 4
 # Headers are filled up to a multiple of this. When rank 0 is lost before its broadcast, another rank's header, of the same
 # length then, takes its place.
 _HEADER_STEP = 4096
@@ -59,25 +66,33 @@ class State:
         return int.from_bytes(hashed.digest(), "little")
 
     def send(self, world: "Group", joined: int, step: int) -> None:
-        """Give this member's part of the state to the last `joined` ranks. Costs a copy of the part, and returns then."""
+        """Give this member's pieces of the state to the last `joined` ranks, and return when they have them.
+
+        The state may change then, and no step could end without them anyway.
+        """
         items: List[Item] = []
         notes = {name: self._plan(name, part, items) for name, part in self._parts.items()}
         listed = [{"name": item.name, "bytes": item.nbytes} for item in items]
         header = json.dumps({"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False).encode()
         _share_header(world, header + b" " * (-len(header) % _HEADER_STEP))
-        old = world.size - joined
-        start, stop = _share(total(items), world.rank, old)
-        if start == stop:
-            return
-        block = world._port.buffer(stop - start)
-        at = ctypes.addressof(block)
-        for item, first, last in pieces(items, start, stop):
-            item.copy_to(at, first, last)
-            at += last - first
-        # Nobody waits for these: the agent has the bytes, and a worker that is lost needs none.
-        for rank in range(old, world.size):
-            for piece in _cut(block):
-                world.send_async(piece, rank, TAG)
+        joiners = range(world.size - joined, world.size)
+        ends = list(itertools.accumulate(item.nbytes for item in items))
+
+        def begin(block: Any, start: int, stop: int) -> "List[Handle[Any]]":
+            at = ctypes.addressof(block)
+            for i, first, last in _within(ends, start, stop):
+                items[i].copy_to(at, first, last)
+                at += last - first
+            piece = memoryview(block).cast("B")[: stop - start]
+            return [world.send_async(piece, rank, TAG) for rank in joiners]
+
+        def end(_: Any, start: int, stop: int, calls: "List[Handle[Any]]") -> None:
+            for call in calls:
+                # A joiner that is gone needs it no more, and one that asks for something else is told so itself.
+                with contextlib.suppress(LostError, MismatchError):
+                    call.wait()
+
+        _move(world, _cut(ends)[world.rank :: joiners.start], begin, end)
 
     def receive(self, world: "Group", joined: int) -> bool:
         """Take over the state of the other members; False when one is gone that had to give a part of it: enter again then.
@@ -89,14 +104,9 @@ class State:
             if not any(text):  # of a member that had none
                 return False
             header = _parse(text)
-            block = self._fetch(world, joined, header)
+            parts = self._fetch(world, joined, header)
         except LostError:
             return False
-        view, parts, at = memoryview(block).cast("B"), [], 0
-        for item in header["items"]:
-            size = int(item["bytes"])
-            parts.append(view[at : at + size])
-            at += size
         notes = header["notes"]
         if notes.keys() != self._parts.keys():
             theirs, ours = sorted(notes), sorted(self._parts)
@@ -106,17 +116,23 @@ class State:
         return True
 
     @staticmethod
-    def _fetch(world: "Group", joined: int, header: Dict[str, Any]) -> Any:
+    def _fetch(world: "Group", joined: int, header: Dict[str, Any]) -> List[memoryview]:
         """The bytes of all items, from all who were members before."""
-        whole, old = sum(int(item["bytes"]) for item in header["items"]), world.size - joined
-        block = world._port.buffer(whole)
-        view, calls = memoryview(block).cast("B"), []
-        for rank in range(old):
-            start, stop = _share(whole, rank, old)
-            calls += [world.recv_async(piece, rank, TAG) for piece in _cut(view[start:stop])]
-        for call in calls:
-            call.wait()
-        return block
+        parts = [memoryview(bytearray(int(item["bytes"]))) for item in header["items"]]
+        ends, givers = list(itertools.accumulate(part.nbytes for part in parts)), world.size - joined
+
+        def begin(block: Any, start: int, stop: int) -> "List[Handle[Any]]":
+            return [world.recv_async(memoryview(block).cast("B")[: stop - start], start // PIECE % givers, TAG)]
+
+        def end(block: Any, start: int, stop: int, calls: "List[Handle[Any]]") -> None:
+            calls[0].wait()
+            piece, at = memoryview(block).cast("B"), 0
+            for i, first, last in _within(ends, start, stop):
+                parts[i][first:last] = piece[at : at + last - first]
+                at += last - first
+
+        _move(world, _cut(ends), begin, end)
+        return parts
 
     def _plan(self, name: str, part: Part, items: List[Item]) -> Any:
         if part.alike:
@@ -148,10 +164,31 @@ def _parse(text: bytearray) -> Dict[str, Any]:
         raise ShoalError(f"the state of the other members cannot be read ({err}): run the same release of shoal everywhere") from None
 
 
-def _share(whole: int, rank: int, of: int) -> Tuple[int, int]:
-    return rank * whole // of, (rank + 1) * whole // of
+def _cut(ends: Sequence[int]) -> List[Tuple[int, int]]:
+    """Where the pieces of the state begin and end. The old ranks take turns in sending them."""
+    whole = ends[-1] if ends else 0
+    return [(at, min(at + PIECE, whole)) for at in range(0, whole, PIECE)]
 
 
-def _cut(block: Any) -> List[memoryview]:
-    view = memoryview(block).cast("B")
-    return [view[at : at + PIECE] for at in range(0, view.nbytes, PIECE)]
+def _within(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
+    """Which bytes of which items lie between two places of the state. The items end at `ends`."""
+    i = bisect_right(ends, start)
+    while start < stop:
+        begin, last = ends[i - 1] if i else 0, min(stop, ends[i])
+        if start < last:
+            yield i, start - begin, last - begin
+        start, i = last, i + 1
+
+
+def _move(world: "Group", cuts: List[Tuple[int, int]], begin: Callable[..., Any], end: Callable[..., None]) -> None:
+    """Take pieces through arena memory: `begin` returns the calls of a piece, `end` waits for them."""
+    flying: Deque[Tuple[Any, int, int, Any]] = deque()
+    for start, stop in cuts:
+        if len(flying) < WINDOW:
+            block = world._port.buffer(PIECE)
+        else:
+            block = flying[0][0]
+            end(*flying.popleft())
+        flying.append((block, start, stop, begin(block, start, stop)))
+    while flying:
+        end(*flying.popleft())

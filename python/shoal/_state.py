@@ -90,7 +90,7 @@ def _immovable(name: str, what: str) -> TypeError:
 
 
 def build(plan: Any, parts: List[memoryview]) -> Any:
-    """The value of a plan, over the bytes of its items. Raises ValueError for what `flatten` does not write."""
+    """The value of a plan; its arrays lie in the bytes of the items. Raises ValueError for what `flatten` does not write."""
     if plan is None or isinstance(plan, (bool, int, float, str)):
         return plan
     if isinstance(plan, list):
@@ -121,26 +121,10 @@ def _array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
         if torch is None:
             raise ValueError("the others have torch tensors: import torch before the first step")
         dtype = getattr(torch, str(plan["dtype"]))
-        return torch.frombuffer(bytearray(data), dtype=dtype).view(shape) if data.nbytes else torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(data, dtype=dtype).view(shape) if data.nbytes else torch.empty(shape, dtype=dtype)
     import numpy
 
     dtype = numpy.dtype(plan["dtype"])
     if dtype.hasobject:
         raise ValueError(f"no plan of an array: {plan}")
-    return numpy.frombuffer(bytearray(data), dtype).reshape(shape)
-
-
-def total(items: List[Item]) -> int:
-    """The bytes of all items."""
-    return sum(item.nbytes for item in items)
-
-
-def pieces(items: List[Item], start: int, stop: int) -> List[Tuple[Item, int, int]]:
-    """Which bytes of which items lie between two places of the state."""
-    found, at = [], 0
-    for item in items:
-        first, last = max(start - at, 0), min(stop - at, item.nbytes)
-        if first < last:
-            found.append((item, first, last))
-        at += item.nbytes
-    return found
+    return numpy.frombuffer(data, dtype).reshape(shape)

@@ -13,10 +13,8 @@ import sys
 import numpy as np
 
 import shoal
-from shoal import _handover
 
 doomed, place, count, end = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-_handover.PIECE = 4 << 20
 job = shoal.join()
 seat = int(os.environ["SHOAL_RANK"])
 calls, armed = 0, False

@@ -1,0 +1,68 @@
+package client
+
+import "slices"
+
+// The state moves in pieces of statePiece bytes, of which a worker has stateWindow under way. Each lies in staging memory that was used
+// before: to touch fresh shared memory takes several times longer than to copy.
+const (
+	statePiece  = 4 << 20
+	stateWindow = 4
+)
+
+// piece is a part of the state under way.
+type piece struct {
+	giver  int // the old rank that sends it: they take turns
+	at     int // where it begins in the state
+	staged []byte
+	calls  []*Handle
+}
+
+// move takes the pieces of some givers through staging memory: begin starts the calls of a piece, end waits for them.
+// After an error it begins no more, and ends those that are under way.
+func (t *Trainer) move(of func(giver int) bool, begin func(*piece), end func(*piece) error) (err error) {
+	var flying []*piece
+	land := func() {
+		p := flying[0]
+		flying = flying[1:]
+		if failed := end(p); err == nil {
+			err = failed
+		}
+		if !slices.ContainsFunc(p.calls, func(h *Handle) bool { return !h.Done() }) {
+			t.job.mem.giveBack(p.staged)
+		}
+	}
+	total, old := 0, t.job.size-t.joined
+	for _, s := range t.state {
+		total += len(s.bytes)
+	}
+	for i := 0; i*statePiece < total && err == nil; i++ {
+		p := &piece{giver: i % old, at: i * statePiece}
+		if !of(p.giver) {
+			continue
+		}
+		if len(flying) == stateWindow {
+			if land(); err != nil {
+				break
+			}
+		}
+		if p.staged, err = t.job.mem.borrow(min(total-p.at, statePiece)); err == nil {
+			begin(p)
+			flying = append(flying, p)
+		}
+	}
+	for len(flying) > 0 {
+		land()
+	}
+	return err
+}
+
+// within calls f for the memory of a piece, item by item.
+func (t *Trainer) within(p *piece, f func(memory []byte)) {
+	from, to := p.at, p.at+len(p.staged)
+	for _, s := range t.state {
+		if a, b := max(from, 0), min(to, len(s.bytes)); a < b {
+			f(s.bytes[a:b])
+		}
+		from, to = from-len(s.bytes), to-len(s.bytes)
+	}
+}
