@@ -24,6 +24,7 @@ type crew struct {
 	orders  Orders
 
 	told    topo.View
+	behind  bool // told is not even the first generation
 	elastic bool
 	steps   uint64
 	data    *cursor.Cursor                     // nil = none was stated
@@ -286,7 +287,7 @@ func (c *crew) carryOut() {
 		}
 	}
 	if c.told.Generation == 0 && c.begun() {
-		c.told = c.machine.View()
+		c.begin()
 	}
 	for _, host := range c.machine.Vacant() {
 		c.head.vacate(host)
@@ -313,6 +314,18 @@ func (c *crew) obey(a member.Action) {
 		c.event("resume", member.Activate{View: c.machine.View(), Because: a.Because})
 	case member.Finish:
 		c.orders.End(a.OK, string(a.Because))
+	}
+}
+
+// begin notes what the first members know: that they are all the workers that the job was to begin with. If one of these was lost before the
+// others had joined, they hear of it when their first step ends, as they do of later losses.
+func (c *crew) begin() {
+	c.told = topo.View{Generation: c.machine.View().Generation}
+	for _, w := range c.first {
+		c.told.Members = append(c.told.Members, topo.Member{Worker: w})
+		if _, here := c.machine.View().Rank(w); !here {
+			c.behind = true
+		}
 	}
 }
 
@@ -353,7 +366,7 @@ func (c *crew) endStep() {
 	case c.parting != "":
 		c.part()
 		status = arena.Changed
-	case next.Generation != c.told.Generation:
+	case next.Generation != c.told.Generation || c.behind:
 		calls = append(calls, c.advance(next)...)
 		status = arena.Changed
 	}
@@ -387,7 +400,7 @@ func (c *crew) advance(next topo.View) (entering []*collective.Posted) {
 			c.tell(old.Worker, arena.View{Size: 1, Released: true}, false)
 		}
 	}
-	c.told = next
+	c.told, c.behind = next, false
 	return entering
 }
 

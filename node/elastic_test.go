@@ -187,6 +187,19 @@ func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 	}
 }
 
+// A worker is lost before all have joined: the others joined as ranks of the size that was to be, and hear of it with their first step.
+func TestALossBeforeTheFirstStep(t *testing.T) {
+	f := newFlock(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
+	f.run(1, "token-1", func(*flock, int, int) error { return errDies })
+	for f.agent.Status().Want == 4 {
+		runtime.Gosched()
+	}
+	for _, seat := range []int{0, 2, 3} {
+		f.run(seat, fmt.Sprintf("token-%d", seat), stays)
+	}
+	f.check(0, 2, 3)
+}
+
 func TestAllButOneAreLost(t *testing.T) {
 	f := newFlock(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
 	for seat := range 5 {
