@@ -19,7 +19,7 @@ import (
 //     it, at whatever time (C1);
 //   - a host that has members applies the log entry by entry (C2);
 //   - every sample of an epoch is trained on once (D1);
-//   - after a step the members are not all new while somebody lives who took part in it and has the state (C3);
+//   - the members of a generation are not all new while one of the generation before lives (C3);
 //   - the log of two hosts of the job is the same (L1);
 //   - no worker sees an error in a collective of the world (W1).
 type ledger struct {
@@ -28,6 +28,7 @@ type ledger struct {
 	claims  map[topo.Worker]map[uint64]claim
 	trained map[uint64]map[uint64]topo.Worker // epoch, position
 	logs    map[string]map[uint64]entry       // host, index
+	state   map[topo.Worker]bool              // who has begun a step, and so has the state of the job
 	at      map[string]place                  // of a host in the log
 	newest  uint64
 	broken  error
@@ -56,7 +57,7 @@ type place struct {
 
 func (l *ledger) init() {
 	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{}, claims: map[topo.Worker]map[uint64]claim{},
-		trained: map[uint64]map[uint64]topo.Worker{}, logs: map[string]map[uint64]entry{}, at: map[string]place{}}
+		trained: map[uint64]map[uint64]topo.Worker{}, logs: map[string]map[uint64]entry{}, at: map[string]place{}, state: map[topo.Worker]bool{}}
 }
 
 func (l *ledger) fail(format string, args ...any) {
@@ -76,6 +77,9 @@ func (l *ledger) decided(h *host, r member.Record) {
 	g := r.View.Generation
 	if other, ok := l.records[g]; ok && !other.Equal(r) {
 		l.fail("generation %d is decided twice: %+v and, on %s, %+v", g, other, h.name, r)
+	}
+	if _, known := l.records[g]; !known && r.Done == 0 {
+		l.handedOn(h.cluster, r)
 	}
 	l.records[g] = r
 }
@@ -111,7 +115,6 @@ func (l *ledger) applied(h *host, a head.Apply, run *execution) {
 		l.newest = max(l.newest, a.Steps)
 		h.cluster.print("step %d is committed by %s with %v", a.Steps, h.name, s.contributors)
 		l.train(a.Steps, s.contributors)
-		l.handedOn(h.cluster, a.View, s.contributors)
 		return
 	}
 	if !slices.Equal(other.contributors, s.contributors) || !slices.Equal(other.digest, s.digest) {
@@ -123,15 +126,12 @@ func (l *ledger) applied(h *host, a head.Apply, run *execution) {
 }
 
 // handedOn checks that the state of the job stays with its members.
-func (l *ledger) handedOn(c *Cluster, v topo.View, contributors []topo.Worker) {
-	for _, w := range contributors {
-		if _, member := v.Rank(w); member {
-			return
-		}
-	}
-	alive := func(w topo.Worker) bool { return c.worker(w) != nil }
-	if slices.ContainsFunc(contributors, alive) && slices.ContainsFunc(v.Members, func(m topo.Member) bool { return alive(m.Worker) }) {
-		l.fail("after step %d, of %v, the state is with none of %v", l.newest, contributors, v)
+func (l *ledger) handedOn(c *Cluster, r member.Record) {
+	has := func(m topo.Member) bool { return l.state[m.Worker] }
+	lives := func(m topo.Member) bool { return c.worker(m.Worker) != nil }
+	before := l.records[r.View.Generation-1].View.Members
+	if slices.ContainsFunc(before, func(m topo.Member) bool { return has(m) && lives(m) }) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {
+		l.fail("the state of the job is with %v and with none of %v", before, r.View)
 	}
 }
 

@@ -83,6 +83,7 @@ func (w *worker) able() bool {
 // begin plans the next step from what the worker knows.
 func (w *worker) begin() {
 	known := w.host.agent.Known()
+	w.host.cluster.ledger.state[w.id] = true
 	w.step = known.Steps + 1
 	if list := w.neighbours(known.View); len(list) > 1 {
 		key := fmt.Sprint(list)
