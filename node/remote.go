@@ -16,8 +16,9 @@ import (
 
 // remote is the agent of another host, as the head sees it. Only the thread of the head's engine touches it.
 type remote struct {
-	name fabric.Host
-	mesh fabric.Mesh
+	name   fabric.Host
+	mesh   fabric.Mesh
+	parted bool // it is about to go
 }
 
 func (r *remote) host() fabric.Host { return r.name }
@@ -149,7 +150,7 @@ func (o *office) read(from fabric.Host, l *letter) error {
 		hosts.Ended(int(e.Worker), proc.Exit{PID: e.PID, Code: e.Code, Signal: syscall.Signal(e.Signal), Ended: now,
 			Started: now.Add(-time.Duration(e.Seconds * float64(time.Second)))}, e.Tail, e.Log)
 	case l.Apart != nil:
-		o.part(from, l.Apart)
+		o.part(r, l.Apart)
 	case l.Leaving != nil:
 		hosts.Leaving(string(from), l.Leaving.Why)
 	default:
@@ -160,9 +161,10 @@ func (o *office) read(from fabric.Host, l *letter) error {
 
 // part ends the link to an agent that another one has lost, if this host has not: all agents of a flight must reach each other. Of two
 // that accuse each other the first to do so stays; the other may have stood still.
-func (o *office) part(from fabric.Host, n *apartNote) {
-	if o.dismissed == nil && o.agent.head.known[n.Host] != nil {
-		o.mesh.Drop(n.Host, fmt.Errorf("%s has no link with it any more: %s", from, n.Why))
+func (o *office) part(from *remote, n *apartNote) {
+	if r := o.agent.head.known[n.Host]; r != nil && o.dismissed == nil && !from.parted && !r.parted {
+		r.parted = true
+		o.mesh.Drop(n.Host, fmt.Errorf("%s has no link with it any more: %s", from.name, n.Why))
 	}
 }
 
