@@ -39,7 +39,7 @@ way one of them is killed in the middle of a step, and later two more are ordere
 of the parameters, so at the end it is known whether a step or a sample was lost or counted twice.
 
 The data is part of this program, and so is the worker, so nothing is downloaded and no Python is needed. With --python
-the same network is trained by the NumPy and then by the PyTorch example, for now without a loss.`,
+the same network is trained by the NumPy and then by the PyTorch example.`,
 		Example: `  shoal demo
   shoal demo -n 2 --json
   shoal demo --python=/usr/bin/python3`,
@@ -76,12 +76,12 @@ func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// demoWorker is a program that trains on the digits, with the number of steps as its last argument.
+// demoWorker is a program that trains on the digits, with the number of steps as its last argument. It can lose and gain workers, and
+// reports what came of it.
 type demoWorker struct {
 	name    string // go, numpy or torch
 	command []string
 	env     map[string]string
-	audited bool // it can lose and gain workers, and reports what came of it
 }
 
 func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
@@ -92,17 +92,14 @@ func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding this program's own file: %w", err)
 	}
-	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}, audited: true}}, nil
+	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
 }
 
 // train runs one job while other goroutines show how it is doing, and make it lose and gain workers.
 func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
 	beside := group.New(ctx)
 	beside.Go("progress", view.run)
-	var story *demoStory
-	if w.audited {
-		story = &demoStory{workers: f.workers, steps: f.steps, tell: view.say, joins: map[int]time.Duration{}}
-	}
+	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.say, joins: map[int]time.Duration{}}
 	result, err := node.Run(ctx, node.RunConfig{
 		Spec:   job.Spec{Name: "demo-" + w.name, Workers: f.workers, Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
 		Stdout: io.Discard, // the logs in the run's directory have it
@@ -110,9 +107,7 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 		Kill:   hurry(ctx),
 		OnStart: func(_, dir string) {
 			view.started(dir, time.Now())
-			if story != nil {
-				beside.Go("story", func(ctx context.Context) error { return story.play(ctx, dir) })
-			}
+			beside.Go("story", func(ctx context.Context) error { return story.play(ctx, dir) })
 		},
 		OnJoin: func(seat int, _ string) {
 			if seat < f.workers {
@@ -122,7 +117,7 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 		OnReport: func(seat int, metrics map[string]float64) {
 			if _, progress := metrics["loss"]; progress {
 				view.reported(metrics, time.Now())
-			} else if story != nil {
+			} else {
 				story.reported(seat, metrics)
 				view.sized(metrics)
 			}
@@ -136,11 +131,7 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 		view.abandon()
 		return err
 	}
-	if story == nil {
-		return view.finish(result.Seconds, nil)
-	}
-	o := story.outcome()
-	return view.finish(result.Seconds, &o)
+	return view.finish(result.Seconds, story.outcome())
 }
 
 func newDemoWorkerCommand() *cobra.Command {

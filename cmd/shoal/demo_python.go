@@ -26,8 +26,7 @@ func pythonDemo(ctx context.Context, python string) ([]demoWorker, error) {
 	}
 	var workers []demoWorker
 	for _, name := range []string{"numpy", "torch"} {
-		script := filepath.Join(dir, name+"_digits.py")
-		workers = append(workers, demoWorker{name: name, command: []string{python, script}, env: env})
+		workers = append(workers, demoWorker{name: name, command: []string{python, filepath.Join(dir, "audit.py"), name}, env: env})
 	}
 	return workers, nil
 }

@@ -43,13 +43,14 @@ func TestDemoViewOfLines(t *testing.T) {
 		}
 	}
 	v.reported(report(100, 12800, 0.25, 0.984), time.Unix(4, 0))
-	if err := v.finish(5.04, nil); err != nil {
+	if err := v.finish(5.04, outcome{members: 4, equal: true}); err != nil {
 		t.Fatal(err)
 	}
 	want := `Handwritten digits, 4 workers in Go
 step 50/100  loss 0.5000  accuracy 75.0 %  3200 samples/s  4 workers
 step 100/100  loss 0.2500  accuracy 98.4 %  6400 samples/s  4 workers
 test accuracy 98.4 % after 100 steps by 4 workers in 5.0 s
+steps lost 0, samples lost 0, samples repeated 0; parameters the same on all workers
 the run's files are in /runs/demo-go
 `
 	if out.String() != want {
@@ -66,11 +67,11 @@ func TestDemoViewOnATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.reported(report(100, 12800, 0.25, 0.984), time.Unix(5, 0))
-	if err := v.finish(5, nil); err != nil {
+	if err := v.finish(5, outcome{members: 4}); err != nil {
 		t.Fatal(err)
 	}
 	// The half-way line must be wiped away, not followed by a new line.
-	if got := out.String(); !strings.Contains(got, "4 workers\r\x1b[Kstep 100/100") || strings.Count(got, "\n") != 4 {
+	if got := out.String(); !strings.Contains(got, "4 workers\r\x1b[Kstep 100/100") || strings.Count(got, "\n") != 5 {
 		t.Errorf("printed %q", got)
 	}
 }
@@ -91,7 +92,7 @@ func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
 func TestDemoThatStopsReporting(t *testing.T) {
 	v := testView(io.Discard, demoFlags{})
 	v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
-	if err := v.finish(5, nil); err == nil || !strings.Contains(err.Error(), "step 50 of 100") {
+	if err := v.finish(5, outcome{members: 4}); err == nil || !strings.Contains(err.Error(), "step 50 of 100") {
 		t.Errorf("finish = %v, want an error about step 50 of 100", err)
 	}
 }

@@ -32,7 +32,7 @@ type demoState struct {
 	SamplesPer *float64 `json:"samples_per_s,omitempty"`
 	RunDir     string   `json:"run_dir"`
 
-	// In the last object, of workers that count what has become of their steps and samples.
+	// In the last object: the workers count what has become of their steps and samples.
 	StepsLost       *int      `json:"steps_lost,omitempty"`
 	SamplesLost     *int      `json:"samples_lost,omitempty"`
 	SamplesRepeated *int      `json:"samples_repeated,omitempty"`
@@ -179,8 +179,8 @@ func (s demoState) String() string {
 	return b.String()
 }
 
-// finish shows how it ended, and what came of the workers that were lost and gained; nil = nothing is known of that.
-func (v *demoView) finish(seconds float64, o *outcome) error {
+// finish shows how it ended, and what came of the workers that were lost and gained.
+func (v *demoView) finish(seconds float64, o outcome) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := &v.state
@@ -189,10 +189,8 @@ func (v *demoView) finish(seconds float64, o *outcome) error {
 		return fmt.Errorf("the workers ended well, but their last report is of step %d of %d; their output is in %s", s.Step, s.Steps, s.RunDir)
 	}
 	s.Final, s.Seconds = true, seconds
-	if o != nil {
-		s.Workers, s.StepsLost, s.SamplesLost, s.SamplesRepeated = o.members, &o.stepsLost, &o.samplesLost, &o.samplesRepeated
-		s.RecoverMS, s.JoinMS, s.ParametersEqual = o.recoverMS, o.joinMS, &o.equal
-	}
+	s.Workers, s.StepsLost, s.SamplesLost, s.SamplesRepeated = o.members, &o.stepsLost, &o.samplesLost, &o.samplesRepeated
+	s.RecoverMS, s.JoinMS, s.ParametersEqual = o.recoverMS, o.joinMS, &o.equal
 	if v.json {
 		return v.encode()
 	}
@@ -200,9 +198,7 @@ func (v *demoView) finish(seconds float64, o *outcome) error {
 		fmt.Fprintln(v.out, s)
 	}
 	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy, s.Steps, counted(s.Workers, "worker"), s.Seconds)
-	if o != nil {
-		fmt.Fprint(v.out, o)
-	}
+	fmt.Fprint(v.out, &o)
 	_, err := fmt.Fprintf(v.out, "the run's files are in %s\n", s.RunDir)
 	return err
 }

@@ -19,9 +19,9 @@ const (
 //go:embed data/digits.csv.gz
 var archive []byte
 
-// Scripts are the same training in NumPy and in PyTorch, with the data beside them.
+// Scripts are the same training in NumPy and in PyTorch, an audit that runs them, and the data beside them.
 //
-//go:embed numpy_digits.py torch_digits.py data/digits.csv.gz data/LICENSE.md
+//go:embed numpy_digits.py torch_digits.py audit.py data/digits.csv.gz data/LICENSE.md
 var Scripts embed.FS
 
 // Float is the arithmetic of a run.

@@ -234,6 +234,10 @@ class Cursor:
         cursor._check()
         return cursor
 
+    def committed(self) -> int:
+        """How many samples are committed, over all epochs."""
+        return self.epoch * self.samples + self.next - self._left()
+
     def _left(self) -> int:
         return sum(stop - start for start, stop in self.left)
 

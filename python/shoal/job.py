@@ -19,7 +19,8 @@ from .errors import JoinError
 from .group import Group
 from .handle import Handle
 from .solo import Solo
-from .steps import Progress, Step, steps
+from .steps import End, Progress, Step
+from .steps import steps as steps_until
 
 
 class Job(Group):
@@ -46,7 +47,9 @@ class Job(Group):
         if self._progress is not None:
             self._progress.changed()
 
-    def steps(self, samples: int, batch: int, seed: int = 0, epochs: int = 1, shuffle: bool = True) -> Iterator[Step]:
+    def steps(
+        self, samples: int, batch: int, seed: int = 0, epochs: Optional[int] = None, shuffle: bool = True, steps: Optional[int] = None
+    ) -> Iterator[Step]:
         """The steps of a training loop over a data set of `samples` samples, `batch` of them in each step over all workers.
 
             for step in job.steps(len(images), batch=128, epochs=10):
@@ -56,10 +59,11 @@ class Job(Group):
 
         Every sample is taken exactly once an epoch, in an order of its own (the samples' own with shuffle=False), whatever workers
         join, leave or are lost. Then rank and size change between two steps; register the arrays of the loop, so that
-        a worker that joins gets them. Every worker gives the same arguments. Where the job was made smaller, the steps of a worker that is no
+        a worker that joins gets them. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither is
+        given. Every worker gives the same arguments. Where the job was made smaller, the steps of a worker that is no
         longer needed end early; job.released tells.
         """
-        return steps(self.place(samples, batch, seed, shuffle), epochs)
+        return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
 
     def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
         """The place of the job in a data set, for loops of other kinds than `steps`."""

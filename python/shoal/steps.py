@@ -56,15 +56,19 @@ class Step:
             call.wait()
         return arrays[0] if len(arrays) == 1 else arrays
 
-    def share(self, x: Any, last: bool) -> "Handle[Any]":
+    def share(self, x: Any, last: bool, op: str = "mean") -> "Handle[Any]":
         """The all-reduce of one array as a part of the step; the step is committed with the last part, and no part is
-        complete before the last was submitted by every worker."""
+        complete before the last was submitted by every worker. With another op than the mean every worker counts, also
+        one without samples."""
         if self.committed:
             raise ShoalError("this step is committed already: give all arrays to one step.allreduce, or take the next step")
         self.committed = last
-        if not self.weight:
-            self._clear(x)
-        return self._progress.job.allreduce_async(x, "mean", float(self.weight), flags=STEP if last else MORE)
+        weight = 1.0
+        if op == "mean":
+            weight = float(self.weight)
+            if not self.weight:
+                self._clear(x)
+        return self._progress.job.allreduce_async(x, op, weight, flags=STEP if last else MORE)
 
     def _clear(self, x: Any) -> None:
         # 0 times a gradient that is not finite would not be 0.
@@ -95,6 +99,27 @@ class Part(NamedTuple):
     epoch: int
 
 
+class End:
+    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes first. One epoch where neither is given."""
+
+    def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
+        self.epochs = 1 if epochs is None and steps is None else epochs
+        self.steps = steps
+
+    def at(self, cursor: Cursor) -> bool:
+        """Whether the training has come to its end."""
+        return self.behind(cursor.epoch) or self.steps is not None and cursor.step >= self.steps
+
+    def behind(self, epoch: int) -> bool:
+        """Whether an epoch is not trained any more."""
+        return self.epochs is not None and epoch >= self.epochs
+
+    def whole(self, cursor: Cursor) -> int:
+        """All steps of the training, as long as no worker is lost."""
+        each = -(-cursor.samples // cursor.batch)
+        return min(n for n in (self.steps, None if self.epochs is None else self.epochs * each) if n is not None)
+
+
 class Progress:
     """The place of a job in its data, and the passage from one step to the next. One for each job."""
 
@@ -117,8 +142,8 @@ class Progress:
         """The agent has written another view."""
         self._changed = True
 
-    def over(self, epochs: int) -> bool:
-        """Go to the place between this step and the next; whether `epochs` epochs are over there.
+    def over(self, end: "End") -> bool:
+        """Go to the place between this step and the next; whether the end of the training is there.
 
         Raises ShoalError when the step was not committed.
         """
@@ -129,7 +154,7 @@ class Progress:
                     "step.allreduce(gradient), or use shoal.torch.ddp or shoal.torch.optimizer, once in every step"
                 )
             self.cursor, self._next, self.step = self.next(), None, None
-        return not self._pass() or self.cursor.epoch >= epochs
+        return not self._pass() or end.at(self.cursor)
 
     @property
     def place(self) -> Cursor:
@@ -220,8 +245,8 @@ class Progress:
             at += count
 
 
-def steps(progress: Progress, epochs: int) -> Iterator[Step]:
-    """The steps of a job until `epochs` epochs are committed."""
+def steps(progress: Progress, end: End) -> Iterator[Step]:
+    """The steps of a job until its end."""
     progress.drop()
-    while not progress.over(epochs):
+    while not progress.over(end):
         yield progress.open()

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
-from shoal.steps import Progress
+from shoal.steps import End, Progress
 
 from . import elastic
 from .state import keep_random_state
@@ -22,12 +22,13 @@ def loader(
     global_batch: int,
     *,
     seed: int = 0,
-    epochs: int = 1,
+    epochs: Optional[int] = None,
+    steps: Optional[int] = None,
     shuffle: bool = True,
     collate_fn: Optional[Callable[[List[Any]], Any]] = None,
     **options: Any,
 ) -> "Loader":
-    """The batches of a training loop over `epochs` epochs of a map-style dataset, `global_batch` samples a step over all workers.
+    """The batches of a training loop over a map-style dataset, `global_batch` samples a step over all workers.
 
         for x, y in shoal.torch.loader(dataset, global_batch=128, epochs=10):
             optimizer.zero_grad()
@@ -37,7 +38,8 @@ def loader(
     Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order that `seed` decides
     (in the dataset's without shuffle), whatever workers join, leave or are lost. The loss is the mean over the batch;
     gradients are weighted by the number of samples. A worker that has no sample left at the end of an epoch gets the batch of another,
-    with weight 0, so that the same code runs.
+    with weight 0, so that the same code runs. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
+    is given.
 
     Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker, and loop over it once. `loader.step`
     tells the epoch, the step and the weight. `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …);
@@ -51,17 +53,17 @@ def loader(
         raise RuntimeError("shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the model cannot lose a worker")
     progress = job.place(len(dataset), global_batch, seed, shuffle)  # type: ignore[arg-type]
     keep_random_state(job)
-    return Loader(job, progress, dataset, epochs, collate_fn or default_collate, options)
+    return Loader(job, progress, dataset, End(epochs, steps), collate_fn or default_collate, options)
 
 
 class Loader:
     """An iterable of batches; see `loader`."""
 
-    def __init__(self, job: "shoal.Job", progress: Progress, dataset: Dataset[Any], epochs: int, collate: Callable[[List[Any]], Any], options: Any):
+    def __init__(self, job: "shoal.Job", progress: Progress, dataset: Dataset[Any], end: End, collate: Callable[[List[Any]], Any], options: Any):
         self._job = job
         self._progress = progress
-        self._epochs = epochs
-        orders, batches = _Orders(progress, epochs), _Batches(dataset, collate)
+        self._end = end
+        orders, batches = _Orders(progress, end), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options)  # type: ignore[arg-type]
         self._iterated = False
 
@@ -78,21 +80,20 @@ class Loader:
         return self._progress.place.epoch
 
     def __len__(self) -> int:
-        """The number of steps of all epochs, as long as no worker is lost."""
-        cursor = self._progress.cursor
-        return self._epochs * -(-cursor.samples // cursor.batch)
+        """The number of steps from the beginning to the end, as long as no worker is lost."""
+        return self._end.whole(self._progress.cursor)
 
     def __iter__(self) -> Iterator[Any]:
         progress = self._progress
         progress.drop()
-        if self._iterated and progress.cursor.epoch >= self._epochs:
+        if self._iterated and self._end.at(progress.cursor):
             raise shoal.ShoalError(
-                f"all {self._epochs} epochs of this loader are over: give the number of epochs to shoal.torch.loader, and loop over it once"
+                f"all {len(self)} steps of this loader are over: give the number of epochs or of steps to shoal.torch.loader, and loop over it once"
             )
         self._iterated = True
         # Now, so that the processes of a worker that joins are there before the others wait for it.
         arriving = iter(self._batches)
-        while not progress.over(self._epochs):
+        while not progress.over(self._end):
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.plan)
             progress.open()
@@ -102,9 +103,9 @@ class Loader:
 class _Orders:
     """What the DataLoader asks its workers for, without end: the batches of the plan that holds when it asks."""
 
-    def __init__(self, progress: Progress, epochs: int):
+    def __init__(self, progress: Progress, end: End):
         self._progress = progress
-        self._epochs = epochs
+        self._end = end
 
     def __iter__(self) -> Iterator[Order]:
         progress, plan, asked = self._progress, -1, 0
@@ -112,7 +113,7 @@ class _Orders:
             if plan != progress.plan:
                 plan, asked = progress.plan, 0
             part = None if progress.job.outside else progress.ahead(asked - progress.opened)
-            if part is None or part.epoch >= self._epochs:
+            if part is None or self._end.behind(part.epoch):
                 yield _NOTHING
             else:
                 asked += 1

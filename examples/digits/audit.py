@@ -1,0 +1,95 @@
+"""Looks on while an example trains, and checks what a job promises: every sample counts once an epoch, and all workers hold the
+same state at every step. `shoal demo` runs the examples with it.
+
+    python3 audit.py numpy|torch STEPS
+
+In the step of the gradient it moves a sheet on which each worker writes what it contributes; so it sees what has become part of
+the mean, whoever was lost meanwhile. What it has seen is part of the state, so a worker that joins has it too.
+"""
+
+import collections
+import importlib
+import statistics
+import sys
+import time
+
+import numpy as np
+import shoal
+
+LOST, REPEATED, HANDED_ON, UNEQUAL, STEPS_LOST = range(5)
+
+
+class Audit:
+    """The audit of one worker."""
+
+    def __init__(self, job):
+        self.job = job
+        self.times = np.zeros(0, "int64")  # how often each sample has counted in the epoch
+        self.found = np.zeros(5, "int64")
+        self.paces = collections.deque(maxlen=64)  # seconds of the newest steps
+        self.after, self.generation, self.last = None, 0, None
+        job.register("audit", lambda: [self.times, self.found], self._take)
+
+    def _take(self, state):
+        self.times, self.found = [np.array(part) for part in state]
+
+    def watch(self, loop):
+        """Yields what the loop over steps or over a loader yields, and audits each step."""
+        for item in loop:
+            step, size, rank = self.job.step, self.job.size, self.job.rank
+            most = -(-step.count // size)  # samples of a rank
+            sheet, digest = np.zeros(size * (1 + most), "int64"), self.job.digest() + 1
+            sheet[rank] = digest
+            own = sheet[size + rank * most:][:step.weight]
+            own[:] = np.asarray(step.indices)[:step.weight] + 1
+            moving = step.share(sheet, last=False, op="sum")
+            yield item
+            moving.wait()
+            self._account(step, digest, sheet[:size], sheet[size:])
+
+    def _account(self, step, digest, digests, samples):
+        self.after = after = step.after
+        if not len(self.times):
+            self.times = np.zeros(after.samples, "int64")
+        taken = samples[samples > 0] - 1
+        np.add.at(self.times, taken, 1)
+        self.found[UNEQUAL] += bool(((digests != digest) & (digests != 0)).any())
+        self.found[HANDED_ON] += step.count - len(taken)
+        self.found[STEPS_LOST] += abs(after.step - step.number - 1)
+        if step.last:
+            self._balance(after.samples)
+            self.times[:] = 0
+        self._notice(after.step)
+
+    def _balance(self, should):
+        """Compares how often the samples of the epoch have counted with how many of them should have, each once."""
+        self.found[LOST] += max(should - np.count_nonzero(self.times), 0)
+        self.found[REPEATED] += np.maximum(self.times - 1, 0).sum()
+
+    def _notice(self, committed):
+        """Tells of a change of the members, with the pace until then."""
+        now, job = time.time(), self.job
+        pace = statistics.median(self.paces) if self.paces else 0
+        if self.last is not None:
+            self.paces.append(now - self.last)
+        self.last = now
+        if job.generation != self.generation:
+            self.generation = job.generation
+            job.report(step=committed, workers=job.size, generation=job.generation, at_us=now * 1e6, pace_us=pace * 1e6)
+
+    def report(self):
+        """Does the last accounts and tells the launcher; a worker that has made no step has nothing to tell."""
+        if self.after is None:
+            return
+        self._balance(self.after.committed() - self.after.epoch * self.after.samples)
+        lost, repeated, handed_on, unequal, steps_lost = (int(n) for n in self.found)
+        self.job.report(step=self.after.step, samples_lost=lost, samples_repeated=repeated, samples_handed_on=handed_on,
+                        steps_lost=steps_lost, steps_unequal=unequal, digest=self.job.digest())  # fmt: skip
+
+
+if __name__ == "__main__":
+    name, steps = sys.argv[1:]
+    job = shoal.join()
+    audit = Audit(job)
+    importlib.import_module(f"{name}_digits").train(job, int(steps), watch=audit.watch)
+    audit.report()
