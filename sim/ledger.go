@@ -19,7 +19,7 @@ import (
 //     it, at whatever time (C1);
 //   - a host that has members applies the log entry by entry (C2);
 //   - every sample of an epoch is trained on once (D1);
-//   - the members of a generation are not all new while one of the generation before lives (C3);
+//   - the members of a generation are not all new while one of the generation before lives on a host that stays (C3);
 //   - the log of two hosts of the job is the same (L1);
 //   - no worker sees an error in a collective of the world (W1).
 type ledger struct {
@@ -130,7 +130,7 @@ func (l *ledger) handedOn(c *Cluster, r member.Record) {
 	has := func(m topo.Member) bool { return l.state[m.Worker] }
 	lives := func(m topo.Member) bool { return c.worker(m.Worker) != nil }
 	before := l.records[r.View.Generation-1].View.Members
-	if slices.ContainsFunc(before, func(m topo.Member) bool { return has(m) && lives(m) }) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {
+	if slices.ContainsFunc(before, func(m topo.Member) bool { return has(m) && lives(m) && r.Belongs(m.Host) }) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {
 		l.fail("the state of the job is with %v and with none of %v", before, r.View)
 	}
 }
