@@ -16,7 +16,7 @@ import (
 func TestHostIsCutOff(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
 	s := startSpread(t, n, 1, audited)
-	took := s.cut("b", "b")
+	took := []time.Duration{s.cut("b", "b")}
 	victim := s.agents["b"]
 	s.ends(victim, 1)
 	if said := s.said(victim); !strings.Contains(said, "the head of the job") {
@@ -26,7 +26,7 @@ func TestHostIsCutOff(t *testing.T) {
 	s.agent("b", "b2")
 	s.shoal("resize", "train", "3")
 	s.trains(3, 10)
-	took = append(took, s.cut("c", "c")...)
+	took = append(took, s.cut("c", "c"))
 	s.signal(syscall.SIGKILL, nil, s.agents["c"])
 	if s.lost() != 2 {
 		t.Errorf("the ledger: %+v", s.ledger())
@@ -37,7 +37,7 @@ func TestHostIsCutOff(t *testing.T) {
 }
 
 // cut cuts the cable of a host, known to the job by some name, and measures until the slowest of the others has made the next step.
-func (s *spread) cut(host, name string) []time.Duration {
+func (s *spread) cut(host, name string) time.Duration {
 	s.Helper()
 	gone := s.on(name)
 	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || w.Host == name })
@@ -46,7 +46,7 @@ func (s *spread) cut(host, name string) []time.Duration {
 	}
 	generation, at := s.job.Generation, time.Now()
 	s.net.cut(host)
-	return []time.Duration{s.next(generation, others).Sub(at)}
+	return s.next(generation, others).Sub(at)
 }
 
 // BenchmarkHostCut cuts b.N cables, a few in each job, and tells how long the others then need to their next commit:
@@ -62,10 +62,9 @@ func BenchmarkHostCut(b *testing.B) {
 		for i := range min(cutsOfJob, b.N-len(took)) {
 			host := []string{"b", "c"}[i%2]
 			name := names[host]
-			took = append(took, s.cut(host, name)...)
-			workers := s.agents[name]
-			s.signal(syscall.SIGKILL, nil, workers)
-			s.ends(workers, -1)
+			took = append(took, s.cut(host, name))
+			s.signal(syscall.SIGKILL, nil, s.agents[name])
+			s.ends(s.agents[name], -1)
 			n.mend(host)
 			names[host] = fmt.Sprintf("%s%d", host, i+2)
 			s.agent(host, names[host])
