@@ -1,0 +1,143 @@
+package pickle
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+)
+
+// New is an object that a pickle makes without calling its class, and gives a state.
+type New struct {
+	Class Global
+	State any
+}
+
+// A Reference is one to data outside the pickle.
+type Reference struct{ ID any }
+
+// Append appends a pickle of protocol 2 of what Load can read: None, numbers, texts, bytes, tuples, lists, dicts, globals,
+// references, New, and an Object as the call of its class and, where it has one, its state. The same values give the same
+// bytes. It fails on other values, and on what is nested too deeply.
+func Append(b []byte, v any) ([]byte, error) {
+	b, err := appendValue(append(b, 0x80, 2), v, 0)
+	return append(b, '.'), err
+}
+
+const maxNested = 200
+
+func appendValue(b []byte, v any, depth int) ([]byte, error) {
+	if depth > maxNested {
+		return b, fmt.Errorf("pickle: nested more than %d deep", maxNested)
+	}
+	var err error
+	switch v := v.(type) {
+	case nil:
+		return append(b, 'N'), nil
+	case bool:
+		if v {
+			return append(b, 0x88), nil
+		}
+		return append(b, 0x89), nil
+	case int64:
+		return appendInt(b, v), nil
+	case *big.Int:
+		return appendLong(b, v)
+	case float64:
+		return binary.BigEndian.AppendUint64(append(b, 'G'), math.Float64bits(v)), nil
+	case string:
+		return appendText(b, v), nil
+	case []byte:
+		return appendBytes(b, v), nil
+	case Tuple:
+		b, err = appendItems(append(b, '('), v, depth)
+		return append(b, 't'), err
+	case *List:
+		b, err = appendItems(append(b, ']', '('), v.Items, depth)
+		return append(b, 'e'), err
+	case *Dict:
+		return appendDict(append(b, '}', '('), v, depth)
+	case Global:
+		return appendGlobal(b, v), nil
+	case Reference:
+		b, err = appendValue(b, v.ID, depth+1)
+		return append(b, 'Q'), err
+	case New:
+		b = append(appendGlobal(b, v.Class), ')', 0x81)
+		b, err = appendValue(b, v.State, depth+1)
+		return append(b, 'b'), err
+	case *Object:
+		return appendCall(b, v, depth)
+	}
+	return b, fmt.Errorf("pickle: a %T cannot be written", v)
+}
+
+func appendItems(b []byte, items []any, depth int) ([]byte, error) {
+	var err error
+	for _, x := range items {
+		if b, err = appendValue(b, x, depth+1); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+func appendDict(b []byte, d *Dict, depth int) ([]byte, error) {
+	for _, item := range d.Items {
+		var err error
+		if b, err = appendItems(b, []any{item.Key, item.Value}, depth); err != nil {
+			return b, err
+		}
+	}
+	return append(b, 'u'), nil
+}
+
+func appendCall(b []byte, o *Object, depth int) ([]byte, error) {
+	b, err := appendItems(append(appendGlobal(b, o.Class), '('), o.Args, depth)
+	b = append(b, 't', 'R')
+	if err == nil && o.State != nil {
+		b, err = appendValue(b, o.State, depth+1)
+		b = append(b, 'b')
+	}
+	return b, err
+}
+
+func appendGlobal(b []byte, g Global) []byte {
+	return append(append(append(append(append(b, 'c'), g.Module...), '\n'), g.Name...), '\n')
+}
+
+func appendInt(b []byte, n int64) []byte {
+	if n == int64(int32(n)) {
+		return binary.LittleEndian.AppendUint32(append(b, 'J'), uint32(n))
+	}
+	return binary.LittleEndian.AppendUint64(append(b, 0x8a, 8), uint64(n))
+}
+
+func appendLong(b []byte, n *big.Int) ([]byte, error) {
+	size := n.BitLen()/8 + 1 // with a bit for the sign
+	if size > 255 {
+		return b, fmt.Errorf("pickle: an integer of %d bytes", size)
+	}
+	x := n
+	if n.Sign() < 0 {
+		x = new(big.Int).Add(n, new(big.Int).Lsh(big.NewInt(1), uint(8*size)))
+	}
+	bytes := x.FillBytes(make([]byte, size))
+	slices.Reverse(bytes)
+	return append(append(b, 0x8a, byte(size)), bytes...), nil
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.LittleEndian.AppendUint32(append(b, 'X'), uint32(len(s))), s...)
+}
+
+// appendBytes writes bytes as protocol 2 does: as a text in Latin-1.
+func appendBytes(b, data []byte) []byte {
+	runes := make([]rune, len(data))
+	for i, c := range data {
+		runes[i] = rune(c)
+	}
+	b = appendText(append(appendGlobal(b, Global{"_codecs", "encode"}), '('), string(runes))
+	return append(appendText(b, "latin1"), 't', 'R')
+}
