@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
@@ -77,22 +76,14 @@ func addFile(o *format.Output, name string, entries []safetensors.Tensor, metada
 	return h, nil
 }
 
-// A Shard is a box of a tensor that a rank has.
-type Shard struct {
-	Name  string
-	DType tensor.DType
-	Shape tensor.Shape // of the whole tensor
-	Box   tensor.Box
-}
-
 // LayoutShards lays out one file a rank with the boxes that the rank has, and where they lie in their tensors, as torch's
 // distributed checkpoint does. A rank has at most one box of a tensor, and no two ranks the same.
-func LayoutShards(ranks [][]Shard, metadata map[string]string) (*format.Output, error) {
+func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
 	index := map[string]int{}
 	for i, shards := range ranks {
 		name := fmt.Sprintf("shard-%05d-model-00001-of-00001.safetensors", i+1)
-		boxes := map[string]Shard{}
+		boxes := map[string]format.Shard{}
 		info := map[string]map[string][]int{}
 		var entries []safetensors.Tensor
 		for _, s := range shards {

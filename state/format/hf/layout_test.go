@@ -48,11 +48,11 @@ func TestLayoutShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks := make([][]hf.Shard, 4)
+	ranks := make([][]format.Shard, 4)
 	for _, s := range from.Tensors {
 		for _, p := range s.Pieces {
 			rank := strings.Index("1234", p.File[len("shard-0000"):][:1])
-			ranks[rank] = append(ranks[rank], hf.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: p.Box})
+			ranks[rank] = append(ranks[rank], format.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: p.Box})
 		}
 	}
 	o, err := hf.LayoutShards(ranks, nil)

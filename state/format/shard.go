@@ -1,0 +1,11 @@
+package format
+
+import "github.com/shoal-ml/shoal/tensor"
+
+// A Shard is a box of a tensor that a rank writes.
+type Shard struct {
+	Name  string
+	DType tensor.DType
+	Shape tensor.Shape // of the whole tensor
+	Box   tensor.Box
+}
