@@ -3,6 +3,7 @@ package hf
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
@@ -101,10 +102,9 @@ func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.O
 		if err != nil {
 			return nil, err
 		}
-		own := map[string]string{"format": "pt", "DCP_VERSION": "1.0", shardingInfo: string(text)}
-		for key, value := range metadata {
-			own[key] = value
-		}
+		own := map[string]string{"format": "pt"}
+		maps.Copy(own, metadata)
+		own["DCP_VERSION"], own[shardingInfo] = "1.0", string(text)
 		h, err := addFile(o, name, entries, own)
 		if err != nil {
 			return nil, err

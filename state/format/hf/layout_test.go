@@ -2,8 +2,15 @@ package hf_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/formattest"
@@ -71,8 +78,51 @@ func TestLayoutShards(t *testing.T) {
 			t.Errorf("%s: torch has other data at its end", name)
 		}
 	}
-	ranks[0][0].Box = tensor.Box{{From: 0, To: 100}}
-	if _, err := hf.LayoutShards(ranks, nil); err == nil || !strings.Contains(err.Error(), "lies outside shape") {
+	torch(t, written, sharded(all))
+}
+
+func TestLayoutShardsRefuses(t *testing.T) {
+	s := format.Shard{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4}, Box: tensor.Box{{From: 0, To: 5}}}
+	if _, err := hf.LayoutShards([][]format.Shard{{s}}, nil); err == nil || !strings.Contains(err.Error(), "lies outside shape") {
 		t.Errorf("%v", err)
+	}
+	s.Box[0].To = 2
+	if _, err := hf.LayoutShards([][]format.Shard{{s, s}}, nil); err == nil || !strings.Contains(err.Error(), "the name is taken") {
+		t.Errorf("%v", err)
+	}
+}
+
+// load has torch load a folder of shards into tensors of zeros, and print what they hold then.
+const load = `
+import json, sys, torch
+import torch.distributed.checkpoint as dcp
+reader = dcp.HuggingFaceStorageReader(sys.argv[1])
+items = reader.read_metadata().state_dict_metadata
+state = {k: torch.zeros(m.size, dtype=m.properties.dtype) for k, m in items.items()}
+dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(sys.argv[1]), no_dist=True)
+show = lambda t: [str(t.dtype), list(t.shape), bytes(t.reshape(-1).view(torch.uint8).tolist()).hex()]
+print(json.dumps({k: show(v) for k, v in state.items()}))
+`
+
+// torch has torch load what was written.
+func torch(t *testing.T, dir fstest.MapFS, want formattest.What) {
+	const python = "../../../.venv-torch2/bin/python"
+	if _, err := os.Stat(python); err != nil || testing.Short() {
+		t.Skip("no torch to compare with; scripts/setup torch2 makes one")
+	}
+	to := filepath.Join(t.TempDir(), "checkpoint")
+	if err := os.CopyFS(to, dir); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(python, "-W", "ignore", "-c", load, to).Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
+	}
+	var got formattest.What
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-written +torch:\n%s", diff)
 	}
 }
