@@ -181,23 +181,21 @@ func (l *link) listen(context.Context) error {
 
 // talk writes what is queued for the control stream.
 func (l *link) talk(context.Context) error {
+	var chunk []byte
 	for {
-		batch, last := l.words.take()
-		if len(batch) > 0 {
-			if err := l.write(batch); err != nil {
-				l.lose(err)
-				return nil
-			}
-		}
-		if last {
+		if chunk = l.words.take(chunk); chunk == nil {
 			l.control.raw.CloseWrite()
+			return nil
+		}
+		if err := l.write(chunk); err != nil {
+			l.lose(err)
 			return nil
 		}
 	}
 }
 
-func (l *link) write(batch []byte) error {
-	if _, err := l.control.Write(batch); err != nil {
+func (l *link) write(chunk []byte) error {
+	if _, err := l.control.Write(chunk); err != nil {
 		return err
 	}
 	return l.control.raw.Flush()

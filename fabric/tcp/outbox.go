@@ -2,42 +2,71 @@ package tcp
 
 import "sync"
 
-// maxUnread is how many bytes of messages may wait for a peer that does not take them.
-const maxUnread = 64 << 20
+const (
+	// maxUnread is how many bytes of messages may wait for a peer that does not take them.
+	maxUnread = 64 << 20
+	// chunkBytes is how much is written to a control stream at a time, unless one message is longer.
+	chunkBytes = 64 << 10
+)
 
-// outbox is what waits to be written to a control stream: whole frames, one behind the other.
+// outbox is what waits to be written to a control stream: whole frames, in chunks of several.
 type outbox struct {
-	mu     sync.Mutex
-	filled sync.Cond
-	frames []byte
-	spare  []byte // was written, and is used again
-	last   bool   // nothing more comes
+	mu      sync.Mutex
+	filled  sync.Cond
+	chunks  [][]byte // none is empty
+	waiting int      // bytes in chunks
+	spares  [][]byte // chunks that were written: one can be filled while another is on its way
+	last    bool     // nothing more comes
 }
 
 func (o *outbox) init() { o.filled.L = &o.mu }
 
-// put adds a frame; false: there is too much.
+// put adds a frame; false: too many wait. After finish it does nothing.
 func (o *outbox) put(k kind, body []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.last {
 		return true
 	}
-	if len(o.frames) > maxUnread {
+	if o.waiting > maxUnread {
 		return false
 	}
-	o.frames = append(appendHead(o.frames, k, len(body)), body...)
-	o.filled.Signal()
+	o.add(k, body)
 	return true
 }
 
-// beat adds a sign of life, unless something is queued that is one too.
+// add adds a frame; o.mu is held.
+func (o *outbox) add(k kind, body []byte) {
+	n := headBytes + len(body)
+	i := len(o.chunks) - 1
+	if i < 0 || cap(o.chunks[i])-len(o.chunks[i]) < n {
+		o.chunks = append(o.chunks, o.empty(n))
+		i++
+	}
+	o.chunks[i] = append(appendHead(o.chunks[i], k, len(body)), body...)
+	o.waiting += n
+	o.filled.Signal()
+}
+
+// empty returns a chunk with room for n bytes; o.mu is held.
+func (o *outbox) empty(n int) []byte {
+	if i := len(o.spares) - 1; i >= 0 && n <= chunkBytes {
+		chunk := o.spares[i]
+		o.spares = o.spares[:i]
+		return chunk[:0]
+	}
+	return make([]byte, 0, max(n, chunkBytes))
+}
+
+// beat adds a sign of life, unless something is queued that is one too, or is just being added: it does not wait, for it is called
+// on behalf of all peers.
 func (o *outbox) beat() {
-	o.mu.Lock()
+	if !o.mu.TryLock() {
+		return
+	}
 	defer o.mu.Unlock()
-	if len(o.frames) == 0 && !o.last {
-		o.frames = appendHead(o.frames, kindBeat, 0)
-		o.filled.Signal()
+	if o.waiting == 0 && !o.last {
+		o.add(kindBeat, nil)
 	}
 }
 
@@ -46,32 +75,36 @@ func (o *outbox) finish(reason string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.last {
-		reason = clean(reason)
-		o.frames = append(appendHead(o.frames, kindGoodbye, len(reason)), reason...)
+		o.add(kindGoodbye, []byte(clean(reason)))
 	}
 	o.last = true
-	o.filled.Signal()
 }
 
 // close throws away what is queued.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last, o.frames = true, nil
+	o.last, o.chunks, o.waiting = true, nil, 0
 	o.filled.Signal()
 }
 
-// take waits for frames; they are the caller's until the next take. last: they are the end.
-func (o *outbox) take() (frames []byte, last bool) {
+// take waits for a chunk of frames, after the one before has been written, which is used again; nothing: that was all.
+func (o *outbox) take(written []byte) []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.frames) == 0 && !o.last {
+	if cap(written) == chunkBytes && len(o.spares) < 2 {
+		o.spares = append(o.spares, written)
+	}
+	for len(o.chunks) == 0 && !o.last {
 		o.filled.Wait()
 	}
-	frames = o.frames
-	o.frames, o.spare = o.spare[:0], frames
-	if cap(o.frames) > 1<<20 { // after a rush: do not hold on to the memory
-		o.frames = nil
+	if len(o.chunks) == 0 {
+		return nil
 	}
-	return frames, o.last
+	chunk := o.chunks[0]
+	n := copy(o.chunks, o.chunks[1:])
+	o.chunks[n] = nil
+	o.chunks = o.chunks[:n]
+	o.waiting -= len(chunk)
+	return chunk
 }
