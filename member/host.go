@@ -1,6 +1,7 @@
 package member
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -89,6 +90,8 @@ func (m *Machine) loseHost(name, how string) bool {
 func (m *Machine) Drain(name, who string) error {
 	h := m.host(name)
 	switch {
+	case m.over:
+		return errors.New("the job is over")
 	case h == nil:
 		return fmt.Errorf("%s is no host of the job", name)
 	case h.Draining:
@@ -97,7 +100,7 @@ func (m *Machine) Drain(name, who string) error {
 		return fmt.Errorf("the job has no host but %s to go on with; add one, or end the job with shoal stop", name)
 	}
 	h.Draining = true
-	m.because = Because(who + " drains " + name)
+	m.because = Because(who + " asked for " + name + " to be drained")
 	n := m.ordered[name] + len(m.on(name, starting, ready, active))
 	delete(m.ordered, name)
 	for _, w := range m.on(name, starting, ready) {
@@ -172,6 +175,9 @@ func (m *Machine) order(n int) {
 // place spreads the workers that are wanted over the hosts: each goes where the fewest are. The workers of a host get numbers in a
 // row, so that they become neighbours in rank.
 func (m *Machine) place() {
+	if m.over {
+		return
+	}
 	if len(m.hosts) == 0 && m.record.Head == "" {
 		m.start("", m.unplaced)
 		m.unplaced = 0

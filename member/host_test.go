@@ -1,0 +1,217 @@
+package member_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// fleet is what a random test knows of the hosts of a job.
+type fleet struct {
+	t       *rapid.T
+	m       *member.Machine
+	slots   map[string]int
+	leaving map[string]bool // drained
+	starts  []topo.Member   // ordered
+	alive   map[topo.Worker]string
+	stopped map[topo.Worker]bool
+	open    []member.Record // proposed; at most one
+	last    topo.View
+	over    bool
+}
+
+// deal takes the orders, and compares each with what is known.
+func (f *fleet) deal() {
+	for _, a := range f.m.Ready() {
+		switch a := a.(type) {
+		case member.Start:
+			for i := range a.Count {
+				f.starts = append(f.starts, topo.Member{Worker: a.First + topo.Worker(i), Host: a.Host})
+			}
+			if f.slots[a.Host] < a.Count || f.leaving[a.Host] {
+				f.t.Fatalf("%d workers are to start on %q", a.Count, a.Host)
+			}
+		case member.Propose:
+			if len(f.open) > 0 {
+				f.t.Fatalf("%v is proposed while %v is", a.Record.View, f.open[0].View)
+			}
+			f.open = append(f.open, a.Record)
+		case member.Activate:
+			f.checkView(a.View)
+		case member.Stop:
+			if f.alive[a.Worker] == "" {
+				f.t.Fatalf("w%d is to be stopped, and does not live", a.Worker)
+			}
+			f.stopped[a.Worker] = true
+		case member.Finish:
+			f.over = true
+		}
+	}
+}
+
+// checkRoom looks for a host with more workers than it has room for.
+func (f *fleet) checkRoom() {
+	load := map[string]int{}
+	for w, host := range f.alive {
+		if !f.stopped[w] {
+			load[host]++
+		}
+	}
+	for host, n := range load {
+		if n > f.slots[host] {
+			f.t.Fatalf("%d workers run on %s, which has room for %d", n, host, f.slots[host])
+		}
+	}
+}
+
+func (f *fleet) checkView(v topo.View) {
+	if v.Generation != f.last.Generation+1 {
+		f.t.Fatalf("generation %d follows %d", v.Generation, f.last.Generation)
+	}
+	ids := map[topo.Worker]bool{}
+	for _, m := range v.Members {
+		if ids[m.Worker] {
+			f.t.Fatalf("w%d is twice in %v", m.Worker, v)
+		}
+		ids[m.Worker] = true
+	}
+	f.last = v
+}
+
+// Whatever hosts come, are lost or drained, however long decisions take and whoever takes over: one proposal is out at a time, orders
+// fit the hosts, and when everything is decided the members live on hosts that are there, at most as many as are wanted.
+func TestInvariantsOnHosts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")}, leaving: map[string]bool{}, alive: map[topo.Worker]string{}, stopped: map[topo.Worker]bool{}}
+		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Head: "a", Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
+		f.deal()
+		for i := range rapid.IntRange(1, 80).Draw(t, "events") {
+			f.event(rapid.IntRange(0, 11).Draw(t, "what"), i)
+			f.deal()
+			f.checkRoom()
+		}
+		for i := 0; len(f.open) > 0; i++ {
+			if i > 20 {
+				t.Fatal("there is always one more proposal")
+			}
+			f.decide()
+		}
+		for _, m := range f.last.Members {
+			if _, there := f.slots[m.Host]; f.alive[m.Worker] != m.Host || !there {
+				t.Fatalf("w%d is a member of %v, and not there", m.Worker, f.last)
+			}
+		}
+		if f.last.Generation > 0 && f.last.Size() == 0 && !f.over {
+			t.Fatalf("nobody is left, and the job is not over")
+		}
+	})
+}
+
+func (f *fleet) decide() {
+	if len(f.open) > 0 {
+		g := f.open[0].View.Generation
+		f.open = nil
+		f.m.Decided(g)
+		f.deal()
+	}
+}
+
+func (f *fleet) event(what, i int) {
+	host := rapid.SampledFrom(sortedKeys(f.slots)).Draw(f.t, "host")
+	var w topo.Worker
+	if ids := sortedKeys(f.alive); len(ids) > 0 {
+		w = rapid.SampledFrom(ids).Draw(f.t, "w")
+	}
+	switch {
+	case what == 0 && len(f.starts) > 0:
+		m := f.starts[0]
+		f.starts = f.starts[1:]
+		if _, there := f.slots[m.Host]; there {
+			f.alive[m.Worker] = m.Host
+			f.m.Started(m.Worker, m.Host)
+		}
+	case what == 1 || what == 2:
+		f.m.Asks(w)
+	case what == 3:
+		delete(f.alive, w)
+		f.m.Lost(w, "was killed")
+	case what == 4:
+		name := fmt.Sprint("h", i)
+		f.slots[name] = rapid.IntRange(1, 3).Draw(f.t, "slots")
+		f.m.Host(name, f.slots[name])
+	case what == 5 && len(f.slots) > 1:
+		f.loseHost(host)
+		f.m.HostLost(host, "is gone")
+	case what == 6:
+		if f.m.Drain(host, "the test") == nil {
+			f.leaving[host] = true
+		}
+	case what == 7:
+		_ = f.m.Resize(rapid.IntRange(1, 6).Draw(f.t, "n"), "the test")
+	case what == 8:
+		f.m.Boundary()
+	case what == 9:
+		f.m.Step()
+	case what == 10:
+		f.decide()
+	case what == 11 && f.last.Generation > 0 && !f.over:
+		f.takeOver(host)
+	}
+}
+
+func (f *fleet) loseHost(host string) {
+	delete(f.slots, host)
+	f.starts = slices.DeleteFunc(f.starts, func(m topo.Member) bool { return m.Host == host })
+	for _, w := range sortedKeys(f.alive) {
+		if f.alive[w] == host {
+			delete(f.alive, w)
+		}
+	}
+}
+
+// takeOver lets another head restore what was decided last. It hears of the workers again.
+func (f *fleet) takeOver(host string) {
+	r := f.m.Record()
+	if !r.Belongs(host) || f.slots[host] == 0 {
+		return
+	}
+	var gone []member.Gone
+	for _, h := range r.Hosts {
+		if f.slots[h.Name] == 0 {
+			gone = append(gone, member.Gone{Host: h.Name, How: "is gone"})
+		}
+	}
+	f.starts, f.open = nil, nil
+	f.leaving = map[string]bool{}
+	for _, h := range r.Hosts {
+		f.leaving[h.Name] = h.Draining
+	}
+	f.m = member.Restore(r, host, gone...)
+	for _, name := range sortedKeys(f.slots) {
+		f.m.Host(name, f.slots[name])
+	}
+	for _, x := range r.View.Members {
+		if f.alive[x.Worker] == "" {
+			f.m.Lost(x.Worker, "is gone")
+		}
+	}
+	for _, w := range sortedKeys(f.alive) {
+		if _, is := r.View.Rank(w); !is {
+			f.m.Started(w, f.alive[w])
+		}
+	}
+}
+
+func sortedKeys[K interface{ ~string | ~uint64 }, V any](m map[K]V) []K {
+	var keys []K
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,182 @@
+package member_test
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
+
+// A scenario is a text of commands; under each stand the decisions that it led to, indented.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(string(b))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(b), got); diff != "" && !*rewrite {
+				t.Errorf("run with -rewrite and read the diff:\n%s", diff)
+			}
+		})
+	}
+}
+
+// player plays a scenario. What is proposed is decided at once, unless the scenario says "hold".
+type player struct {
+	out  strings.Builder
+	m    *member.Machine
+	hold bool
+	open member.Record // proposed, not decided
+}
+
+func play(script string) string {
+	p := &player{}
+	for in := bufio.NewScanner(strings.NewReader(script)); in.Scan(); {
+		line := in.Text()
+		if strings.HasPrefix(line, "  ") {
+			continue // the output of an earlier run
+		}
+		fmt.Fprintln(&p.out, line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		p.perform(strings.Fields(line))
+		for list := p.m.Ready(); len(list) > 0; list = p.m.Ready() {
+			for _, a := range list {
+				p.take(a)
+			}
+		}
+	}
+	return p.out.String()
+}
+
+func (p *player) take(a member.Action) {
+	propose, ok := a.(member.Propose)
+	switch {
+	case !ok:
+		fmt.Fprintf(&p.out, "  %s\n", describe(a))
+	case p.hold:
+		p.open = propose.Record
+		fmt.Fprintf(&p.out, "  propose %v: %s\n", propose.Record.View, propose.Because)
+	default:
+		p.m.Decided(propose.Record.View.Generation)
+	}
+}
+
+func (p *player) perform(words []string) {
+	text := func(prefix string) string {
+		for _, w := range words[1:] {
+			if rest, ok := strings.CutPrefix(w, prefix); ok {
+				return rest
+			}
+		}
+		return ""
+	}
+	number := func(prefix string) (n int) {
+		fmt.Sscan(text(prefix), &n)
+		return n
+	}
+	w, m := topo.Worker(number("w")), p.m
+	var err error
+	switch words[0] {
+	case "job":
+		p.hold = false
+		p.m = member.New(member.Config{Want: number("want="), Min: number("min="), Max: number("max="), Head: text("head="), Hosts: hostsOf(text("on="))})
+	case "host":
+		m.Host(words[1], number("slots="))
+	case "started":
+		m.Started(w, words[2])
+	case "asks":
+		m.Asks(w)
+	case "lost":
+		m.Lost(w, strings.Join(words[2:], " "))
+	case "hostlost":
+		m.HostLost(words[1], strings.Join(words[2:], " "))
+	case "drain":
+		err = m.Drain(words[1], "you")
+	case "vacant":
+		fmt.Fprintf(&p.out, "  vacant %v\n", m.Vacant())
+	case "finished":
+		m.Finished(w)
+	case "resize":
+		err = m.Resize(number("to="), "you")
+	case "boundary":
+		m.Boundary()
+	case "step":
+		m.Step()
+	case "hold":
+		p.hold = true
+	case "decided":
+		m.Decided(p.open.View.Generation)
+	case "restore": // another host takes over, without one that is gone
+		p.m = member.Restore(m.Record(), text("on="), member.Gone{Host: text("without="), How: "is gone"})
+	default:
+		fmt.Fprintf(&p.out, "  error: no command %q\n", words[0])
+	}
+	if err != nil {
+		fmt.Fprintf(&p.out, "  error: %v\n", err)
+	}
+}
+
+// hostsOf reads hostA:2,hostB:2, with slots.
+func hostsOf(text string) (list []member.Host) {
+	for part := range strings.SplitSeq(text, ",") {
+		if name, slots, ok := strings.Cut(part, ":"); ok {
+			n, _ := strconv.Atoi(slots)
+			list = append(list, member.Host{Name: name, Slots: n})
+		}
+	}
+	return list
+}
+
+func describe(a member.Action) string {
+	switch a := a.(type) {
+	case member.Start:
+		if a.Host != "" {
+			return fmt.Sprintf("start %d from w%d on %s: %s", a.Count, a.First, a.Host, a.Because)
+		}
+		return fmt.Sprintf("start %d: %s", a.Count, a.Because)
+	case member.Stop:
+		return fmt.Sprintf("stop w%d: %s", a.Worker, a.Because)
+	case member.Activate:
+		s := a.View.String()
+		for _, part := range []struct {
+			name string
+			list []topo.Worker
+		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished}, {"released", a.Released}, {"again", a.Again}} {
+			if len(part.list) > 0 {
+				s += fmt.Sprintf(", %s %v", part.name, part.list)
+			}
+		}
+		return fmt.Sprintf("%s: %s", s, a.Because)
+	case member.Pause:
+		return fmt.Sprintf("pause: %s", a.Because)
+	case member.Resume:
+		return fmt.Sprintf("resume: %s", a.Because)
+	case member.Finish:
+		return fmt.Sprintf("finish ok=%v: %s", a.OK, a.Because)
+	}
+	return fmt.Sprintf("%T", a)
+}
