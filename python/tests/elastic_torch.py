@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -63,8 +64,17 @@ def loss_of(model, x, y, index, ending=False):
 
 
 def state_of(model, optimizer, scheduler):
-    """All that must be the same everywhere, as values that torch.save takes."""
+    """All that must be the same everywhere."""
     return [model.state_dict(), optimizer.state_dict(), scheduler.state_dict()]
+
+
+def arrays(value):
+    """All tensors and numbers of a nested value, in order, as arrays."""
+    if isinstance(value, dict):
+        return [a for _, v in sorted(value.items(), key=str) for a in arrays(v)]
+    if isinstance(value, (list, tuple)):
+        return [a for v in value for a in arrays(v)]
+    return [torch.as_tensor(value).numpy()] if isinstance(value, (int, float, torch.Tensor)) else []
 
 
 def digest(value):
@@ -144,7 +154,7 @@ def main(config, end):
         print("RELEASED", flush=True)
         return
     state = state_of(net, inner, scheduler)
-    torch.save(state, pathlib.Path(config["out"]) / f"{seat}.pt")
+    np.savez(pathlib.Path(config["out"]) / f"{seat}.npz", *arrays(state))
     print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), digest(state)]), flush=True)
 
 
