@@ -54,9 +54,6 @@ func (r *leader) ready(sets []collective.Ready) {
 // launch sends off the flights whose workers are free: none of them takes part in one that is under way or waits longer. So what a
 // worker has posted happens in its order.
 func (r *leader) launch() {
-	if r.reports != nil {
-		return
-	}
 	busy := map[topo.Worker]bool{}
 	for _, f := range r.flights {
 		free := true
@@ -74,9 +71,6 @@ func (r *leader) takeOff(f *flight) {
 	r.count++
 	f.number = flightNumber(r.term, r.count)
 	f.hosts, f.waiting = r.concerned(f), map[string]bool{}
-	if len(f.hosts) == 0 {
-		return // it is done: nobody is left who would want to know
-	}
 	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Sets: wire(f.sets)}
 	for _, h := range f.hosts {
 		f.waiting[h] = true

@@ -44,14 +44,18 @@ func Replay(lines []string) error {
 
 // Shrink leaves events out of a schedule as long as it stays broken.
 func Shrink(lines []string) []string {
-	for size := len(lines) / 2; size > 0; size /= 2 {
+	for size := len(lines) / 2; size > 0; {
+		before := len(lines)
 		for at := 1; at+size <= len(lines); {
-			without := append(append([]string{}, lines[:at]...), lines[at+size:]...)
+			without := slices.Delete(slices.Clone(lines), at, at+size)
 			if Replay(without) != nil {
 				lines = without
 			} else {
 				at += size
 			}
+		}
+		if len(lines) == before {
+			size /= 2
 		}
 	}
 	return lines
@@ -260,6 +264,10 @@ func (g *generator) behead() string {
 		return ""
 	}
 	end := "crash " + h.name
+	if g.spare > 0 && g.rand.IntN(3) == 0 {
+		g.spare--
+		g.plan = append(g.plan, fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), 1+g.rand.IntN(3)))
+	}
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {
 		other := g.c.hosts[i].name
 		g.plan = append(g.plan, fmt.Sprintf("down %s %s", other, h.name))

@@ -155,6 +155,10 @@ func (w *worker) post() {
 	if p.Call.Group == topo.World && !p.Call.More && !p.Call.Step {
 		w.chain = p.Call.Out
 	}
+	self, size, ok := w.host.agent.Index(p.Call.Group, w.id)
+	if err := p.Call.Check(size, self); !ok || err != nil {
+		w.host.cluster.ledger.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call, self, size, err)
+	}
 	w.open[w.ticket] = p
 	w.host.agent.Post(p)
 	w.host.settle()
