@@ -118,11 +118,12 @@ func (r *leader) asks(w topo.Worker) {
 	r.machine.Asks(w)
 }
 
-// ended takes a worker that is gone. The membership hears it first: the step that the loss completes ends with the news.
+// ended takes a worker that is gone. The membership hears it first: the step that the loss completes ends with the news. One that was
+// let go has done its work.
 func (r *leader) ended(e Ended) {
 	delete(r.asked, e.Worker)
 	r.dead[e.Worker] = e.How
-	if e.Done {
+	if e.Done || r.state.Parted != "" {
 		r.machine.Finished(e.Worker)
 	} else {
 		r.machine.Lost(e.Worker, e.How)

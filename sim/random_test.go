@@ -1,7 +1,10 @@
 package sim_test
 
 import (
+	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,15 +26,39 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 }
 
 // Random schedules: whatever is lost, late, cut, killed, drained and asked for, the invariants hold and the job goes on when it can. A
-// schedule that breaks one is printed, made smaller: put it under testdata with the mending.
+// schedule that breaks one is printed, made smaller: put it under testdata with the mending. SEED and SCHEDULES choose others.
 func TestRandomSchedules(t *testing.T) {
 	seed, count := number(t, "SEED", 1), number(t, "SCHEDULES", 5000)
-	for end := seed + count; seed < end; seed++ {
-		lines, err := sim.Random(seed, int(100+seed%5*150))
-		if err == nil {
-			continue
+	parts := uint64(runtime.GOMAXPROCS(0))
+	for part := range parts {
+		t.Run(fmt.Sprint("part", part), func(t *testing.T) {
+			t.Parallel()
+			for s := seed + part; s < seed+count; s += parts {
+				check(t, s)
+			}
+		})
+	}
+}
+
+func check(t *testing.T, seed uint64) {
+	lines, err := sim.Random(seed, int(100+seed%5*150))
+	if err == nil {
+		return
+	}
+	story, smaller := play(strings.Join(sim.Shrink(lines), "\n"))
+	t.Fatalf("SEED=%d SCHEDULES=1: %v\n\nmade smaller: %v\n%s", seed, err, smaller, story)
+}
+
+// A schedule that a seed chose is the same when it is replayed, and made smaller it breaks as well.
+func TestReplay(t *testing.T) {
+	for seed := range uint64(20) {
+		lines, err := sim.Random(seed, 300)
+		again, err2 := sim.Random(seed, 300)
+		if !slices.Equal(lines, again) || err != nil || err2 != nil {
+			t.Fatalf("SEED=%d: two runs differ: %v, %v", seed, err, err2)
 		}
-		short := sim.Shrink(lines)
-		t.Fatalf("SEED=%d: %v\n\nmade smaller: %v\n%s\n", seed, err, sim.Replay(short), strings.Join(short, "\n"))
+		if err := sim.Replay(lines); err != nil {
+			t.Fatalf("SEED=%d: broken when it is replayed: %v", seed, err)
+		}
 	}
 }

@@ -53,6 +53,9 @@ func play(script string) (string, error) {
 			continue // the output of an earlier run
 		}
 		if strings.HasPrefix(line, "job ") {
+			if err := c.Finally(); err != nil {
+				return out.String(), err
+			}
 			c = sim.New()
 		}
 		fmt.Fprintln(&out, line)
@@ -62,5 +65,5 @@ func play(script string) (string, error) {
 			return out.String(), err
 		}
 	}
-	return out.String(), nil
+	return out.String(), c.Finally()
 }
