@@ -27,14 +27,20 @@ func (m *Mesh) monitor(context.Context) error {
 			return nil
 		}
 		now := sinceStart()
-		passed := now - before
+		m.look(now, now-before, n%int(beatInterval/tick) == 0)
 		before = now
-		for _, l := range m.all() {
-			if n%int(beatInterval/tick) == 0 {
-				l.words.beat()
-			}
-			l.judge(now, passed)
+	}
+}
+
+// look judges all links, and beats if it is time to. Nothing in it waits.
+func (m *Mesh) look(now, passed time.Duration, beat bool) {
+	m.linksMu.RLock()
+	defer m.linksMu.RUnlock()
+	for _, l := range m.links {
+		if beat {
+			l.words.beat()
 		}
+		l.judge(now, passed)
 	}
 }
 
