@@ -29,11 +29,16 @@ func (r *leader) post(c Call) {
 	if _, _, ok := r.matcher.Index(c.Group, c.Worker); !ok || r.matcher.Gone(c.Worker) {
 		return
 	}
-	if (c.More || c.Step) && !r.state.Elastic {
+	r.sees(&c.Call)
+	r.ready(r.matcher.Post(c.posted(), nil))
+}
+
+// sees makes the job elastic with the first call of a step.
+func (r *leader) sees(c *collective.Call) {
+	if c.More || c.Step {
 		r.state.Elastic = true
 		r.matcher.SetElastic()
 	}
-	r.ready(r.matcher.Post(c.posted(), nil))
 }
 
 // ready makes flights of sets that are ready. A run of sets up to one that does not say More commits together.

@@ -115,6 +115,7 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 		}
 		last := f.sets[len(f.sets)-1]
 		f.step = last.Err == nil && last.Calls[0].Call.Step
+		r.sees(&last.Calls[0].Call)
 		r.flights = append(r.flights, f)
 		keep = append(keep, n)
 	}

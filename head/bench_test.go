@@ -1,0 +1,41 @@
+package head_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// BenchmarkCall is what the head adds to a collective of workers of one host: from the first post to the last completion.
+func BenchmarkCall(b *testing.B) {
+	for _, n := range []int{1, 4, 64} {
+		b.Run(fmt.Sprint(n, "workers"), func(b *testing.B) {
+			a := head.New(head.Config{Self: "A", Job: &member.Config{Want: n}})
+			run := func() {
+				for list := a.Ready(); len(list) > 0; list = a.Ready() {
+					for _, x := range list {
+						if e, ok := x.(head.Execute); ok {
+							a.Executed(e.Flight)
+						}
+					}
+				}
+			}
+			for w := range topo.Worker(n) {
+				a.Started(w)
+				a.Asks(w)
+				run()
+			}
+			b.ReportAllocs()
+			for ticket := uint64(1); b.Loop(); ticket++ {
+				for w := range topo.Worker(n) {
+					a.Post(&collective.Posted{Worker: w, Ticket: ticket, Call: sum(topo.World)})
+					run()
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package head_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// pair is a head A and a follower B whose messages arrive at once, with two workers each that take part: 0 and 1 on A, 2 and 3 on B.
+type pair struct {
+	t      *testing.T
+	agents map[string]*head.Agent
+	seen   map[string][]head.Action // what else they want
+}
+
+func newPair(t *testing.T) *pair {
+	p := &pair{t, map[string]*head.Agent{
+		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}}),
+		"B": head.New(head.Config{Self: "B", Slots: 2}),
+	}, map[string][]head.Action{}}
+	p.agents["A"].Up("B")
+	p.agents["B"].Up("A")
+	p.run()
+	for w := range topo.Worker(4) {
+		p.home(w).Started(w)
+		p.home(w).Asks(w)
+		p.run()
+	}
+	if got := p.agents["B"].Known().View.String(); got != "generation 1: w0@A w1 w2@B w3" {
+		t.Fatal(got)
+	}
+	return p
+}
+
+func (p *pair) home(w topo.Worker) *head.Agent {
+	if w < 2 {
+		return p.agents["A"]
+	}
+	return p.agents["B"]
+}
+
+// run delivers and executes until nothing is left to do.
+func (p *pair) run() {
+	for busy := true; busy; {
+		busy = false
+		for _, host := range []string{"A", "B"} {
+			for _, a := range p.agents[host].Ready() {
+				busy = true
+				switch a := a.(type) {
+				case head.Send:
+					p.agents[a.To].Receive(host, a.Message)
+				case head.Execute:
+					p.agents[host].Executed(a.Flight)
+				default:
+					p.seen[host] = append(p.seen[host], a)
+				}
+			}
+		}
+	}
+}
+
+// find returns the newest action of a kind on a host.
+func find[A head.Action](p *pair, host string) (a A) {
+	for _, x := range p.seen[host] {
+		if y, ok := x.(A); ok {
+			a = y
+		}
+	}
+	return a
+}
+
+func sum(group topo.GroupID) collective.Call {
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
+}
+
+func (p *pair) post(w topo.Worker, ticket uint64, c collective.Call) {
+	p.home(w).Post(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
+	p.run()
+}
+
+// A call that members make on two hosts comes back on both, with the memory of those who are there.
+func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
+	p := newPair(t)
+	for w := range topo.Worker(4) {
+		p.post(w, 1, sum(topo.World))
+	}
+	for host, first := range map[string]int{"A": 0, "B": 2} {
+		a := find[head.Apply](p, host)
+		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil {
+			t.Fatalf("%s applies %+v", host, a)
+		}
+		for i, c := range a.Parts[0].Calls {
+			if mine := i/2 == first/2; mine != (c.Call.In != nil) || c.Call.InLen() != 2 {
+				t.Errorf("on %s the call of w%d has In %v of %d elements", host, c.Worker, c.Call.In, c.Call.InLen())
+			}
+		}
+	}
+}
+
+// Ranks that disagree get an error on every host; one about a lost rank can be told apart.
+func TestErrorsReachEveryHost(t *testing.T) {
+	p := newPair(t)
+	other := sum(topo.World)
+	other.Reduction = collective.Max
+	p.post(0, 1, sum(topo.World))
+	p.post(2, 1, other)
+	for host := range p.agents {
+		a := find[head.Apply](p, host)
+		if len(a.Parts) != 1 || a.Parts[0].Err == nil || !strings.Contains(a.Parts[0].Err.Error(), "rank 2 called all_reduce(f32[2], max)") {
+			t.Errorf("%s applies %+v", host, a.Parts)
+		}
+	}
+	p.agents["B"].Lost(3, "was killed by SIGKILL")
+	p.run()
+	p.post(1, 1, other)
+	p.post(0, 2, sum(topo.World))
+	a := find[head.Apply](p, "A")
+	var lost *collective.LostError
+	if len(a.Parts) != 1 || !errors.As(a.Parts[0].Err, &lost) || !strings.Contains(a.Parts[0].Err.Error(), "was killed") {
+		t.Errorf("after a loss: %+v", a.Parts)
+	}
+}
+
+// A group that workers of two hosts ask for has one number, and each knows its place in it; a list that makes no sense gets an error.
+func TestGroups(t *testing.T) {
+	p := newPair(t)
+	list := []topo.Worker{1, 2}
+	for _, w := range list {
+		p.home(w).Group(w, list)
+		p.run()
+	}
+	a, b := find[head.Grouped](p, "A"), find[head.Grouped](p, "B")
+	if a.ID != b.ID || a.ID == topo.World || a.Self != 0 || b.Self != 1 || a.Err != nil || b.Err != nil {
+		t.Fatalf("groups %+v and %+v", a, b)
+	}
+	if self, size, ok := p.agents["B"].Index(b.ID, 2); self != 1 || size != 2 || !ok {
+		t.Errorf("w2 is number %d of %d, %v", self, size, ok)
+	}
+	if _, _, ok := p.agents["B"].Index(77, 2); ok {
+		t.Error("there is a group 77")
+	}
+	for _, w := range list {
+		p.post(w, 1, sum(a.ID))
+	}
+	if got := find[head.Apply](p, "B"); len(got.Parts) != 1 || len(got.Parts[0].Calls) != 2 {
+		t.Errorf("B applies %+v", got)
+	}
+	p.agents["B"].Group(3, []topo.Worker{3, 9})
+	p.run()
+	if got := find[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
+		t.Errorf("a group with w9: %+v", got)
+	}
+}
+
+// Workers that state different data cannot go on together: the one that is heard later is refused, on its own host.
+func TestDifferentDataIsRefused(t *testing.T) {
+	p := newPair(t)
+	for w, samples := range []uint64{50, 50, 60} {
+		d, err := cursor.New(samples, 5, 1, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.home(topo.Worker(w)).State(topo.Worker(w), d)
+		p.run()
+	}
+	if r := find[head.Refuse](p, "B"); r.Worker != 2 || !strings.Contains(r.Why, "50 samples") {
+		t.Errorf("refused: %+v", r)
+	}
+	if r := find[head.Refuse](p, "A"); r.Why != "" {
+		t.Errorf("refused: %+v", r)
+	}
+	if got := p.agents["B"].Known().Data; got == nil || got.Samples != 50 {
+		t.Errorf("B knows %+v", got)
+	}
+}
+
+// What only the head can do, and what only a job with steps can do, is said.
+func TestRequests(t *testing.T) {
+	p := newPair(t)
+	a, b := p.agents["A"], p.agents["B"]
+	if err := b.Resize(3, "you"); !errors.Is(err, head.ErrNotHead) {
+		t.Error(err)
+	}
+	if err := b.Drain("A", "you"); !errors.Is(err, head.ErrNotHead) {
+		t.Error(err)
+	}
+	if a.Resize(3, "you") == nil || a.Drain("B", "you") == nil || a.Release("you asked") || b.Release("you asked") {
+		t.Error("a job without steps changes its size")
+	}
+	if !a.Leads() || b.Leads() || b.Head() != "A" || a.Machine() == nil || b.Machine() != nil {
+		t.Error("who leads?")
+	}
+}
