@@ -146,6 +146,9 @@ func (r *leader) frame(from string, f Frame) {
 			p.index = b.Index
 		case Snapshot:
 			p.index = b.Index
+		case Leaves:
+			r.hostLost(from, "was drained")
+			return
 		}
 	}
 	for _, b := range news {

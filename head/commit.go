@@ -147,13 +147,13 @@ func (r *leader) trim() uint64 {
 	return stable
 }
 
-// dismiss lets the drained hosts go whose workers have heard that they are members no more.
+// dismiss lets the drained hosts go whose workers have heard that they are members no more. They belong to the job until they know.
 func (r *leader) dismiss() {
 	for _, host := range r.machine.Vacant() {
-		if p := r.peers[host]; p != nil && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
+		p := r.peers[host]
+		if p != nil && !p.left && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
 			r.send(host, Leaves{Leave{"it was drained, and is not needed any more"}})
 			p.left = true
-			r.machine.HostLost(host, "was drained")
 		}
 	}
 }

@@ -202,6 +202,9 @@ func (a *Agent) stand(record member.Record) (proposed *member.Record) {
 
 // leave ends this agent's part in the job.
 func (a *Agent) leave(why member.Because) {
+	if a.uplink != nil { // the head waits for it
+		a.send(a.Head(), a.uplink.frame(len(a.uplink.queue)))
+	}
 	if !a.left {
 		a.left, a.leader, a.uplink, a.inner = true, nil, nil, nil
 		a.emit(Leave{why})
