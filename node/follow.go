@@ -253,8 +253,8 @@ func (f *follower) ask(q *askNote) (*answerNote, error) {
 	return a, nil
 }
 
-// tellHead sends the head a letter of the launcher's.
-func (a *Agent) tellHead(l *letter) { _ = a.engine.later(func() { a.follower.send(l) }) }
+// tellHead sends the head a letter of the launcher's. It is on its way when tellHead returns: closing the links does not lose it.
+func (a *Agent) tellHead(l *letter) { _ = a.engine.do(func() { a.follower.send(l) }) }
 
 // sayLeaving asks the head to relieve this host of its workers.
 func (a *Agent) sayLeaving(why string) { a.tellHead(&letter{Leaving: &reason{why}}) }
