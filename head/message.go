@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Message is what agents send to each other: Ask, Answer or Frame. Append and Parse have its bytes.
+// Message is what agents send to each other: Ask, Answer or Frame. The shell brings it to bytes and back.
 type Message interface{ message() }
 
 // Ask is a question about a generation to its voters.
