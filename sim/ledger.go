@@ -153,7 +153,8 @@ func (l *ledger) train(step uint64, contributors []topo.Worker) {
 	}
 }
 
-// settled checks what must hold among the hosts that are left, and between the data and what was trained on.
+// settled checks what must hold among the hosts that are left, and between the data and what was trained on. A step whose contributors
+// ran all on one host that was lost before it could apply it is in the log, but not here; then the samples cannot be counted.
 func (l *ledger) settled(c *Cluster) {
 	logs := map[uint64]entry{}
 	from := map[uint64]string{}
@@ -168,7 +169,7 @@ func (l *ledger) settled(c *Cluster) {
 			logs[i], from[i] = e, h.name
 		}
 	}
-	if s := l.steps[l.newest]; s != nil && s.data != nil {
+	if s := l.steps[l.newest]; s != nil && s.data != nil && uint64(len(l.steps)) == l.newest {
 		total := uint64(0)
 		for epoch, samples := range l.trained {
 			total += uint64(len(samples))
