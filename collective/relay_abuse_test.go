@@ -95,12 +95,18 @@ func TestRelayRefusesEarlyResults(t *testing.T) {
 }
 
 func FuzzRelay(f *testing.F) {
-	c, claims := honest(f, collective.Ring{})
-	for x := range claims {
-		f.Add(uint8(0), uint8(x.to), x.from, x.part, x.off, x.n)
+	clusters, known := make([]*cluster, len(strategies)), make([]map[claim]bool, len(strategies))
+	for i, strategy := range strategies {
+		clusters[i], known[i] = honest(f, strategy)
+		for x := range known[i] {
+			f.Add(uint8(i), uint8(x.to), x.from, x.part, x.off, x.n)
+		}
 	}
 	f.Fuzz(func(t *testing.T, strategy, to uint8, from int, part uint32, off uint64, n uint32) {
-		c, claims = honest(t, strategies[int(strategy)%len(strategies)])
-		c.try(claims, claim{int(to) % len(c.relays), from, part, off, n})
+		i := int(strategy) % len(strategies)
+		c := clusters[i]
+		c.t = t
+		c.prepare(strategies[i])
+		c.try(known[i], claim{int(to) % len(c.relays), from, part, off, n})
 	})
 }
