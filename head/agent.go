@@ -26,7 +26,7 @@ func (a *Agent) begin(job member.Config) {
 	for w := range m.Want() {
 		first.Members = append(first.Members, topo.Member{Worker: topo.Worker(w)})
 	}
-	a.follower.state.View = first
+	a.follower.begun, a.follower.state.View = true, first
 	a.leader = newLeader(a, record.Since, m)
 	a.leader.peers[a.cfg.Self] = &peer{}
 	a.queue(true, a.follower.report())
@@ -147,7 +147,7 @@ func (r *leader) frame(from string, f Frame) {
 		case Snapshot:
 			p.index = b.Index
 		case Leaves:
-			r.hostLost(from, "was drained")
+			r.hostLost(from, "has left")
 			return
 		}
 	}

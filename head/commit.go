@@ -6,9 +6,11 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// advance commits the flights that every host has executed, as far as the membership lets them.
+// advance writes what there is to write into the log, unless a generation is open: then a host may be lost that others still believe
+// in, and nothing may be decided without it.
 func (r *leader) advance() {
-	for r.reports == nil {
+	for r.reports == nil && !r.machine.Proposing() {
+		r.announce()
 		i := slices.IndexFunc(r.flights, r.commitable)
 		if i < 0 {
 			return
@@ -25,14 +27,22 @@ func (r *leader) advance() {
 	}
 }
 
-// commitable reports whether a flight may be committed: all its hosts have it staged, those that are lost are out of the generation,
-// so nobody else can lead them; and if a step ends with it, the members have changed as they should and are enough.
-func (r *leader) commitable(f *flight) bool {
-	if !f.done() || r.machine.Proposing() {
-		return false
+// announce tells what needs no flight: the first generation, the data, and who is not taken in.
+func (r *leader) announce() {
+	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
+		r.first(v)
 	}
-	if !f.step || r.parting != "" {
-		return true
+	if away := r.away; r.news || len(away) > 0 {
+		r.news, r.away = false, nil
+		r.commit(Commit{Away: away})
+	}
+}
+
+// commitable reports whether a flight may be committed: all its hosts have it staged; and if a step ends with it, the members have
+// changed as they should and are enough.
+func (r *leader) commitable(f *flight) bool {
+	if !f.done() || !f.step || r.parting != "" {
+		return f.done()
 	}
 	if !f.told && r.quiet(f) {
 		f.told = true
@@ -151,7 +161,7 @@ func (r *leader) trim() uint64 {
 func (r *leader) dismiss() {
 	for _, host := range r.machine.Vacant() {
 		p := r.peers[host]
-		if p != nil && !p.left && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
+		if p != nil && !p.left && !hasMembers(r.state.View, host) {
 			r.send(host, Leaves{Leave{"it was drained, and is not needed any more"}})
 			p.left = true
 		}

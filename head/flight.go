@@ -76,13 +76,27 @@ func (r *leader) takeOff(f *flight) {
 	r.count++
 	f.number = flightNumber(r.term, r.count)
 	f.hosts, f.waiting = r.concerned(f), map[string]bool{}
-	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Sets: wire(f.sets)}
+	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Without: r.missing(), Sets: wire(f.sets)}
 	for _, h := range f.hosts {
 		f.waiting[h] = true
 	}
 	for _, h := range f.hosts {
 		r.send(h, e)
 	}
+}
+
+// missing lists the hosts that are lost and have members in the generation that is decided.
+func (r *leader) missing() (hosts []string) {
+	for _, h := range sorted(r.cut) {
+		if hasMembers(r.agent.Record().View, h) {
+			hosts = append(hosts, h)
+		}
+	}
+	return hosts
+}
+
+func hasMembers(v topo.View, host string) bool {
+	return slices.ContainsFunc(v.Members, func(m topo.Member) bool { return m.Host == host })
 }
 
 // wire is the sets of a flight as other hosts get them.

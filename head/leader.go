@@ -27,6 +27,8 @@ type leader struct {
 	flights []*flight
 	count   uint64 // flights of this term
 	parting string
+	away    []topo.Worker // asked, will not be members, and are to be told
+	news    bool          // the state has changed without a flight
 	recovery
 }
 
@@ -136,7 +138,7 @@ func (r *leader) stated(s Stated, host string) {
 	case have == nil:
 		r.state.Data, r.state.Elastic = &s.Data, true
 		r.matcher.SetElastic()
-		r.commit(Commit{})
+		r.news = true
 	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed || have.Plain != s.Data.Plain:
 		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this worker stated %d in batches of %d with seed %d; every worker must state the same",
 			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)
@@ -222,12 +224,7 @@ func (r *leader) carryOut(order member.Action) {
 		r.stop(o)
 	case member.Propose:
 		r.agent.propose(o.Record)
-	case member.Activate:
-		r.agent.emit(News{o})
-		if r.state.View.Generation == 0 {
-			r.first(o.View)
-		}
-	case member.Pause, member.Resume:
+	case member.Activate, member.Pause, member.Resume:
 		r.agent.emit(News{o})
 	case member.Finish:
 		r.broadcast(Ends{Finish{o.OK, o.Because}})
@@ -246,7 +243,7 @@ func (r *leader) stop(o member.Stop) {
 
 func (r *leader) turnAway(w topo.Worker) {
 	delete(r.asked, w)
-	r.commit(Commit{Away: []topo.Worker{w}})
+	r.away = append(r.away, w)
 }
 
 // first makes the first generation known. Its members have been told their ranks when they joined.

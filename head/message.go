@@ -37,7 +37,9 @@ type (
 	// Report is the first body of a follower: all that a new head must know.
 	Report struct {
 		Slots   int
-		Index   uint64 // of the log, applied
+		Begun   bool            // it follows a log
+		Term    topo.Generation // of the head whose log that is
+		Index   uint64          // of the log, applied
 		State   State
 		Recent  []Commit // the newest entries that were applied; the last one is Index
 		Flights []Staged // in the order of their numbers
@@ -111,6 +113,7 @@ type (
 		Flight   Flight
 		Replaces Flight // this flight is dropped for it; 0 = none
 		Hosts    []string
+		Without  []string // hosts with members that the head has lost: it counts only when a generation without them is decided
 		Sets     []Set
 	}
 	// Set is one collective of a flight.

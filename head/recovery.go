@@ -22,6 +22,8 @@ type recovery struct {
 func (r *leader) report(host string, rep Report) {
 	if r.reports == nil {
 		r.welcome(host, rep)
+		r.obey()
+		r.advance()
 		return
 	}
 	r.reports[host] = rep
@@ -37,7 +39,14 @@ func (r *leader) recover() {
 	}
 	reports := r.reports
 	r.reports = nil
+	strays := r.setAside(reports)
 	r.readLog(reports)
+	for host, rep := range reports {
+		if rep.Index+uint64(len(r.log)) < r.index { // the last head had lost it, and did not keep the log for it
+			strays[host] = rep
+			delete(reports, host)
+		}
+	}
 	r.matcher = collective.NewMatcher(r.members())
 	if r.state.Elastic {
 		r.matcher.SetElastic()
@@ -49,6 +58,9 @@ func (r *leader) recover() {
 		r.send(host, Begin{keep})
 		r.adoptWorkers(host, rep)
 	}
+	for _, host := range sorted(strays) {
+		r.welcome(host, strays[host])
+	}
 	r.adoptGroups(reports)
 	r.adoptCalls(reports)
 	r.adoptLosses(reports)
@@ -58,9 +70,6 @@ func (r *leader) recover() {
 		r.carryOut(o)
 	}
 	r.obey()
-	if r.state.View.Generation == 0 && r.machine.View().Generation > 0 {
-		r.first(r.machine.View())
-	}
 	r.launch()
 	r.advance()
 	for _, w := range late {
@@ -71,6 +80,25 @@ func (r *leader) recover() {
 			r.cutOff(host, c)
 		}
 	}
+}
+
+// setAside takes from the reports those of hosts whose log may be another one: they have no members, so neither the last head nor the one
+// before needed them for a commit, and the last head has not told them of its log.
+func (r *leader) setAside(reports map[string]Report) (strays map[string]Report) {
+	newest, record := topo.Generation(0), r.agent.Record()
+	for host, rep := range reports {
+		if rep.Begun && (hasMembers(record.View, host) || record.View.Size() == 0) {
+			newest = max(newest, rep.Term)
+		}
+	}
+	strays = map[string]Report{}
+	for host, rep := range reports {
+		if !rep.Begun || !hasMembers(record.View, host) && rep.Term != newest {
+			strays[host] = rep
+			delete(reports, host)
+		}
+	}
+	return strays
 }
 
 // readLog takes the state of the host that has applied most, and what all hosts remember of the log up to there.
@@ -106,6 +134,7 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 		e := flights[n]
 		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool { _, here := reports[h]; return !here })
 		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
+		missing = missing || slices.ContainsFunc(e.Without, func(h string) bool { return hasMembers(r.machine.View(), h) })
 		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == n }) {
 			continue
 		}
@@ -143,16 +172,7 @@ func (c Call) posted() *collective.Posted {
 
 // catchUp sends a host the entries that it does not have.
 func (r *leader) catchUp(host string, index uint64) {
-	if p := r.peers[host]; p != nil {
-		p.index = index
-	}
-	if index == r.index {
-		return
-	}
-	if len(r.log) == 0 || r.log[0].Index > index+1 {
-		r.send(host, Snapshot{r.index, r.state, slices.Clone(r.log)})
-		return
-	}
+	r.peers[host].index = index
 	for _, c := range r.log {
 		if c.Index > index {
 			r.send(host, c)
@@ -254,7 +274,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 		if rep.Stated != nil && r.state.Data == nil {
 			r.state.Data, r.state.Elastic = rep.Stated, true
 			r.matcher.SetElastic()
-			r.commit(Commit{})
+			r.news = true
 		}
 	}
 }
@@ -294,14 +314,20 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 }
 
-// welcome takes in a host that comes while the job runs.
+// welcome takes in a host that comes while the job runs. One that comes with members is too late: the others went on without it.
 func (r *leader) welcome(host string, rep Report) {
-	r.catchUp(host, rep.Index)
+	for _, w := range rep.Workers {
+		if _, member := rep.State.View.Rank(w.Worker); member && rep.State.View.Generation > 0 || len(w.Open) > 0 {
+			r.send(host, Leaves{Leave{"the others went on without it"}})
+			r.peers[host].left = true
+			return
+		}
+	}
+	r.peers[host].index = r.index
+	r.send(host, Snapshot{r.index, r.state, slices.Clone(r.log)})
 	r.send(host, Begin{})
 	r.adoptWorkers(host, rep)
 	if rep.Stated != nil {
 		r.stated(Stated{Data: *rep.Stated}, host)
 	}
-	r.obey()
-	r.advance()
 }
