@@ -166,6 +166,8 @@ func (e *engine) scan() bool {
 		if e.drain(m) {
 			worked = true
 		}
+	}
+	for _, m := range e.members { // only now: what one of them posts can be news for another
 		over = m.open == 0 && m.reap() || over
 	}
 	if over {
