@@ -61,6 +61,9 @@ func Join(ctx context.Context) (*Job, error) {
 		return nil, fmt.Errorf("client: %s=%q is no rank: start this program with shoal run", api.EnvRank, os.Getenv(api.EnvRank))
 	}
 	conn, err := arena.Dial(ctx, socket)
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("client: no agent answers at %s (is its launcher still running?): %w", socket, err)
 	}
