@@ -105,6 +105,22 @@ def test_bool_has_and_and_or(job):
     assert job.allgather(x).dtype == bool
 
 
+@pytest.mark.parametrize(
+    "end, steps, committed",
+    [({}, 3, 10), ({"epochs": 2}, 6, 20), ({"steps": 5}, 5, 18), ({"epochs": 1, "steps": 5}, 3, 10), ({"epochs": 9, "steps": 1}, 1, 4), ({"steps": 0}, 0, 0)],
+    ids=str,
+)
+def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
+    made = []
+    for step in job.steps(10, 4, **end):
+        counted = step.share(numpy.ones(1), last=False, op="sum")
+        step.allreduce(numpy.zeros(1))
+        assert counted.wait() == 1
+        made.append(step.number)
+    assert made == list(range(steps)) and job.committed == steps
+    assert job.place(10, 4).place.committed() == committed
+
+
 def test_nothing_but_the_standard_library_is_imported():
     code = "import sys, shoal; shoal.join().barrier(); sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={"PYTHONPATH": ":".join(p for p in sys.path if p)})
