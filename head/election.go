@@ -152,10 +152,8 @@ func (a *Agent) lead(r member.Record, m *member.Machine) {
 // report is what this host tells a new head.
 func (a *Agent) report() Report {
 	r := a.follower.report()
-	for _, h := range a.Record().Hosts {
-		if how, lost := a.down[h.Name]; lost {
-			r.Cut = append(r.Cut, Cut{h.Name, how})
-		}
+	for _, host := range sorted(a.down) {
+		r.Cut = append(r.Cut, Cut{host, a.down[host]})
 	}
 	return r
 }

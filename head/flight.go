@@ -124,7 +124,9 @@ func (r *leader) concerned(f *flight) []string {
 	}
 	if f.world() {
 		for _, m := range r.state.View.Members {
-			hosts[cmp.Or(m.Host, r.home[m.Worker])] = true
+			if _, still := r.machine.View().Rank(m.Worker); still {
+				hosts[cmp.Or(m.Host, r.home[m.Worker])] = true
+			}
 		}
 	}
 	maps.DeleteFunc(hosts, func(h string, _ bool) bool { return r.peers[h] == nil })

@@ -94,7 +94,7 @@ func (a *Agent) Down(host, how string) {
 		a.candidate.HostLost(host, how)
 	case host == record.Head:
 		a.patience = 0
-	case record.Belongs(host):
+	default:
 		a.tell(Cut{host, how})
 	}
 	a.consider()

@@ -3,6 +3,7 @@ package head
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -21,6 +22,7 @@ type leader struct {
 	home    map[topo.Worker]string
 	asked   map[topo.Worker]bool // and were not answered
 	dead    map[topo.Worker]string
+	torn    map[[2]string]string // links between followers that are lost, and how
 	state   State
 	index   uint64
 	log     []Commit // not applied everywhere yet
@@ -41,7 +43,7 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, recovery: recovery{reports: map[string]Report{}}}
+		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]string{}, recovery: recovery{reports: map[string]Report{}}}
 }
 
 // hear takes what a follower tells.
@@ -155,21 +157,32 @@ func (r *leader) group(g WantsGroup, host string) {
 	r.send(host, answer)
 }
 
-// cutOff takes a host that has lost its link to another. The two cannot both stay: the one that came later goes, and never the head.
+// cutOff takes the word of a host that it has lost its link to another.
 func (r *leader) cutOff(from string, c Cut) {
-	if r.peers[from] == nil || r.peers[c.Host] == nil || c.Host == r.agent.cfg.Self {
-		return
-	}
-	goes, stays := c.Host, from
-	for _, h := range r.agent.Record().Hosts {
-		if h.Name == c.Host {
-			goes, stays = from, c.Host
-			break
-		} else if h.Name == from {
-			break
+	r.torn[[2]string{from, c.Host}] = c.How
+	r.separate()
+}
+
+// separate finds hosts that have lost each other. Two cannot both stay: the one that came later goes, and never the head.
+func (r *leader) separate() {
+	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		stays, goes := pair[0], pair[1]
+		if r.peers[stays] == nil || r.peers[goes] == nil {
+			continue
 		}
+		for _, h := range r.agent.Record().Hosts {
+			if h.Name == stays {
+				break
+			} else if h.Name == goes {
+				stays, goes = goes, stays
+				break
+			}
+		}
+		if goes == r.agent.cfg.Self {
+			stays, goes = goes, stays
+		}
+		r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair]))
 	}
-	r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, c.How))
 }
 
 // hostLost takes a host that is gone with its memory.

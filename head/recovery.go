@@ -20,8 +20,12 @@ type recovery struct {
 
 // report takes the first word of a host.
 func (r *leader) report(host string, rep Report) {
+	for _, c := range rep.Cut {
+		r.torn[[2]string{host, c.Host}] = c.How
+	}
 	if r.reports == nil {
 		r.welcome(host, rep)
+		r.separate()
 		r.obey()
 		r.advance()
 		return
@@ -75,11 +79,7 @@ func (r *leader) recover() {
 	for _, w := range late {
 		r.hear(w.host, w.body)
 	}
-	for _, host := range sorted(reports) {
-		for _, c := range reports[host].Cut {
-			r.cutOff(host, c)
-		}
-	}
+	r.separate()
 }
 
 // setAside takes from the reports those of hosts whose log may be another one: they have no members, so neither the last head nor the one

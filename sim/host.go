@@ -220,7 +220,6 @@ func (h *host) apply(a head.Apply) {
 	for _, id := range a.Entered {
 		if w := h.workers[id]; w != nil {
 			w.in = true
-			h.cluster.ledger.state[id] = h.cluster.ledger.state[id] || a.Steps == 0
 		}
 	}
 	for _, id := range a.Released {

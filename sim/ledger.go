@@ -82,6 +82,11 @@ func (l *ledger) decided(h *host, r member.Record) {
 		l.handedOn(h.cluster, r)
 	}
 	l.records[g] = r
+	if g == 1 {
+		for _, m := range r.View.Members {
+			l.state[m.Worker] = true
+		}
+	}
 }
 
 // applied notes an entry of the log that a host applies.
