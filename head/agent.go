@@ -26,7 +26,7 @@ func (a *Agent) begin(job member.Config) {
 	for w := range m.Want() {
 		first.Members = append(first.Members, topo.Member{Worker: topo.Worker(w)})
 	}
-	a.follower.begun, a.follower.state.View = true, first
+	a.follower.state.View = first
 	a.leader = newLeader(a, record.Since, m)
 	a.leader.peers[a.cfg.Self] = &peer{}
 	a.queue(true, a.follower.report())

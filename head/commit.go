@@ -77,12 +77,17 @@ func (r *leader) step(f *flight) {
 		r.state.Parted = r.parting
 		c.Changed, c.Away = true, r.members()
 		r.commit(c)
-	case next.Generation != r.state.View.Generation:
+	case r.isNews(next):
 		r.enter(next, c)
 	default:
 		r.commit(c)
 	}
 	r.machine.Step()
+}
+
+// isNews reports whether a generation is another one for its members: a generation that only knows of a lost host that had none is not.
+func (r *leader) isNews(next topo.View) bool {
+	return !slices.Equal(next.Members, r.state.View.Members) || slices.ContainsFunc(r.members(), func(w topo.Worker) bool { return r.asked[w] })
 }
 
 // members lists the members as they know it.
@@ -161,7 +166,7 @@ func (r *leader) trim() uint64 {
 func (r *leader) dismiss() {
 	for _, host := range r.machine.Vacant() {
 		p := r.peers[host]
-		if p != nil && !p.left && !hasMembers(r.state.View, host) {
+		if p != nil && !p.left && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
 			r.send(host, Leaves{Leave{"it was drained, and is not needed any more"}})
 			p.left = true
 		}

@@ -85,18 +85,14 @@ func (r *leader) takeOff(f *flight) {
 	}
 }
 
-// missing lists the hosts that are lost and have members in the generation that is decided.
+// missing lists the hosts that are lost and belong to the generation that is decided.
 func (r *leader) missing() (hosts []string) {
 	for _, h := range sorted(r.cut) {
-		if hasMembers(r.agent.Record().View, h) {
+		if r.agent.Record().Belongs(h) {
 			hosts = append(hosts, h)
 		}
 	}
 	return hosts
-}
-
-func hasMembers(v topo.View, host string) bool {
-	return slices.ContainsFunc(v.Members, func(m topo.Member) bool { return m.Host == host })
 }
 
 // wire is the sets of a flight as other hosts get them.

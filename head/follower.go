@@ -18,9 +18,7 @@ type follower struct {
 	workers map[topo.Worker]*local
 	staged  map[Flight]*staged
 	groups  map[topo.GroupID]*known
-	begun   bool            // it follows a log
-	term    topo.Generation // of the head whose log that is
-	index   uint64          // of the last entry that was applied
+	index   uint64 // of the last entry that was applied
 	state   State
 	recent  []Commit       // applied here, and perhaps not everywhere
 	stated  *cursor.Cursor // by a worker of this host
@@ -123,7 +121,6 @@ func (f *follower) hear(b Body) {
 	case Snapshot:
 		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
 	case Begin:
-		f.begun, f.term = true, f.agent.Record().Since
 		f.begin(b.Keep)
 	case Exec:
 		f.exec(b)
@@ -304,7 +301,7 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 
 // report tells a head all that it must know of this host.
 func (f *follower) report() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Begun: f.begun, Term: f.term, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
+	r := Report{Slots: f.agent.cfg.Slots, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers, f.workers[w].report(w, f.state.View))
 	}

@@ -37,9 +37,7 @@ type (
 	// Report is the first body of a follower: all that a new head must know.
 	Report struct {
 		Slots   int
-		Begun   bool            // it follows a log
-		Term    topo.Generation // of the head whose log that is
-		Index   uint64          // of the log, applied
+		Index   uint64 // of the log, applied
 		State   State
 		Recent  []Commit // the newest entries that were applied; the last one is Index
 		Flights []Staged // in the order of their numbers
@@ -113,7 +111,7 @@ type (
 		Flight   Flight
 		Replaces Flight // this flight is dropped for it; 0 = none
 		Hosts    []string
-		Without  []string // hosts with members that the head has lost: it counts only when a generation without them is decided
+		Without  []string // hosts of the generation that the head has lost: it counts only when one without them is decided
 		Sets     []Set
 	}
 	// Set is one collective of a flight.

@@ -43,14 +43,8 @@ func (r *leader) recover() {
 	}
 	reports := r.reports
 	r.reports = nil
-	strays := r.setAside(reports)
 	r.readLog(reports)
-	for host, rep := range reports {
-		if rep.Index+uint64(len(r.log)) < r.index { // the last head had lost it, and did not keep the log for it
-			strays[host] = rep
-			delete(reports, host)
-		}
-	}
+	strays := r.setAside(reports)
 	r.matcher = collective.NewMatcher(r.members())
 	if r.state.Elastic {
 		r.matcher.SetElastic()
@@ -82,30 +76,15 @@ func (r *leader) recover() {
 	r.separate()
 }
 
-// setAside takes from the reports those of hosts whose log may be another one: they have no members, so neither the last head nor the one
-// before needed them for a commit, and the last head has not told them of its log.
-func (r *leader) setAside(reports map[string]Report) (strays map[string]Report) {
-	newest, record := topo.Generation(0), r.agent.Record()
-	for host, rep := range reports {
-		if rep.Begun && (hasMembers(record.View, host) || record.View.Size() == 0) {
-			newest = max(newest, rep.Term)
-		}
-	}
-	strays = map[string]Report{}
-	for host, rep := range reports {
-		if !rep.Begun || !hasMembers(record.View, host) && rep.Term != newest {
-			strays[host] = rep
-			delete(reports, host)
-		}
-	}
-	return strays
-}
-
-// readLog takes the state of the host that has applied most, and what all hosts remember of the log up to there.
+// readLog takes the state of the host that has applied most, and what all hosts remember of the log up to there. Hosts that do not belong
+// to the job yet were not needed for anything that was decided, so they may follow a log that nobody else knows.
 func (r *leader) readLog(reports map[string]Report) {
 	entries := map[uint64]Commit{}
 	for _, host := range sorted(reports) {
 		rep := reports[host]
+		if !r.agent.Record().Belongs(host) {
+			continue
+		}
 		if rep.Index >= r.index {
 			r.state, r.index = rep.State, rep.Index
 		}
@@ -117,6 +96,18 @@ func (r *leader) readLog(reports map[string]Report) {
 		r.log = append(r.log, entries[i])
 	}
 	slices.Reverse(r.log)
+}
+
+// setAside takes from the reports those of hosts that must begin anew: they do not belong to the job yet, or have not heard that they do.
+func (r *leader) setAside(reports map[string]Report) (strays map[string]Report) {
+	strays = map[string]Report{}
+	for host, rep := range reports {
+		if !r.agent.Record().Belongs(host) || rep.Index+uint64(len(r.log)) < r.index {
+			strays[host] = rep
+			delete(reports, host)
+		}
+	}
+	return strays
 }
 
 // carryOn finds the flights that every host of theirs that is left has executed.
@@ -134,7 +125,7 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 		e := flights[n]
 		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool { _, here := reports[h]; return !here })
 		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
-		missing = missing || slices.ContainsFunc(e.Without, func(h string) bool { return hasMembers(r.machine.View(), h) })
+		missing = missing || slices.ContainsFunc(e.Without, r.agent.Record().Belongs)
 		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == n }) {
 			continue
 		}

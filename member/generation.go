@@ -71,6 +71,11 @@ func (m *Machine) departed() bool {
 	})
 }
 
+// deserted reports whether a host of the active generation is gone.
+func (m *Machine) deserted() bool {
+	return m.record.View.Generation > 0 && slices.ContainsFunc(m.record.Hosts, func(h Host) bool { return m.host(h.Name) == nil })
+}
+
 // due reports whether a boundary is there and members may change, and some should.
 func (m *Machine) due() bool {
 	return m.boundary && !m.ending() && (len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.successor() != m.head)
@@ -92,7 +97,7 @@ func (m *Machine) settle() {
 	if m.over || m.proposed != nil {
 		return
 	}
-	if m.departed() || m.due() || m.head != m.record.Head {
+	if m.departed() || m.deserted() || m.due() || m.head != m.record.Head {
 		m.propose()
 		return
 	}

@@ -57,7 +57,8 @@ func (m *Machine) Host(name string, slots int) {
 	m.place()
 }
 
-// HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"): they leave in one generation.
+// HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"): they leave in one generation. A host
+// without members costs a generation too: who comes after this head must know that it does not belong any more.
 func (m *Machine) HostLost(name, how string) {
 	if m.loseHost(name, how) {
 		m.settle()
@@ -70,15 +71,13 @@ func (m *Machine) loseHost(name, how string) bool {
 	}
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	delete(m.ordered, name)
-	part := name == m.record.Head
 	for _, w := range m.on(name, starting, ready, active, leaving) {
-		part = part || m.takesPart(w)
 		delete(m.workers, w)
 	}
 	if !m.ending() {
 		m.cfg.Want = max(min(m.cfg.Want, m.have()), m.cfg.Min)
 	}
-	if part {
+	if m.record.Belongs(name) {
 		m.news = append(m.news, name+" "+how)
 	}
 	return true
