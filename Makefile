@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick soak sim-soak reshapes bench-peers clean
+.PHONY: help build python demo test quick soak sim-soak reshapes bench-peers bench-hosts clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,10 @@ sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hos
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing; about 20 minutes
 	bench/peers/install.sh
 	bench/peers/run.py
+
+bench-hosts: build ## the same on hosts of 1 Gbit/s, which are network namespaces of this machine: needs root; about 20 minutes
+	bench/peers/install.sh
+	bench/hosts/run.py
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build .venv .venv-torch2 python/dist

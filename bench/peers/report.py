@@ -55,7 +55,7 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def _spread(values: list[float], scale: float, unit: str) -> str:
+def spread(values: list[float], scale: float, unit: str) -> str:
     """Writes the median with three digits, and the smallest and the largest value after it."""
     if not values:
         return "–"
@@ -65,16 +65,16 @@ def _spread(values: list[float], scale: float, unit: str) -> str:
     return f"{median:.{digits}f}{unit}{extremes}"
 
 
-def _times(values: list[float]) -> str:
+def times(values: list[float]) -> str:
     median = statistics.median(values) if values else 0
-    return _spread(values, *((1, " µs") if median < 999.5 else (1e3, " ms") if median < 999.5e3 else (1e6, " s")))
+    return spread(values, *((1, " µs") if median < 999.5 else (1e3, " ms") if median < 999.5e3 else (1e6, " s")))
 
 
-def _factors(values: list[float]) -> str:
-    return _spread(values, 1, "×")
+def factors(values: list[float]) -> str:
+    return spread(values, 1, "×")
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
     """Lays out a Markdown table that also reads well as text."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [[cell.ljust(w) for cell, w in zip(row, widths)] for row in [head, ["-" * w for w in widths], *rows]]
@@ -83,9 +83,9 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _times_table(results: Results, n: int) -> str:
     def row(name: str) -> list[str]:
-        return [TITLES[name]] + [_times(results.times(name, n, size)) for size in results.sizes]
+        return [TITLES[name]] + [times(results.times(name, n, size)) for size in results.sizes]
 
-    return _table([f"{n} processes", *map(size_text, results.sizes)], [row(name) for name in results.names])
+    return table([f"{n} processes", *map(size_text, results.sizes)], [row(name) for name in results.names])
 
 
 def _bandwidth_table(results: Results, n: int) -> str:
@@ -98,7 +98,7 @@ def _bandwidth_table(results: Results, n: int) -> str:
         return text + (f" ({100 * statistics.median(shares):.0f} %)" if shares else "")
 
     rows = [[TITLES[name], *(cell(name, size) for size in results.sizes)] for name in results.names]
-    return _table([f"{n} processes", *map(size_text, results.sizes)], rows)
+    return table([f"{n} processes", *map(size_text, results.sizes)], rows)
 
 
 def _ratio_table(results: Results, n: int) -> str:
@@ -106,9 +106,9 @@ def _ratio_table(results: Results, n: int) -> str:
     for ours in ("shoal-go", "shoal-python"):
         for peer in ("openmpi", "mpich", "gloo"):
             if ours in results.names and peer in results.names:
-                cells = [_factors(results.ratios(peer, ours, n, size)) for size in results.sizes]
+                cells = [factors(results.ratios(peer, ours, n, size)) for size in results.sizes]
                 rows.append([f"{TITLES[peer]} / {TITLES[ours]}", *cells])
-    return _table([f"{n} processes", *map(size_text, results.sizes)], rows) if rows else ""
+    return table([f"{n} processes", *map(size_text, results.sizes)], rows) if rows else ""
 
 
 def _bars_table(results: Results) -> str:
@@ -120,8 +120,8 @@ def _bars_table(results: Results) -> str:
                 if ratios:
                     met = "yes" if statistics.median(ratios) >= factor else "NO"
                     rows.append([f"{TITLES[ours]} against {TITLES[peer]}", str(n), size_text(size), f"{factor:.0f}×",
-                                 _factors(ratios), met])
-    return _table(["what", "processes", "size", "promised", "measured", "met"], rows) if rows else ""
+                                 factors(ratios), met])
+    return table(["what", "processes", "size", "promised", "measured", "met"], rows) if rows else ""
 
 
 def text(document: dict) -> str:
@@ -200,7 +200,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
         quiet = f"The machine was **not idle** before {results.busy} of {results.lines} measurements: read with care."
     page = PAGE.format(
         bars=_bars_table(results), runs=results.runs, times=tables(_times_table), bandwidths=tables(_bandwidth_table),
-        ratios=tables(_ratio_table), machine=_table(["", ""], machine), quiet=quiet)
+        ratios=tables(_ratio_table), machine=table(["", ""], machine), quiet=quiet)
     (folder / "benchmarks.md").write_text(page)
     lines = {name: {n: [(size, statistics.median(results.times(name, n, size))) for size in results.sizes
                         if results.times(name, n, size)] for n in results.processes} for name in results.names}

@@ -1,0 +1,70 @@
+"""Hosts on a switch: each a network namespace with one cable that carries so much and no more."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+# A cable takes its packets from a bucket. One that holds less than the 64 KiB which the kernel gives a network card at a time
+# would have the processor cut them up, which cards do themselves.
+BURST = "96kb"
+QUEUE = "1mb"  # what waits in front of a cable before packets are lost: 8 ms at 1 Gbit/s
+
+
+class Network:
+    """Makes the hosts, and takes them away again; needs root."""
+
+    def __init__(self, hosts: int, rate: str, mtu: int) -> None:
+        self._name = f"shoalbench{os.getpid()}"
+        self.hosts = list(range(hosts))
+        self.address = [f"10.78.0.{h + 1}" for h in self.hosts]
+        self._made: list[str] = []
+        try:
+            self._space(self._name)
+            self._ip(self._name, "link", "add", "switch", "mtu", str(mtu), "type", "bridge")
+            self._ip(self._name, "link", "set", "switch", "up")
+            for h in self.hosts:
+                self._plug(h, rate, str(mtu))
+        except Exception:
+            self.close()
+            raise
+
+    def _plug(self, h: int, rate: str, mtu: str) -> None:
+        space, port = self.space(h), f"port{h}"
+        self._space(space)
+        self._ip(self._name, "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", space)
+        self._ip(self._name, "link", "set", "dev", port, "mtu", mtu, "master", "switch", "up")
+        self._ip(space, "address", "add", f"{self.address[h]}/24", "dev", "eth0")
+        self._ip(space, "link", "set", "lo", "up")
+        self._ip(space, "link", "set", "eth0", "mtu", mtu, "up")
+        for where, device in ((self._name, port), (space, "eth0")):
+            subprocess.run(["tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", BURST,
+                            "limit", QUEUE], check=True)
+
+    def space(self, h: int) -> str:
+        return f"{self._name}h{h}"
+
+    def command(self, h: int, *words: str) -> list[str]:
+        """Returns the words that run a command on a host, under a host name of its own."""
+        return ["ip", "netns", "exec", self.space(h), "unshare", "--uts", "sh", "-c", f'hostname h{h}; exec "$@"', "sh", *words]
+
+    def sent(self) -> list[int]:
+        """Returns the bytes that each host has put on its cable, with the headers of every packet."""
+        def of(h: int) -> int:
+            shown = subprocess.run(["tc", "-n", self.space(h), "-j", "-s", "qdisc", "show", "dev", "eth0"], check=True,
+                                   capture_output=True, text=True).stdout
+            return json.loads(shown)[0]["bytes"]
+
+        return [of(h) for h in self.hosts]
+
+    def _space(self, name: str) -> None:
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        self._made.append(name)
+
+    @staticmethod
+    def _ip(space: str, *words: str) -> None:
+        subprocess.run(["ip", "-n", space, *words], check=True)
+
+    def close(self) -> None:
+        for name in self._made:
+            subprocess.run(["ip", "netns", "delete", name], check=False)

@@ -1,0 +1,122 @@
+"""Tables and page from the results of run.py."""
+from __future__ import annotations
+
+import statistics
+
+import network
+import report
+
+TITLES = {"shoal": "shoal", "shoal-plain": "shoal, data not encrypted", "gloo": "torch + gloo", "openmpi": "OpenMPI"}
+
+
+def bound_us(line: dict) -> float:
+    """Returns the microseconds in which a host can send 2(H-1)/H of the bytes: no schedule that sums on the hosts needs less."""
+    return 2 * (line["hosts"] - 1) / line["hosts"] * line["bytes"] * 8 / line["bits_per_s"] * 1e6
+
+
+def carried(mtu: int) -> float:
+    """Returns the share of a cable that is left for data: TCP over IPv4 with time stamps over Ethernet."""
+    return (mtu - 52) / (mtu + 14)
+
+
+class Results:
+    """The lines of one setting: so many hosts, workers on each, a rate and a packet size."""
+
+    def __init__(self, lines: list[dict]) -> None:
+        first, rate = lines[0], lines[0]["rate"]
+        self.title = f"{first['hosts']} hosts × {first['workers']}, {rate[:-4]} {rate[-4:].capitalize()}/s"
+        self.sizes = sorted({line["bytes"] for line in lines})
+        self.names = [name for name in TITLES if any(line["name"] == name for line in lines)]
+        self._lines = lines
+
+    def of(self, name: str, size: int) -> dict[int, dict]:
+        """Returns the lines of a program, by run."""
+        return {line["run"]: line for line in self._lines if line["name"] == name and line["bytes"] == size}
+
+    def row(self, name: str, cell) -> list[str]:
+        return [TITLES[name]] + [cell(list(self.of(name, size).values())) for size in self.sizes]
+
+    def ratios(self, peer: str, ours: str, size: int) -> list[float]:
+        a, b = self.of(peer, size), self.of(ours, size)
+        return [a[run]["median_us"] / b[run]["median_us"] for run in a if run in b]
+
+    def tables(self) -> str:
+        """Returns the times, with the share of the bound, and how many times longer the peers take."""
+        ours = [name for name in self.names if name.startswith("shoal")]
+        rows = [self.row(name, time) for name in self.names]
+        rows += [[f"{TITLES[name]}: sent / bound", *self.row(name, overhead)[1:]] for name in ours]
+        for mine in ours:
+            for peer in self.names:
+                if peer not in ours:
+                    rows.append([f"{TITLES[peer]} / {TITLES[mine]}",
+                                 *(report.factors(self.ratios(peer, mine, size)) for size in self.sizes)])
+        return report.table([self.title, *map(report.size_text, self.sizes)], rows)
+
+
+def time(lines: list[dict]) -> str:
+    if not lines:
+        return "–"
+    text = report.times([line["median_us"] for line in lines])
+    share = statistics.median(bound_us(line) / line["median_us"] for line in lines)
+    return f"{text}, {100 * share:.1f} %" if lines[0]["bytes"] >= report.MIB else text
+
+
+def overhead(lines: list[dict]) -> str:
+    shares = [line["sent_bytes"] * 8e6 / line["bits_per_s"] / bound_us(line) for line in lines if "sent_bytes" in line]
+    return f"{statistics.median(shares):.3f}" if shares and lines[0]["bytes"] >= report.MIB else "–"
+
+
+def settings(document: dict) -> list[Results]:
+    by: dict[tuple, list[dict]] = {}
+    for line in document["results"]:
+        by.setdefault((line["rate"], line["mtu"], line["hosts"], line["workers"]), []).append(line)
+    return [Results(lines) for lines in by.values()]
+
+
+def text(document: dict) -> str:
+    """Returns the tables of a measurement."""
+    return "\n\n".join(results.tables() for results in settings(document))
+
+
+PAGE = """# Benchmarks over several hosts
+
+float32 all-reduce on hosts with slow cables: shoal's agents, and other libraries. `make bench-hosts` installs the others from Debian,
+builds, measures and prints the tables; `bench/hosts/run.py --write` wrote this page. One host is in [benchmarks.md](benchmarks.md).
+
+{tables}
+
+A time is the median over {runs} runs, with the smallest and the largest, and from 1 MiB on its share of the bound:
+2(H−1)/H · bytes / rate, in which a host can send what any schedule must send that sums on the hosts. "sent / bound" is what the
+busiest host put on its cable for a call, with all headers. Packets of {mtu} bytes carry {carried:.1f} % of data, so that is the most there
+can be of the bound. The other rows are how many times longer a peer takes, each pair from one round.
+
+## Machine
+
+{machine}
+
+{quiet}
+
+## Method
+
+- A host is a network namespace of one machine, with one cable to a switch. A cable lets its rate through each way (tbf, a bucket of
+  {burst}, a queue of {queue}). All hosts share the machine's processors, so the tables show what the processors allow where that is less
+  than what the cables do; the slower cables show the schedules alone.
+- **shoal** is `shoal run --listen` on the first host, `shoal agent` on the others, and the Go workers of `shoal bench allreduce`. Data between
+  hosts is encrypted by TLS unless the row says otherwise; the peers do not encrypt.
+- **OpenMPI** is `MPI_Allreduce` with its TCP between hosts, **torch + gloo** is `torch.distributed.all_reduce`.
+- Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before it, every element of the result checked, the
+  slowest rank counts, and the programs take turns.
+"""
+
+
+def page(document: dict) -> str:
+    """Returns docs/benchmarks-hosts.md."""
+    results = document["results"]
+    mtu = results[0]["mtu"]
+    machine = [[key, value] for key, value in document["machine"].items() if value and key != "MPICH"] + [["date", document["date"]]]
+    busy = sum(1 for line in results if not line["quiet"])
+    return PAGE.format(
+        tables=text(document), runs=1 + max(line["run"] for line in results), mtu=mtu, carried=100 * carried(mtu),
+        machine=report.table(["", ""], machine), burst=network.BURST, queue=network.QUEUE,
+        quiet=f"The machine was **not idle** before {busy} of {len(results)} measurements: read with care." if busy else
+        "The machine was idle before every program.")
