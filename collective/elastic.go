@@ -12,8 +12,13 @@ func (k Kind) elastic() bool {
 	return k == AllReduce || k == Barrier || k == Broadcast || k == Reduce
 }
 
-// SetElastic makes the world go on without members that are lost from now on.
-func (m *Matcher) SetElastic() { m.elastic = true }
+// SetElastic makes the world go on without members that are lost. What has failed for want of one stays so.
+func (m *Matcher) SetElastic() {
+	m.elastic = true
+	for _, p := range m.groups[topo.World].members {
+		p.gone = p.gone || m.Gone(p.worker)
+	}
+}
 
 // Quiet reports whether no collective of the world is under way, so that its members may change.
 func (m *Matcher) Quiet() bool {
@@ -21,7 +26,8 @@ func (m *Matcher) Quiet() bool {
 	return len(g.open) == 0 && len(g.held) == 0 && len(g.boxes) == 0
 }
 
-// Advance gives the world its next members, in the order of their ranks. The world must be quiet. One of them that was lost is back.
+// Advance gives the world its next members, in the order of their ranks. The world must be quiet, or all its members lost: what they
+// have posted in vain is forgotten. One of the next members that was lost is back.
 func (m *Matcher) Advance(workers []topo.Worker) {
 	g := m.groups[topo.World]
 	var members []*party
@@ -33,7 +39,8 @@ func (m *Matcher) Advance(workers []topo.Worker) {
 		delete(m.gone, w)
 		members = append(members, p)
 	}
-	g.members, g.spare = members, nil
+	g.members, g.open, g.held, g.spare = members, nil, nil, nil
+	clear(g.boxes)
 }
 
 // withdraw takes back what a lost member had posted for a step that it did not complete: the others must not sum some

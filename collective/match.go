@@ -206,10 +206,12 @@ func (g *group) at(number int) *position {
 // fresh returns an empty position. Positions that were ready are used again, so a Ready must be dealt with before the
 // next Post.
 func (g *group) fresh(number int) *position {
-	pos := &position{}
+	var pos *position
 	if n := len(g.spare); n > 0 {
 		pos = g.spare[n-1]
 		g.spare = g.spare[:n-1]
+	} else {
+		pos = &position{}
 	}
 	if cap(pos.calls) < len(g.members) {
 		pos.calls = make([]*Posted, len(g.members))

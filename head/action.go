@@ -19,13 +19,14 @@ type Send struct {
 // Part is one collective of a flight: the calls in group order, or why they fail.
 type Part struct {
 	Calls []*collective.Posted
+	Of    []int // by call: the index in the flight's Hosts of the host that has its memory; nil in a flight of this host alone
 	Err   error
 }
 
 // Execute asks for the result of a flight, part after part. Calls of this host's workers are those that were posted here, with their
 // memory; those of others are Far. The inputs must stay as they are; results go to staging memory until Apply says that they count.
-// Where Hosts is this host alone they may go to their place at once: nobody can ask for the flight again without them. The shell
-// answers with Executed. A part with Err needs no execution.
+// The shell answers with Executed. A part with Err needs no execution. Parts are the agent's again after the Apply or the Drop of the
+// flight.
 type Execute struct {
 	Flight Flight
 	Hosts  []string // that execute it, in order; all of them have calls in it, or are told for the sake of the step
@@ -39,14 +40,21 @@ type Drop struct{ Flight Flight }
 // Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it what the job is. The shell copies
 // the staged results of its own workers to their place, writes the news into their control blocks when Changed, then completes the
 // calls; calls of other hosts are in Parts too.
+//
+// A flight of the head's host alone comes without an Execute, when it counts already (Here): the shell executes its parts into their
+// place, one after the other, before it completes the calls. Nobody else has a part in it, so nobody can ask for it again.
+//
+// The agent uses an Apply again, with Parts and their calls: it is valid until the next call of Ready.
 type Apply struct {
 	Index  uint64 // counts from 1
 	Flight Flight // 0 = only the state changes
+	Here   bool   // Parts are not executed yet
 	Parts  []Part
 	State
 	Changed  bool          // workers of this host must be told their view
 	Entered  []topo.Worker // new members that run here: their call "enter" is complete
 	Released []topo.Worker // workers that run here and are no members any more, or asked and will not be
+	room     room
 }
 
 // State is what a job is after an entry of the log.
@@ -105,7 +113,7 @@ type Finish struct {
 func (Send) action()    {}
 func (Execute) action() {}
 func (Drop) action()    {}
-func (Apply) action()   {}
+func (*Apply) action()  {}
 func (Start) action()   {}
 func (Stop) action()    {}
 func (Grouped) action() {}

@@ -35,6 +35,10 @@ func (a *Agent) begin(job member.Config) {
 // queue has a body delivered inside this agent, after those before it.
 func (a *Agent) queue(up bool, b Body) { a.inner = append(a.inner, delivery{up, b}) }
 
+// direct reports whether what the head and the follower of this agent tell each other would be heard next, so that it need not be
+// queued.
+func (a *Agent) direct() bool { return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0 }
+
 // tell tells the head something, if there is one; who comes later gets it with the report.
 func (a *Agent) tell(b Body) {
 	switch {
@@ -82,7 +86,7 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 	if a.uplink != nil {
 		do(a.Head(), a.uplink)
 	}
-	if a.leader != nil {
+	if a.leader != nil && len(a.leader.peers) > 1 {
 		for _, host := range sorted(a.leader.peers) {
 			if s := a.leader.peers[host].stream; s != nil {
 				do(host, s)

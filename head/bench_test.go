@@ -16,12 +16,7 @@ func BenchmarkCall(b *testing.B) {
 		b.Run(fmt.Sprint(n, "workers"), func(b *testing.B) {
 			a := head.New(head.Config{Self: "A", Job: &member.Config{Want: n}})
 			run := func() {
-				for list := a.Ready(); len(list) > 0; list = a.Ready() {
-					for _, x := range list {
-						if e, ok := x.(head.Execute); ok {
-							a.Executed(e.Flight)
-						}
-					}
+				for len(a.Ready()) > 0 {
 				}
 			}
 			for w := range topo.Worker(n) {
@@ -29,10 +24,12 @@ func BenchmarkCall(b *testing.B) {
 				a.Asks(w)
 				run()
 			}
+			p := collective.Posted{Call: sum(topo.World)}
 			b.ReportAllocs()
-			for ticket := uint64(1); b.Loop(); ticket++ {
-				for w := range topo.Worker(n) {
-					a.Post(&collective.Posted{Worker: w, Ticket: ticket, Call: sum(topo.World)})
+			for b.Loop() {
+				p.Ticket++
+				for p.Worker = range topo.Worker(n) {
+					a.Post(&p)
 					run()
 				}
 			}

@@ -20,7 +20,7 @@ func (r *leader) advance() {
 		if f.step {
 			r.step(f)
 		} else {
-			r.commit(Commit{Flight: f.number})
+			r.commit(Commit{Flight: f.number}, f)
 		}
 		r.launch()
 		r.obey()
@@ -34,15 +34,18 @@ func (r *leader) announce() {
 	}
 	if away := r.away; r.news || len(away) > 0 {
 		r.news, r.away = false, nil
-		r.commit(Commit{Away: away})
+		r.commit(Commit{Away: away}, nil)
 	}
 }
 
-// commitable reports whether a flight may be committed: all its hosts have it staged; and if a step ends with it, the members have
-// changed as they should and are enough.
+// commitable reports whether a flight may be committed: all its hosts have it staged; and if a step ends with it, the job has begun, the
+// members have changed as they should and are enough.
 func (r *leader) commitable(f *flight) bool {
 	if !f.done() || !f.step || r.parting != "" {
 		return f.done()
+	}
+	if r.state.View.Generation == 0 {
+		return false
 	}
 	if !f.told && r.quiet(f) {
 		f.told = true
@@ -61,33 +64,36 @@ func (r *leader) quiet(f *flight) bool {
 func (r *leader) step(f *flight) {
 	r.state.Steps++
 	if r.state.Data != nil {
-		done, contributes := make([]bool, r.state.View.Size()), f.workers()
-		for rank, m := range r.state.View.Members {
-			done[rank] = contributes[m.Worker]
+		clear(r.busy)
+		f.workers(r.busy)
+		r.done = r.done[:0]
+		for _, m := range r.state.View.Members {
+			r.done = append(r.done, r.busy[m.Worker])
 		}
-		next := r.state.Data.Commit(len(done), done)
+		next := r.state.Data.Commit(len(r.done), r.done)
 		r.state.Data = &next
 	}
 	c := Commit{Flight: f.number}
 	next := r.machine.View()
 	switch {
 	case !r.quiet(f):
-		r.commit(c)
+		r.commit(c, f)
 	case r.parting != "" && r.state.Parted == "":
 		r.state.Parted = r.parting
 		c.Changed, c.Away = true, r.members()
-		r.commit(c)
+		r.commit(c, f)
 	case r.isNews(next):
-		r.enter(next, c)
+		r.enter(next, c, f)
 	default:
-		r.commit(c)
+		r.commit(c, f)
 	}
 	r.machine.Step()
 }
 
 // isNews reports whether a generation is another one for its members: a generation that only knows of a lost host that had none is not.
 func (r *leader) isNews(next topo.View) bool {
-	return !slices.Equal(next.Members, r.state.View.Members) || slices.ContainsFunc(r.members(), func(w topo.Worker) bool { return r.asked[w] })
+	return !slices.Equal(next.Members, r.state.View.Members) ||
+		len(r.asked) > 0 && slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return r.asked[m.Worker] })
 }
 
 // members lists the members as they know it.
@@ -98,22 +104,9 @@ func (r *leader) members() (list []topo.Worker) {
 	return list
 }
 
-// move makes a generation known that comes with no step.
-func (r *leader) move(next topo.View, changed bool) {
-	if r.matcher.Quiet() {
-		r.enter(next, Commit{Changed: changed})
-		return
-	}
-	r.state.View = next
-	r.commit(Commit{View: &next, Changed: changed, Entered: r.admit(next)})
-}
-
 // enter makes the data plane and the workers know a generation, with an entry of the log.
-func (r *leader) enter(next topo.View, c Commit) {
-	if c.Flight != 0 {
-		c.Changed = true
-	}
-	c.View, c.Entered = &next, r.admit(next)
+func (r *leader) enter(next topo.View, c Commit, f *flight) {
+	c.Changed, c.View, c.Entered = true, &next, r.admit(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
 	r.matcher.Advance(r.members())
 	for _, w := range r.members() {
@@ -121,7 +114,7 @@ func (r *leader) enter(next topo.View, c Commit) {
 			r.matcher.Lost(w, how, nil)
 		}
 	}
-	r.commit(c)
+	r.commit(c, f)
 }
 
 // admit lists the members of a generation that asked for it, and answers them.
@@ -135,19 +128,32 @@ func (r *leader) admit(next topo.View) (entered []topo.Worker) {
 	return entered
 }
 
-// commit writes an entry of the log and tells everybody.
-func (r *leader) commit(c Commit) {
+// commit writes an entry of the log and tells everybody. f is its flight; nil = none.
+func (r *leader) commit(c Commit, f *flight) {
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data, r.state.Elastic, r.state.Parted
-	c.Stable = r.trim()
-	r.log = append(r.log, c)
-	r.broadcast(c)
+	if c.Stable = r.trim(); c.Stable < c.Index {
+		r.log = append(r.log, c)
+	}
+	if len(r.peers) > 1 {
+		r.tellPeers(c)
+	}
+	if f != nil && !f.here {
+		r.agent.shelf.putFlight(f)
+		f = nil
+	}
+	if r.agent.direct() {
+		r.agent.follower.commit(c, f)
+	} else {
+		r.agent.queue(false, landing{c, f})
+	}
 	r.dismiss()
 }
 
-// trim forgets the entries that have arrived everywhere; it returns the last of them.
+// trim forgets the entries that have arrived everywhere; it returns the last of them. A head without other hosts keeps none: who comes
+// later gets a Snapshot.
 func (r *leader) trim() uint64 {
-	stable := r.index - 1
+	stable := r.index
 	for host, p := range r.peers {
 		if p.stream != nil && !p.left && !r.cut[host] {
 			stable = min(stable, p.index)

@@ -3,7 +3,6 @@ package head
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -15,14 +14,23 @@ type flight struct {
 	number   Flight // 0 = it waits for its workers to be free
 	replaces Flight // what was tried before a host was lost
 	sets     []collective.Ready
+	calls    []*collective.Posted // room for those of sets
 	hosts    []string
-	waiting  map[string]bool // hosts that have not executed it
-	step     bool            // a step ends with it
-	told     bool            // the membership knows that the step is at its end
+	waiting  []string // hosts that have not executed it
+	here     bool     // it is of this host alone, which executes it when it is committed
+	step     bool     // a step ends with it
+	told     bool     // the membership knows that the step is at its end
 }
 
 // flightNumber numbers the flights of a head.
 func flightNumber(term topo.Generation, count uint64) Flight { return Flight(uint64(term)<<32 | count) }
+
+// hearCall takes a call of this host that nothing was told before.
+func (r *leader) hearCall(c Call) {
+	r.post(c)
+	r.obey()
+	r.advance()
+}
 
 // post hands a call to the matcher.
 func (r *leader) post(c Call) {
@@ -30,12 +38,14 @@ func (r *leader) post(c Call) {
 		return
 	}
 	r.sees(&c.Call)
-	r.ready(r.matcher.Post(c.posted(), nil))
+	r.sets = r.matcher.Post(r.agent.shelf.call(c), r.sets[:0])
+	r.ready(r.sets)
+	clear(r.sets)
 }
 
 // sees makes the job elastic with the first call of a step.
 func (r *leader) sees(c *collective.Call) {
-	if c.More || c.Step {
+	if (c.More || c.Step) && !r.state.Elastic {
 		r.state.Elastic = true
 		r.matcher.SetElastic()
 	}
@@ -43,15 +53,19 @@ func (r *leader) sees(c *collective.Call) {
 
 // ready makes flights of sets that are ready. A run of sets up to one that does not say More commits together.
 func (r *leader) ready(sets []collective.Ready) {
-	f := &flight{}
+	var f *flight
 	for _, s := range sets {
-		f.sets = append(f.sets, collective.Ready{Calls: slices.Clone(s.Calls), Err: s.Err})
-		if s.Err == nil && s.Calls[0].Call.More {
-			continue
+		if f == nil {
+			f = take(&r.agent.shelf.flights)
+			r.flights = append(r.flights, f)
 		}
-		f.step = s.Err == nil && s.Calls[0].Call.Step
-		r.flights = append(r.flights, f)
-		f = &flight{}
+		from := len(f.calls)
+		f.calls = append(f.calls, s.Calls...)
+		f.sets = append(f.sets, collective.Ready{Calls: f.calls[from:len(f.calls):len(f.calls)], Err: s.Err})
+		if s.Err != nil || !s.Calls[0].Call.More {
+			f.step = s.Err == nil && s.Calls[0].Call.Step
+			f = nil
+		}
 	}
 	r.launch()
 }
@@ -59,15 +73,13 @@ func (r *leader) ready(sets []collective.Ready) {
 // launch sends off the flights whose workers are free: none of them takes part in one that is under way or waits longer. So what a
 // worker has posted happens in its order.
 func (r *leader) launch() {
-	busy := map[topo.Worker]bool{}
-	for _, f := range r.flights {
-		free := true
-		for w := range f.workers() {
-			free = free && !busy[w]
-			busy[w] = true
-		}
-		if f.number == 0 && free {
+	clear(r.busy)
+	for i, f := range r.flights {
+		if f.number == 0 && !f.takesAny(r.busy) {
 			r.takeOff(f)
+		}
+		if i < len(r.flights)-1 {
+			f.workers(r.busy)
 		}
 	}
 }
@@ -75,11 +87,16 @@ func (r *leader) launch() {
 func (r *leader) takeOff(f *flight) {
 	r.count++
 	f.number = flightNumber(r.term, r.count)
-	f.hosts, f.waiting = r.concerned(f), map[string]bool{}
-	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Without: r.missing(), Sets: wire(f.sets)}
-	for _, h := range f.hosts {
-		f.waiting[h] = true
+	r.concern(f)
+	f.waiting = f.waiting[:0]
+	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self; f.here {
+		if f.replaces != 0 {
+			r.drop(f)
+		}
+		return
 	}
+	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Without: r.missing(), Sets: r.wire(f)}
+	f.waiting = append(f.waiting, f.hosts...)
 	for _, h := range f.hosts {
 		r.send(h, e)
 	}
@@ -96,48 +113,63 @@ func (r *leader) missing() (hosts []string) {
 }
 
 // wire is the sets of a flight as other hosts get them.
-func wire(ready []collective.Ready) (sets []Set) {
-	for _, s := range ready {
+func (r *leader) wire(f *flight) (sets []Set) {
+	for _, s := range f.sets {
 		set := Set{}
 		if s.Err != nil {
 			var lost *collective.LostError
 			set.Err, set.Lost = s.Err.Error(), errors.As(s.Err, &lost)
 		}
 		for _, p := range s.Calls {
-			set.Calls = append(set.Calls, far(p))
+			set.Calls, set.Of = append(set.Calls, far(p)), append(set.Of, slices.Index(f.hosts, r.home[p.Worker]))
 		}
 		sets = append(sets, set)
 	}
 	return sets
 }
 
-// concerned lists the hosts that execute a flight: those of its workers, and for the world's sake those of all members, so that a
+// concern finds the hosts that execute a flight: those of its workers, and for the world's sake those of all members, so that a
 // commit means that each of them has the result.
-func (r *leader) concerned(f *flight) []string {
-	hosts := map[string]bool{}
-	for w := range f.workers() {
-		hosts[r.home[w]] = true
+func (r *leader) concern(f *flight) {
+	f.hosts = f.hosts[:0]
+	for _, s := range f.sets {
+		for _, p := range s.Calls {
+			r.concerns(f, r.home[p.Worker])
+		}
 	}
 	if f.world() {
-		for _, m := range r.state.View.Members {
-			if _, still := r.machine.View().Rank(m.Worker); still {
-				hosts[cmp.Or(m.Host, r.home[m.Worker])] = true
+		next := r.machine.View().Members
+		for i, m := range r.state.View.Members {
+			still := i < len(next) && next[i].Worker == m.Worker
+			if still || slices.ContainsFunc(next, func(n topo.Member) bool { return n.Worker == m.Worker }) {
+				r.concerns(f, cmp.Or(m.Host, r.home[m.Worker]))
 			}
 		}
 	}
-	maps.DeleteFunc(hosts, func(h string, _ bool) bool { return r.peers[h] == nil })
-	return sorted(hosts)
+	slices.Sort(f.hosts)
 }
 
-// workers are those whose calls are in the flight.
-func (f *flight) workers() map[topo.Worker]bool {
-	set := map[topo.Worker]bool{}
+// concerns adds a host to those of a flight, unless it is lost.
+func (r *leader) concerns(f *flight, host string) {
+	if !slices.Contains(f.hosts, host) && r.peers[host] != nil {
+		f.hosts = append(f.hosts, host)
+	}
+}
+
+// workers adds those whose calls are in the flight to a set.
+func (f *flight) workers(set map[topo.Worker]bool) {
 	for _, s := range f.sets {
 		for _, p := range s.Calls {
 			set[p.Worker] = true
 		}
 	}
-	return set
+}
+
+// takesAny reports whether one of a set of workers has a call in the flight.
+func (f *flight) takesAny(set map[topo.Worker]bool) bool {
+	return len(set) > 0 && slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
+		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool { return set[p.Worker] })
+	})
 }
 
 // world reports whether the flight has collectives of the world.
@@ -152,7 +184,7 @@ func (f *flight) done() bool { return f.number != 0 && len(f.waiting) == 0 }
 func (r *leader) executed(n Flight, host string) {
 	for _, f := range r.flights {
 		if f.number == n {
-			delete(f.waiting, host)
+			f.waiting = without(f.waiting, host)
 		}
 	}
 }
@@ -162,8 +194,7 @@ func (r *leader) executed(n Flight, host string) {
 func (r *leader) refly(host string, vanished []topo.Worker) {
 	r.flights = slices.DeleteFunc(r.flights, func(f *flight) bool {
 		took := slices.Contains(f.hosts, host)
-		f.hosts = slices.DeleteFunc(f.hosts, func(h string) bool { return h == host })
-		delete(f.waiting, host)
+		f.hosts, f.waiting = without(f.hosts, host), without(f.waiting, host)
 		switch {
 		case f.number != 0 && !took:
 			return false

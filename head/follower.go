@@ -21,6 +21,7 @@ type follower struct {
 	index   uint64 // of the last entry that was applied
 	state   State
 	recent  []Commit       // applied here, and perhaps not everywhere
+	ended   int            // how many of the workers have
 	stated  *cursor.Cursor // by a worker of this host
 }
 
@@ -73,14 +74,20 @@ func (f *follower) asks(w topo.Worker) {
 
 func (f *follower) post(p *collective.Posted) {
 	l := f.worker(p.Worker)
-	l.open = append(l.open, p)
-	f.agent.tell(Posted{far(p)})
+	mine := Call{p.Worker, p.Ticket, p.Call}
+	l.open = append(l.open, f.agent.shelf.call(mine))
+	if f.agent.direct() {
+		f.agent.leader.hearCall(mine)
+	} else {
+		f.agent.tell(Posted{far(p)})
+	}
 }
 
 func (f *follower) ends(e Ended) {
 	l := f.worker(e.Worker)
 	if l.ended == nil {
 		l.ended = &e
+		f.ended++
 		f.agent.tell(e)
 	}
 }
@@ -105,13 +112,13 @@ func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
 	f.agent.tell(WantsGroup{w, list})
 }
 
-// far is a call as other hosts see it.
+// far is a call as other hosts see it, for good: a frame may stay long.
 func far(p *collective.Posted) Call {
 	c := Call{p.Worker, p.Ticket, p.Call}
 	if p.Call.Far != nil || p.Call.DType.Valid() {
 		c.Far = &collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()}
 	}
-	c.In, c.Out = nil, nil
+	c.In, c.Out, c.Shape, c.Splits = nil, nil, slices.Clone(c.Shape), slices.Clone(c.Splits)
 	return c
 }
 
@@ -127,7 +134,9 @@ func (f *follower) hear(b Body) {
 	case Drops:
 		f.drop(b.Flight)
 	case Commit:
-		f.commit(b)
+		f.commit(b, nil)
+	case landing:
+		f.commit(b.Commit, b.flight)
 	case Groups:
 		f.grouped(b)
 	case Starts:
@@ -165,7 +174,7 @@ func (f *follower) exec(e Exec) {
 	f.drop(e.Replaces)
 	s := &staged{exec: e}
 	for _, set := range e.Sets {
-		part := Part{Err: set.failure()}
+		part := Part{Of: set.Of, Err: set.failure()}
 		for _, c := range set.Calls {
 			part.Calls = append(part.Calls, f.bind(c))
 		}
@@ -178,29 +187,35 @@ func (f *follower) exec(e Exec) {
 // bind gives a call its memory when that is here. What the head has found out about it counts: who its root is now, and whether
 // it has taken the root's part.
 func (f *follower) bind(c Call) *collective.Posted {
-	p := &collective.Posted{Worker: c.Worker, Ticket: c.Ticket, Call: c.Call}
 	l := f.workers[c.Worker]
 	if l == nil {
-		return p
+		return f.agent.shelf.call(c)
 	}
-	for _, mine := range l.open {
-		if mine.Ticket != c.Ticket {
-			continue
-		}
-		p.Call = mine.Call
-		p.Call.Peer = c.Peer
-		if c.Promoted && !p.Call.Promoted {
-			p.Call.Promote()
-		}
+	i := l.find(c.Ticket)
+	if i < 0 {
+		return f.agent.shelf.call(c)
+	}
+	p := f.agent.shelf.call(Call{c.Worker, c.Ticket, l.open[i].Call})
+	p.Call.Peer = c.Peer
+	if c.Promoted && !p.Call.Promoted {
+		p.Call.Promote()
 	}
 	return p
 }
 
-// commit applies an entry of the log.
-func (f *follower) commit(c Commit) {
+// find returns the place of a call among those that are open; -1 if it is not.
+func (l *local) find(ticket uint64) int {
+	return slices.IndexFunc(l.open, func(p *collective.Posted) bool { return p.Ticket == ticket })
+}
+
+// commit applies an entry of the log. here is its flight where that is of this host alone.
+func (f *follower) commit(c Commit, here *flight) {
 	old := f.state.View
 	f.index = c.Index
-	f.recent = append(slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable }), c)
+	f.recent = slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable })
+	if c.Index > c.Stable {
+		f.recent = append(f.recent, c)
+	}
 	f.state.Steps, f.state.Elastic, f.state.Parted = c.Steps, c.Elastic, c.Parted
 	if c.Data != nil {
 		f.state.Data, f.stated = c.Data, nil
@@ -208,23 +223,45 @@ func (f *follower) commit(c Commit) {
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
-	a := Apply{Index: c.Index, Flight: c.Flight, State: f.state, Changed: c.Changed}
-	if s := f.staged[c.Flight]; s != nil {
+	a := take(&f.agent.shelf.applies)
+	a.Index, a.Flight, a.State, a.Changed = c.Index, c.Flight, f.state, c.Changed
+	if here != nil {
+		f.land(a, here)
+	} else if s := f.staged[c.Flight]; s != nil {
 		a.Parts = s.parts
 		delete(f.staged, c.Flight)
-		f.complete(s.parts)
 	}
-	f.answer(&a, c, old)
+	f.complete(a.Parts)
+	f.answer(a, c, old)
 	f.agent.emit(a)
 	f.forget()
+}
+
+// land gives the calls of a flight of this host alone their memory.
+func (f *follower) land(a *Apply, here *flight) {
+	with := &a.room
+	for _, s := range here.sets {
+		from := len(with.calls)
+		for _, p := range s.Calls {
+			with.calls = append(with.calls, f.bind(Call{p.Worker, p.Ticket, p.Call}))
+		}
+		with.parts = append(with.parts, Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
+	}
+	a.Here, a.Parts = true, with.parts
+	f.agent.shelf.putFlight(here)
 }
 
 // complete takes calls from those that are open.
 func (f *follower) complete(parts []Part) {
 	for _, part := range parts {
 		for _, p := range part.Calls {
-			if l := f.workers[p.Worker]; l != nil {
-				l.open = slices.DeleteFunc(l.open, func(q *collective.Posted) bool { return q.Ticket == p.Ticket })
+			l := f.workers[p.Worker]
+			if l == nil {
+				continue
+			}
+			if i := l.find(p.Ticket); i >= 0 {
+				f.agent.shelf.putCall(l.open[i])
+				l.open = slices.Delete(l.open, i, i+1)
 			}
 		}
 	}
@@ -249,7 +286,7 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
-		if _, still := c.View.Rank(m.Worker); l != nil && l.ended == nil && !still && !l.asked {
+		if _, still := c.View.Rank(m.Worker); l != nil && l.ended == nil && !still && !l.asked && !l.away {
 			l.away = true
 			a.Released = append(a.Released, m.Worker)
 		}
@@ -258,12 +295,16 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 
 // forget drops workers that have ended and that nobody asks about any more.
 func (f *follower) forget() {
+	if f.ended == 0 {
+		return
+	}
 	record := f.agent.Record()
 	for w, l := range f.workers {
 		_, member := f.state.View.Rank(w)
 		_, next := record.View.Rank(w)
 		if l.ended != nil && !member && !next && len(l.open) == 0 {
 			delete(f.workers, w)
+			f.ended--
 		}
 	}
 }

@@ -42,7 +42,9 @@ type Agent struct {
 	leader    *leader // nil = this agent is not the head
 	inner     []delivery
 	left      bool
-	out       []Action
+	out       []Action // since the last Ready
+	given     []Action // by the last Ready
+	shelf     shelf
 }
 
 // ErrNotHead answers a request that only the head can serve.
@@ -59,12 +61,17 @@ func New(cfg Config) *Agent {
 	return a
 }
 
-// Ready returns the actions since the last call.
+// Ready returns the actions since the last call. The slice, and every *Apply in it, is the agent's again with the next call.
 func (a *Agent) Ready() []Action {
 	a.flush()
-	out := a.out
-	a.out = nil
-	return out
+	for _, x := range a.given {
+		if x, ok := x.(*Apply); ok {
+			a.shelf.putApply(x)
+		}
+	}
+	clear(a.given)
+	a.out, a.given = a.given[:0], a.out
+	return a.given
 }
 
 // Inputs from the network. They fit fabric.Handler.
@@ -149,7 +156,8 @@ func (a *Agent) Asks(w topo.Worker) {
 	a.settle()
 }
 
-// Post hands over a call of a member that collective.Call.Check found sound. The agent holds p until an Apply returns it.
+// Post hands over a call of a member that collective.Call.Check found sound. The agent copies p; the memory of In and Out is the agent's
+// until an Apply names the call.
 func (a *Agent) Post(p *collective.Posted) {
 	a.follower.post(p)
 	a.settle()
@@ -167,7 +175,7 @@ func (a *Agent) Finished(w topo.Worker) {
 	a.settle()
 }
 
-// Executed tells that this host has what an Execute asked for, in staging memory or (where Hosts is this host alone) in its place.
+// Executed tells that this host has what an Execute asked for in staging memory.
 func (a *Agent) Executed(f Flight) {
 	a.follower.executed(f)
 	a.settle()

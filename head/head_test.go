@@ -2,6 +2,7 @@ package head_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,12 +59,31 @@ func (p *pair) run() {
 					p.agents[a.To].Receive(host, a.Message)
 				case head.Execute:
 					p.agents[host].Executed(a.Flight)
+				case *head.Apply:
+					p.seen[host] = append(p.seen[host], keep(a))
 				default:
 					p.seen[host] = append(p.seen[host], a)
 				}
 			}
 		}
 	}
+}
+
+// keep copies an Apply, which the agent uses again.
+func keep(a *head.Apply) *head.Apply {
+	kept := *a
+	kept.Parts = nil
+	for _, part := range a.Parts {
+		for i, p := range part.Calls {
+			if i == 0 {
+				part.Calls = slices.Clone(part.Calls)
+			}
+			call := *p
+			part.Calls[i] = &call
+		}
+		kept.Parts = append(kept.Parts, part)
+	}
+	return &kept
 }
 
 // find returns the newest action of a kind on a host.
@@ -92,7 +112,7 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 		p.post(w, 1, sum(topo.World))
 	}
 	for host, first := range map[string]int{"A": 0, "B": 2} {
-		a := find[head.Apply](p, host)
+		a := find[*head.Apply](p, host)
 		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil {
 			t.Fatalf("%s applies %+v", host, a)
 		}
@@ -112,7 +132,7 @@ func TestErrorsReachEveryHost(t *testing.T) {
 	p.post(0, 1, sum(topo.World))
 	p.post(2, 1, other)
 	for host := range p.agents {
-		a := find[head.Apply](p, host)
+		a := find[*head.Apply](p, host)
 		if len(a.Parts) != 1 || a.Parts[0].Err == nil || !strings.Contains(a.Parts[0].Err.Error(), "rank 2 called all_reduce(f32[2], max)") {
 			t.Errorf("%s applies %+v", host, a.Parts)
 		}
@@ -121,7 +141,7 @@ func TestErrorsReachEveryHost(t *testing.T) {
 	p.run()
 	p.post(1, 1, other)
 	p.post(0, 2, sum(topo.World))
-	a := find[head.Apply](p, "A")
+	a := find[*head.Apply](p, "A")
 	var lost *collective.LostError
 	if len(a.Parts) != 1 || !errors.As(a.Parts[0].Err, &lost) || !strings.Contains(a.Parts[0].Err.Error(), "was killed") {
 		t.Errorf("after a loss: %+v", a.Parts)
@@ -149,7 +169,7 @@ func TestGroups(t *testing.T) {
 	for _, w := range list {
 		p.post(w, 1, sum(a.ID))
 	}
-	if got := find[head.Apply](p, "B"); len(got.Parts) != 1 || len(got.Parts[0].Calls) != 2 {
+	if got := find[*head.Apply](p, "B"); len(got.Parts) != 1 || len(got.Parts[0].Calls) != 2 {
 		t.Errorf("B applies %+v", got)
 	}
 	p.agents["B"].Group(3, []topo.Worker{3, 9})

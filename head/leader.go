@@ -31,6 +31,10 @@ type leader struct {
 	parting string
 	away    []topo.Worker // asked, will not be members, and are to be told
 	news    bool          // the state has changed without a flight
+
+	sets []collective.Ready   // of the last post
+	busy map[topo.Worker]bool // room for a set of workers
+	done []bool               // room for who has taken part in a step, by rank
 	recovery
 }
 
@@ -43,7 +47,7 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]string{}, recovery: recovery{reports: map[string]Report{}}}
+		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]string{}, busy: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
 }
 
 // hear takes what a follower tells.
@@ -97,9 +101,15 @@ func (r *leader) send(host string, b Body) {
 
 // broadcast tells every follower.
 func (r *leader) broadcast(b Body) {
-	for _, host := range sorted(r.peers) {
-		if !r.peers[host].left {
-			r.send(host, b)
+	r.send(r.agent.cfg.Self, b)
+	r.tellPeers(b)
+}
+
+// tellPeers tells the followers on other hosts.
+func (r *leader) tellPeers(b Body) {
+	for _, p := range r.peers {
+		if p.stream != nil && !p.left {
+			p.stream.push(b)
 		}
 	}
 }
@@ -249,7 +259,7 @@ func (r *leader) carryOut(order member.Action) {
 func (r *leader) stop(o member.Stop) {
 	if r.asked[o.Worker] {
 		r.turnAway(o.Worker)
-	} else if _, member := r.state.View.Rank(o.Worker); !member {
+	} else if _, member := r.state.View.Rank(o.Worker); !member || r.state.View.Generation == 0 {
 		r.send(r.home[o.Worker], Stops{Stop{o.Worker, o.Because}})
 	}
 }
@@ -259,10 +269,25 @@ func (r *leader) turnAway(w topo.Worker) {
 	r.away = append(r.away, w)
 }
 
-// first makes the first generation known. Its members have been told their ranks when they joined.
+// first makes the first generation known. The workers that the job was to begin with have been told their ranks when they joined, and
+// may be in their first step: they all stay members until it ends, those too that are gone.
 func (r *leader) first(v topo.View) {
-	same := slices.EqualFunc(v.Members, r.state.View.Members, func(a, b topo.Member) bool { return a.Worker == b.Worker })
-	r.move(v, !same)
+	next := topo.View{Generation: v.Generation}
+	begun := false
+	for _, m := range r.state.View.Members {
+		if _, stays := v.Rank(m.Worker); stays {
+			begun = true
+		} else {
+			r.ready(r.matcher.Lost(m.Worker, "is no member any more", nil))
+		}
+		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
+	}
+	if !begun { // so nobody waits for a step to end
+		r.enter(v, Commit{}, nil)
+		return
+	}
+	r.state.View = next
+	r.commit(Commit{View: &next, Entered: r.admit(next)}, nil)
 }
 
 // decided takes a generation that is decided, with this host as its head.

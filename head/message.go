@@ -117,6 +117,7 @@ type (
 	// Set is one collective of a flight.
 	Set struct {
 		Calls []Call
+		Of    []int // by call: the index in Hosts of the host that has its memory
 		Err   string
 		Lost  bool // Err is that a member is lost
 	}
@@ -135,6 +136,11 @@ type (
 		Elastic bool
 		Parted  string
 		Stable  uint64 // entries up to this one were applied everywhere
+	}
+	// landing is a Commit on its way to the head's own follower, with its flight where that is of this host alone.
+	landing struct {
+		Commit
+		flight *flight
 	}
 	// Starts orders workers to be started.
 	Starts struct{ Start }
@@ -177,6 +183,7 @@ func (Begin) body()      {}
 func (Exec) body()       {}
 func (Drops) body()      {}
 func (Commit) body()     {}
+func (landing) body()    {}
 func (Starts) body()     {}
 func (Stops) body()      {}
 func (Groups) body()     {}

@@ -129,9 +129,13 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == n }) {
 			continue
 		}
-		f := &flight{number: n, hosts: left, waiting: map[string]bool{}}
+		f := &flight{number: n, hosts: left}
 		for _, s := range e.Sets {
-			f.sets = append(f.sets, s.ready())
+			set := collective.Ready{Err: s.failure()}
+			for _, c := range s.Calls {
+				set.Calls = append(set.Calls, r.agent.shelf.call(c))
+			}
+			f.sets = append(f.sets, set)
 		}
 		last := f.sets[len(f.sets)-1]
 		f.step = last.Err == nil && last.Calls[0].Call.Step
@@ -140,25 +144,6 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 		keep = append(keep, n)
 	}
 	return keep
-}
-
-// ready is a set as the head has it.
-func (s Set) ready() collective.Ready {
-	r := collective.Ready{Err: s.failure()}
-	for _, c := range s.Calls {
-		r.Calls = append(r.Calls, c.posted())
-	}
-	return r
-}
-
-// posted is the call as the head has it, whose matcher may change it.
-func (c Call) posted() *collective.Posted {
-	p := &collective.Posted{Worker: c.Worker, Ticket: c.Ticket, Call: c.Call}
-	if c.Far != nil {
-		lengths := *c.Far
-		p.Call.Far = &lengths
-	}
-	return p
 }
 
 // catchUp sends a host the entries that it does not have.
@@ -289,7 +274,8 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 	gone := map[topo.Worker]bool{}
 	for _, m := range r.state.View.Members {
-		gone[m.Worker] = !lives[m.Worker]
+		_, ended := r.dead[m.Worker]
+		gone[m.Worker] = !lives[m.Worker] && (ended || r.state.View.Generation > 0) // before that it may not have started
 	}
 	for _, rep := range reports {
 		for _, g := range rep.Groups {

@@ -101,7 +101,7 @@ func (h *host) carryOut(action head.Action) {
 		h.execute(a)
 	case head.Drop:
 		delete(h.runs, a.Flight)
-	case head.Apply:
+	case *head.Apply:
 		h.apply(a)
 	case head.Start:
 		for i := range a.Count {
@@ -185,6 +185,12 @@ func (h *host) finish(run *execution) {
 		}
 		maps.Copy(all, values)
 	}
+	h.compute(run, all)
+	h.agent.Executed(run.Flight)
+}
+
+// compute makes the result from the inputs.
+func (h *host) compute(run *execution, all map[callID]uint64) {
 	run.result = run.result[:0]
 	for _, part := range run.Parts {
 		sum := fnv.New64a()
@@ -198,12 +204,18 @@ func (h *host) finish(run *execution) {
 		run.result = append(run.result, sum.Sum64())
 	}
 	run.done = true
-	h.agent.Executed(run.Flight)
 }
 
 // apply lets a flight count: workers get their results and their news.
-func (h *host) apply(a head.Apply) {
+func (h *host) apply(a *head.Apply) {
 	run := h.runs[a.Flight]
+	if a.Here {
+		if run != nil {
+			h.cluster.ledger.fail("%s was told to execute flight %x twice", h.name, a.Flight)
+		}
+		run = &execution{Execute: head.Execute{Flight: a.Flight, Hosts: []string{h.name}, Parts: a.Parts}}
+		h.compute(run, h.inputs(run))
+	}
 	if a.Flight != 0 && a.Parts != nil && (run == nil || !run.done) {
 		h.cluster.ledger.fail("%s applies flight %x without having executed it", h.name, a.Flight)
 		return

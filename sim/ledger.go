@@ -90,7 +90,7 @@ func (l *ledger) decided(h *host, r member.Record) {
 }
 
 // applied notes an entry of the log that a host applies.
-func (l *ledger) applied(h *host, a head.Apply, run *execution) {
+func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 	if l.logs[h.name] == nil {
 		l.logs[h.name] = map[uint64]entry{}
 	}

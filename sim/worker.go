@@ -160,7 +160,10 @@ func (w *worker) post() {
 		w.host.cluster.ledger.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call, self, size, err)
 	}
 	w.open[w.ticket] = p
-	w.host.agent.Post(p)
+	lent := *p
+	lent.Call.Shape = slices.Clone(p.Call.Shape)
+	w.host.agent.Post(&lent)
+	lent.Call.Shape[0], lent = 0xdead, collective.Posted{} // it is the worker's again
 	w.host.settle()
 }
 

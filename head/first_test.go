@@ -1,0 +1,142 @@
+package head_test
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// alone is the agent of a job on one host.
+type alone struct {
+	*head.Agent
+	t       *testing.T
+	applied []*head.Apply
+	tickets uint64
+}
+
+func newAlone(t *testing.T, workers int) *alone {
+	return &alone{Agent: head.New(head.Config{Self: "A", Job: &member.Config{Want: workers}}), t: t}
+}
+
+// run collects what is applied.
+func (a *alone) run() {
+	for list := a.Ready(); len(list) > 0; list = a.Ready() {
+		for _, x := range list {
+			switch x := x.(type) {
+			case *head.Apply:
+				a.applied = append(a.applied, keep(x))
+			case head.Execute, head.Drop:
+				a.t.Errorf("a flight of one host is wanted with %#v", x)
+			}
+		}
+	}
+}
+
+// step posts the call with which a worker ends its step.
+func (a *alone) step(w topo.Worker) {
+	a.tickets++
+	c := sum(topo.World)
+	c.Step = true
+	a.Post(&collective.Posted{Worker: w, Ticket: a.tickets, Call: c})
+	a.run()
+}
+
+// The workers that a job begins with may train as soon as they have joined, each on its part for as many as were to be. If one of them is
+// lost before the last has joined, the parts of the first step are still those, and no sample is trained on twice or left out.
+func TestFirstStepAfterALoss(t *testing.T) {
+	a := newAlone(t, 3)
+	data, err := cursor.New(20, 6, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trained := make([]int, data.Samples)
+	train := func(w topo.Worker, c cursor.Cursor, rank, size int) {
+		for _, s := range c.Part(rank, size) {
+			for at := s.From; at < s.To; at++ {
+				trained[at]++
+			}
+		}
+		a.step(w)
+	}
+	for w := range topo.Worker(3) {
+		a.Started(w)
+	}
+	for w := range topo.Worker(2) {
+		a.State(w, data)
+		a.Asks(w)
+	}
+	train(0, data, 0, 3)
+	a.Lost(1, "was killed by SIGKILL")
+	a.State(2, data)
+	a.Asks(2)
+	a.run()
+	if got := a.Known().View.String(); got != "generation 1: w0@A w1 w2" {
+		t.Errorf("the job begins with %s", got)
+	}
+	train(2, data, 2, 3)
+	if got := a.Known(); got.View.String() != "generation 1: w0@A w2" || got.Steps != 1 {
+		t.Errorf("after the first step %+v", got)
+	}
+	if last := a.applied[len(a.applied)-1]; !last.Changed || !last.Here || len(last.Parts) != 1 || len(last.Parts[0].Calls) != 2 {
+		t.Errorf("the first step is applied as %+v", last)
+	}
+	for a.Known().Data.Epoch == 0 {
+		known := a.Known()
+		for rank, m := range known.View.Members {
+			train(m.Worker, *known.Data, rank, known.View.Size())
+		}
+	}
+	for at, n := range trained {
+		if n != 1 {
+			t.Errorf("sample %d was trained on %d times", at, n)
+		}
+	}
+}
+
+// A job that learns from its first step that it takes steps goes on as well without one who was lost before.
+func TestFirstStepOfAJobWithoutData(t *testing.T) {
+	a := newAlone(t, 3)
+	for _, w := range []topo.Worker{0, 1, 2} {
+		a.Started(w)
+	}
+	a.Asks(0)
+	a.Lost(1, "was killed by SIGKILL")
+	a.Asks(2)
+	a.step(2)
+	a.step(0)
+	if got := a.Known(); got.Steps != 1 || got.View.String() != "generation 1: w0@A w2" {
+		t.Errorf("after the first step %+v", got)
+	}
+}
+
+// When none of those that a job was to begin with is left, the ones that came in their place begin it.
+func TestNobodyIsLeftToBegin(t *testing.T) {
+	a := newAlone(t, 1)
+	data, err := cursor.New(20, 6, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Started(0)
+	a.State(0, data)
+	if err := a.Resize(2, "you"); err != nil {
+		t.Fatal(err)
+	}
+	a.Asks(0)
+	a.step(0)
+	a.Started(1)
+	a.Lost(0, "was killed by SIGKILL")
+	a.Asks(1)
+	a.run()
+	if got := a.Known().View.String(); got != "generation 1: w1@A" {
+		t.Fatalf("the job begins with %s", got)
+	}
+	before := a.Known().Steps
+	a.step(1)
+	if got := a.Known().Steps; got != before+1 {
+		t.Errorf("%d steps, then %d", before, got)
+	}
+}

@@ -1,0 +1,97 @@
+package head
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// shelf keeps what an agent has used and uses again, so that a collective of one host allocates nothing.
+type shelf struct {
+	calls   []*collective.Posted
+	lists   [][]int // of shapes and splits
+	flights []*flight
+	applies []*Apply
+}
+
+// room is what the Parts of an Apply are made of, where they are Here.
+type room struct {
+	parts []Part
+	calls []*collective.Posted
+}
+
+// take takes something from a shelf; new if there is nothing.
+func take[T any](from *[]*T) *T {
+	n := len(*from)
+	if n == 0 {
+		return new(T)
+	}
+	x := (*from)[n-1]
+	*from = (*from)[:n-1]
+	return x
+}
+
+// call returns a copy of a call that shares only its memory.
+func (s *shelf) call(c Call) *collective.Posted {
+	p := take(&s.calls)
+	p.Worker, p.Ticket, p.Call = c.Worker, c.Ticket, c.Call
+	p.Call.Shape, p.Call.Splits = s.list(c.Shape), s.list(c.Splits)
+	if c.Far != nil {
+		lengths := *c.Far
+		p.Call.Far = &lengths
+	}
+	return p
+}
+
+func (s *shelf) list(from []int) []int {
+	if len(from) == 0 {
+		return from[:0:0] // nil stays nil
+	}
+	var to []int
+	if n := len(s.lists); n > 0 {
+		to, s.lists = s.lists[n-1], s.lists[:n-1]
+	}
+	return append(to, from...)
+}
+
+// putCall takes back a call that nobody knows any more.
+func (s *shelf) putCall(p *collective.Posted) {
+	for _, list := range [][]int{p.Call.Shape, p.Call.Splits} {
+		if cap(list) > 0 {
+			s.lists = append(s.lists, list[:0])
+		}
+	}
+	*p = collective.Posted{}
+	s.calls = append(s.calls, p)
+}
+
+// putFlight takes back a flight that was committed, with its calls.
+func (s *shelf) putFlight(f *flight) {
+	for _, set := range f.sets {
+		for _, p := range set.Calls {
+			s.putCall(p)
+		}
+	}
+	clear(f.sets)
+	clear(f.calls)
+	*f = flight{sets: f.sets[:0], calls: f.calls[:0], hosts: f.hosts[:0], waiting: f.waiting[:0]}
+	s.flights = append(s.flights, f)
+}
+
+// putApply takes back an Apply that the shell has carried out, with its calls.
+func (s *shelf) putApply(a *Apply) {
+	for _, part := range a.Parts {
+		for _, p := range part.Calls {
+			s.putCall(p)
+		}
+	}
+	clear(a.room.parts)
+	clear(a.room.calls)
+	*a = Apply{room: room{a.room.parts[:0], a.room.calls[:0]}}
+	s.applies = append(s.applies, a)
+}
+
+// without removes what is in a list, in place.
+func without[T comparable](list []T, x T) []T {
+	return slices.DeleteFunc(list, func(y T) bool { return y == x })
+}
