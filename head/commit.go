@@ -63,7 +63,7 @@ func (r *leader) quiet(f *flight) bool {
 // step commits a flight that ends a step: the job moves on in its data, and its members learn who they are now.
 func (r *leader) step(f *flight) {
 	r.state.Steps++
-	if r.state.Data != nil {
+	if r.state.Data != nil && r.state.View.Size() > 0 {
 		clear(r.busy)
 		f.workers(r.busy)
 		r.done = r.done[:0]

@@ -34,8 +34,15 @@ func (r *leader) hearCall(c Call) {
 
 // post hands a call to the matcher.
 func (r *leader) post(c Call) {
-	if _, _, ok := r.matcher.Index(c.Group, c.Worker); !ok || r.matcher.Gone(c.Worker) {
+	self, size, ok := r.matcher.Index(c.Group, c.Worker)
+	if !ok || r.matcher.Gone(c.Worker) {
 		return
+	}
+	if c.Kind.Pairwise() {
+		if err := c.Check(size, self); err != nil { // the group is smaller than when it was posted
+			r.ready([]collective.Ready{{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: err}})
+			return
+		}
 	}
 	r.sees(&c.Call)
 	r.sets = r.matcher.Post(r.agent.shelf.call(c), r.sets[:0])

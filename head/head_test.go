@@ -16,16 +16,17 @@ import (
 
 // pair is a head A and a follower B whose messages arrive at once, with two workers each that take part: 0 and 1 on A, 2 and 3 on B.
 type pair struct {
-	t      *testing.T
+	t      testing.TB
 	agents map[string]*head.Agent
 	seen   map[string][]head.Action // what else they want
+	spy    func(head.Message)       // hears what is said, when not nil
 }
 
-func newPair(t *testing.T) *pair {
-	p := &pair{t, map[string]*head.Agent{
+func newPair(t testing.TB) *pair {
+	p := &pair{t: t, agents: map[string]*head.Agent{
 		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}}),
 		"B": head.New(head.Config{Self: "B", Slots: 2}),
-	}, map[string][]head.Action{}}
+	}, seen: map[string][]head.Action{}}
 	p.agents["A"].Up("B")
 	p.agents["B"].Up("A")
 	p.run()
@@ -56,6 +57,9 @@ func (p *pair) run() {
 				busy = true
 				switch a := a.(type) {
 				case head.Send:
+					if p.spy != nil {
+						p.spy(a.Message)
+					}
 					p.agents[a.To].Receive(host, a.Message)
 				case head.Execute:
 					p.agents[host].Executed(a.Flight)

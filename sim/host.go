@@ -96,6 +96,9 @@ func (h *host) carryOut(action head.Action) {
 	}
 	switch a := action.(type) {
 	case head.Send:
+		if c.Carry != nil {
+			a.Message = c.Carry(a.Message)
+		}
 		c.net.send(h.name, a.To, a.Message)
 	case head.Execute:
 		h.execute(a)

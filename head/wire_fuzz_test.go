@@ -1,0 +1,245 @@
+package head_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// FuzzDecode: whatever is read is written the same, and no agent that it is sent to falls over.
+func FuzzDecode(f *testing.F) {
+	for _, m := range saidByPair(f) {
+		f.Add(head.Encode(m))
+	}
+	for _, text := range []string{
+		// a new head is told of a step that no member took
+		`{"frame":{"term":5,"up":true,"first":1,"bodies":[{"report":{"index":5,"state":{"view":{"generation":5},"data":{"samples":100,"batch":10}},` +
+			`"flights":[{"flight":1,"hosts":["C"],"sets":[{"calls":[{"worker":9,"kind":11,"step":true}],"of":[0]}],"executed":true}]}}]}}`,
+		// a receive from beyond the group, when a send waits for it
+		`{"frame":{"up":true,"first":1,"bodies":[{"report":{}},{"posted":{"worker":1,"kind":9,"dtype":2,"far":{}}},` +
+			`{"posted":{"kind":10,"dtype":2,"peer":99,"far":{}}}]}}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(hears)
+}
+
+// Messages with something wrong in them are refused, or heard without harm.
+func TestDamagedMessages(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	said := saidByPair(t)
+	for range 1000 {
+		var tree any
+		d := json.NewDecoder(bytes.NewReader(head.Encode(shuffled(r, said))))
+		d.UseNumber()
+		if err := d.Decode(&tree); err != nil {
+			t.Fatal(err)
+		}
+		for range 1 + r.IntN(4) {
+			tree = damage(r, tree)
+		}
+		b, err := json.Marshal(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hears(t, b)
+	}
+}
+
+// shuffled is one of the messages; of a frame it is one that begins a stream, with bodies of others.
+func shuffled(r *rand.Rand, said []head.Message) head.Message {
+	f, ok := said[r.IntN(len(said))].(head.Frame)
+	if !ok {
+		return said[r.IntN(len(said))]
+	}
+	first := head.Frame{Up: f.Up, First: 1}
+	for len(first.Bodies) < 6 {
+		g, ok := said[r.IntN(len(said))].(head.Frame)
+		if !ok || g.Up != f.Up || len(g.Bodies) == 0 {
+			continue
+		}
+		b := g.Bodies[r.IntN(len(g.Bodies))]
+		if _, report := b.(head.Report); !f.Up || report == (len(first.Bodies) == 0) {
+			first.Bodies = append(first.Bodies, b)
+		}
+	}
+	return first
+}
+
+// damage changes one value of a JSON tree.
+func damage(r *rand.Rand, tree any) any {
+	numbers := []string{"-1", "0", "1", "2", "3", "5", "9", "11", "256", "65536", "4294967295", "9223372036854775807", "18446744073709551615"}
+	switch x := tree.(type) {
+	case map[string]any:
+		if keys := slices.Sorted(maps.Keys(x)); len(keys) > 0 {
+			k := keys[r.IntN(len(keys))]
+			if r.IntN(12) == 0 {
+				delete(x, k)
+			} else {
+				x[k] = damage(r, x[k])
+			}
+		}
+	case []any:
+		i := r.IntN(len(x) + 1)
+		switch {
+		case i == len(x) && i > 0:
+			return append(x, x[r.IntN(i)])
+		case i < len(x) && r.IntN(8) == 0:
+			return slices.Delete(x, i, i+1)
+		case i < len(x):
+			x[i] = damage(r, x[i])
+		}
+	case json.Number:
+		return json.Number(numbers[r.IntN(len(numbers))])
+	case bool:
+		return !x
+	case string:
+		return []string{"A", "B", "C", ""}[r.IntN(4)]
+	}
+	return tree
+}
+
+// hears reads a message and has all kinds of agents receive it.
+func hears(t *testing.T, b []byte) {
+	m, err := head.Decode(b)
+	if err != nil {
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			t.Fatalf("%s makes an agent panic: %v\n%s", b, p, debug.Stack())
+		}
+	}()
+	if again, err := head.Decode(head.Encode(m)); err != nil || !reflect.DeepEqual(m, again) {
+		t.Fatalf("%s comes back with %v:\n%s", head.Encode(m), err, cmp.Diff(m, again))
+	}
+	for _, a := range []*head.Agent{leading(t), recovering(), following(t)} {
+		if frame, ok := m.(head.Frame); ok { // another head's would not be heard
+			frame.Term = a.Record().Since
+			m = frame
+		}
+		from := "C"
+		if !a.Leads() && a.Head() != "B" {
+			from = "A"
+		}
+		a.Receive(from, m)
+		exhaust(a)
+		a.Receive(from, m)
+		a.Lost(0, "was killed")
+		for range 10 {
+			a.Tick()
+		}
+		a.Down(from, "was silent")
+		exhaust(a)
+	}
+}
+
+// saidByPair lists what a pair says to each other in a job with everything in it.
+func saidByPair(f testing.TB) (said []head.Message) {
+	p := newPair(f)
+	p.spy = func(m head.Message) { said = append(said, m) }
+	data, _ := cursor.New(100, 10, 7, true)
+	p.agents["B"].State(2, data)
+	p.run()
+	members := []topo.Worker{0, 2}
+	for _, w := range members {
+		p.home(w).Group(w, members)
+		p.run()
+	}
+	p.agents["B"].Group(3, members)
+	p.post(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank, Group: 1, Out: make([]byte, 8)})
+	p.post(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1, In: make([]byte, 8)})
+	for ticket := range uint64(2) {
+		for w := range topo.Worker(4) {
+			c := sum(topo.World)
+			c.More, c.Step = ticket == 0, ticket == 1
+			p.post(w, 2+ticket, c)
+		}
+	}
+	p.post(2, 9, sum(topo.World))
+	_ = p.agents["A"].Resize(6, "ada")
+	p.run()
+	p.agents["B"].Started(5)
+	p.agents["B"].Asks(5)
+	p.agents["B"].Lost(3, "was killed by SIGKILL")
+	p.run()
+	for w := range topo.Worker(3) { // a step that is not executed when B reports to a new head
+		p.home(w).Post(&collective.Posted{Worker: w, Ticket: 10, Call: sum(topo.World)})
+	}
+	for _, host := range []string{"B", "A"} {
+		for _, a := range p.agents[host].Ready() {
+			if s, ok := a.(head.Send); ok {
+				said = append(said, s.Message)
+				p.agents[s.To].Receive(host, s.Message)
+			}
+		}
+	}
+	next := p.agents["B"].Record()
+	next.View = next.View.Without()
+	next.Since = next.View.Generation
+	p.agents["B"].Receive("A", head.Answer{Answer: member.Decision{Record: next}})
+	p.run()
+	return said
+}
+
+// leading is a head with workers and another host, with a link to a third one that has not reported.
+func leading(t testing.TB) *head.Agent {
+	p := newPair(t)
+	a := p.agents["A"]
+	a.Up("C")
+	p.agents["C"] = head.New(head.Config{Self: "C"})
+	p.run()
+	p.post(0, 1, sum(topo.World))
+	p.post(2, 1, sum(topo.World))
+	return a
+}
+
+// following is a host that has begun to follow A, with a worker that waits.
+func following(t testing.TB) *head.Agent {
+	a := head.New(head.Config{Self: "C", Slots: 2})
+	a.Up("A")
+	a.Receive("A", head.Answer{Answer: member.Decision{Record: newPair(t).agents["A"].Record()}})
+	a.Started(9)
+	a.Asks(9)
+	a.Post(&collective.Posted{Worker: 0, Ticket: 1, Call: sum(topo.World)})
+	return a
+}
+
+// recovering is a new head that waits for the report of C.
+func recovering() *head.Agent {
+	a := head.New(head.Config{Self: "B", Slots: 2})
+	a.Up("C")
+	a.Started(2)
+	a.Asks(2)
+	view := topo.View{Generation: 5, Members: []topo.Member{{Worker: 2, Host: "B"}, {Worker: 3, Host: "C"}}}
+	a.Receive("C", head.Answer{Answer: member.Decision{Record: member.Record{View: view, Head: "B", Since: 5, Hosts: []member.Host{{Name: "B"}, {Name: "C"}}, Want: 2, Min: 1, Next: 4}}})
+	return a
+}
+
+// exhaust takes what an agent wants until it wants nothing more, and executes its flights.
+func exhaust(a *head.Agent) {
+	for actions := a.Ready(); len(actions) > 0; actions = a.Ready() {
+		for _, x := range actions {
+			if e, ok := x.(head.Execute); ok {
+				a.Executed(e.Flight)
+			}
+		}
+	}
+}

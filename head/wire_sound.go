@@ -1,0 +1,159 @@
+package head
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// What numbers may be, well beyond what there is.
+const (
+	maxElements   = 1 << 48
+	maxDims       = 8 // as a descriptor has room for
+	maxWorkers    = 1 << 30
+	maxGeneration = 1 << 32 // it is the upper half of a Flight
+	maxIndex      = 1 << 62
+	maxGroup      = 1 << 30
+)
+
+// sound says why a struct of a message is none that an agent sends; nil where it may be one.
+func sound(v any) error {
+	switch v := v.(type) {
+	case Frame:
+		return v.sound()
+	case Report:
+		return within("slots", v.Slots, maxWorkers, "groups", len(v.Groups), collective.MaxGroups)
+	case GroupReport:
+		return within("group", int(v.ID)-1, maxGroup, "members", len(v.Members), collective.MaxMembers)
+	case WantsGroup:
+		return within("members", len(v.Members), collective.MaxMembers)
+	case Groups:
+		if v.Reason == "" && (v.ID == topo.World || v.ID > maxGroup || v.Size != len(v.Members) || v.Self < 0 || v.Self >= v.Size) {
+			return fmt.Errorf("place %d of %d in group %d of %d members", v.Self, v.Size, v.ID, len(v.Members))
+		}
+	case Exec:
+		return v.sound()
+	case Set:
+		if len(v.Calls) == 0 {
+			return fmt.Errorf("a collective without calls")
+		}
+	case Call:
+		return v.sound()
+	case Commit:
+		if v.Index == 0 || v.Index > maxIndex {
+			return fmt.Errorf("entry %d of the log", v.Index)
+		}
+	case State:
+		return within("joined", v.Joined, maxWorkers)
+	case Start:
+		return within("workers to start", v.Count-1, collective.MaxMembers)
+	case member.Record:
+		return soundRecord(v)
+	case member.Host:
+		return within("slots", v.Slots, maxWorkers)
+	case topo.View:
+		return soundView(v)
+	case cursor.Cursor:
+		b, err := v.AppendBinary(nil)
+		if err == nil {
+			_, err = cursor.Parse(b)
+		}
+		return err
+	}
+	return nil
+}
+
+// within checks numbers, each with its name before it and its bound behind it.
+func within(list ...any) error {
+	for i := 0; i < len(list); i += 3 {
+		if n, most := list[i+1].(int), list[i+2].(int); n < 0 || n > most {
+			return fmt.Errorf("%s: %d is not from 0 to %d", list[i], n, most)
+		}
+	}
+	return nil
+}
+
+// A follower begins with its report, and has no other; and either side has words of its own.
+func (f Frame) sound() error {
+	if f.First == 0 || f.First > maxIndex || f.Ack > maxIndex || f.Term >= maxGeneration {
+		return fmt.Errorf("bodies from number %d, %d acknowledged, of a head since generation %d", f.First, f.Ack, f.Term)
+	}
+	words := downward
+	if f.Up {
+		words = upward
+	}
+	for i, b := range f.Bodies {
+		t := reflect.TypeOf(b)
+		if !slices.ContainsFunc(words, func(w any) bool { return reflect.TypeOf(w) == t }) {
+			return fmt.Errorf("%s is not for this direction", key(t.Name()))
+		}
+		if _, is := b.(Report); f.Up && is != (f.First == 1 && i == 0) {
+			return fmt.Errorf("body %d is %s; the first of a follower is its report, and no other one", f.First+uint64(i), key(t.Name()))
+		}
+	}
+	return nil
+}
+
+func (e Exec) sound() error {
+	if e.Flight == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
+		return fmt.Errorf("flight %x of %d hosts and %d collectives", e.Flight, len(e.Hosts), len(e.Sets))
+	}
+	for _, s := range e.Sets {
+		strange := func(of int) bool { return of < -1 || of >= len(e.Hosts) || of < 0 && s.Err == "" }
+		if len(s.Of) != len(s.Calls) || slices.ContainsFunc(s.Of, strange) {
+			return fmt.Errorf("flight %x has %d calls of the hosts %d among %d", e.Flight, len(s.Calls), s.Of, len(e.Hosts))
+		}
+	}
+	return nil
+}
+
+func (c Call) sound() error {
+	barrier := c.Kind == collective.Barrier // nothing else of it counts
+	switch {
+	case !c.Kind.Valid(), !barrier && (!c.DType.Valid() || !c.Reduction.Valid()):
+		return fmt.Errorf("a call that cannot be: kind %d, dtype %d, reduction %d", c.Kind, c.DType, c.Reduction)
+	case !barrier && c.Far == nil:
+		return fmt.Errorf("a call without its lengths")
+	case c.Far != nil && (c.Far.In < 0 || c.Far.Out < 0 || c.Far.In > maxElements || c.Far.Out > maxElements):
+		return fmt.Errorf("a call of %d and %d elements", c.Far.In, c.Far.Out)
+	case !barrier && (c.Peer < collective.AnyRank || c.Peer >= collective.MaxMembers):
+		return fmt.Errorf("a call with peer %d", c.Peer)
+	case len(c.Splits) > collective.MaxMembers, len(c.Shape) > maxDims:
+		return fmt.Errorf("a call with %d splits and %d dimensions", len(c.Splits), len(c.Shape))
+	case !barrier && slices.ContainsFunc(slices.Concat(c.Splits, c.Shape), func(n int) bool { return n < 0 || n > math.MaxInt64/2 }):
+		return fmt.Errorf("a call with splits %v and shape %v", c.Splits, c.Shape)
+	}
+	return nil
+}
+
+func soundRecord(r member.Record) error {
+	g := r.View.Generation
+	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex {
+		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since, r.Next)
+	}
+	names := map[string]bool{}
+	for _, h := range r.Hosts {
+		names[h.Name] = true
+	}
+	if len(names) != len(r.Hosts) {
+		return fmt.Errorf("generation %d lists a host twice", g)
+	}
+	return within("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max, maxWorkers, "done", r.Done, math.MaxInt)
+}
+
+func soundView(v topo.View) error {
+	workers := map[topo.Worker]bool{}
+	for _, m := range v.Members {
+		workers[m.Worker] = true
+	}
+	if len(workers) != len(v.Members) || v.Size() > collective.MaxMembers || v.Generation >= maxGeneration {
+		return fmt.Errorf("generation %d has %d members, %d of them different", v.Generation, v.Size(), len(workers))
+	}
+	return nil
+}
