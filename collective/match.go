@@ -81,6 +81,9 @@ func (m *Matcher) add(workers []topo.Worker) *group {
 
 // index finds a worker in the group; -1 if it is no member.
 func (g *group) index(w topo.Worker) int {
+	if w < topo.Worker(len(g.members)) && g.members[w].worker == w { // as long as nobody has come or gone
+		return int(w)
+	}
 	for i, p := range g.members {
 		if p.worker == w {
 			return i
@@ -175,6 +178,9 @@ func (m *Matcher) settle(g *group, pos *position, p *Posted) error {
 		if err := m.disagree(g, pos, p, pos.calls[i]); err != nil {
 			return err
 		}
+	}
+	if len(m.gone) == 0 {
+		return nil
 	}
 	for i, member := range g.members {
 		if m.Gone(member.worker) && pos.calls[i] == nil && member.worker != p.Worker && !(member.gone && p.Call.Kind.elastic()) {

@@ -97,7 +97,8 @@ func (r *leader) isNews(next topo.View) bool {
 }
 
 // members lists the members as they know it.
-func (r *leader) members() (list []topo.Worker) {
+func (r *leader) members() []topo.Worker {
+	list := make([]topo.Worker, 0, r.state.View.Size())
 	for _, m := range r.state.View.Members {
 		list = append(list, m.Worker)
 	}

@@ -34,6 +34,9 @@ func (m *Machine) staying() []topo.Worker { return slices.DeleteFunc(m.in(active
 // first ones need none, and wait for each other.
 func (m *Machine) joiners() []topo.Worker {
 	list := m.in(ready)
+	if len(list) == 0 {
+		return nil
+	}
 	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.in(active)) || !begun && m.coming() > 0 {
 		return nil
 	}
@@ -60,7 +63,7 @@ func (m *Machine) haveState(list []topo.Worker) bool {
 
 // short reports whether there are too few members to go on, though the job has begun.
 func (m *Machine) short() bool {
-	return m.record.View.Generation > 0 && len(m.in(active)) < m.cfg.Min
+	return m.record.View.Generation > 0 && m.count(active) < m.cfg.Min
 }
 
 // departed reports whether a member of the active generation is gone.
@@ -102,7 +105,7 @@ func (m *Machine) settle() {
 		return
 	}
 	m.news = nil
-	alive := len(m.in(active))
+	alive := m.count(active)
 	switch {
 	case alive == 0 && m.ended():
 		return

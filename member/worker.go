@@ -173,11 +173,24 @@ func (m *Machine) in(phases ...phase) []topo.Worker {
 	var list []topo.Worker
 	for w, s := range m.workers {
 		if slices.Contains(phases, s.phase) {
+			if list == nil {
+				list = make([]topo.Worker, 0, len(m.workers))
+			}
 			list = append(list, w)
 		}
 	}
 	slices.SortFunc(list, cmp.Compare[topo.Worker])
 	return list
+}
+
+// count counts the living workers in a phase.
+func (m *Machine) count(p phase) (n int) {
+	for _, s := range m.workers {
+		if s.phase == p {
+			n++
+		}
+	}
+	return n
 }
 
 // takesPart reports whether a worker is a member, or will be one when what is proposed is decided.
