@@ -30,7 +30,10 @@ func Encode(m Message) []byte {
 	case Answer:
 		v = m.Answer
 	}
-	b, err := json.Marshal(forms.choice(messageType).pack(reflect.ValueOf(v)).Interface())
+	f := forms[messageType]
+	w := reflect.New(f.wire)
+	f.pack(w.Elem(), reflect.ValueOf(v))
+	b, err := json.Marshal(w.Interface())
 	if err != nil {
 		panic("head: a message that is no JSON: " + err.Error())
 	}
@@ -40,7 +43,7 @@ func Encode(m Message) []byte {
 // Decode is the inverse of Encode. It fails for what no agent of this version sends, so that nothing from a link can make an agent index
 // out of range or allocate beyond reason.
 func Decode(b []byte) (Message, error) {
-	f := forms.choice(messageType)
+	f := forms[messageType]
 	w := reflect.New(f.wire)
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -50,11 +53,11 @@ func Decode(b []byte) (Message, error) {
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("a message between agents with something behind it")
 	}
-	v, err := f.unpack(w.Elem())
-	if err != nil {
+	var m any
+	if err := f.unpack(reflect.ValueOf(&m).Elem(), w.Elem()); err != nil {
 		return nil, fmt.Errorf("a message between agents that cannot be: %w", err)
 	}
-	switch v := v.Interface().(type) {
+	switch v := m.(type) {
 	case member.Ask:
 		return Ask{v}, nil
 	case member.Answer:
@@ -89,8 +92,6 @@ func makeForms() formSet {
 	set.addChoice(messageType, messages)
 	return set
 }
-
-func (set formSet) choice(t reflect.Type) *form { return set[t] }
 
 // addChoice makes the form of an interface: an object whose one key names the kind.
 func (set formSet) addChoice(t reflect.Type, kinds []any) {
@@ -157,98 +158,89 @@ func key(name string) string {
 	return b.String()
 }
 
-// pack returns the value of wire that stands for v.
-func (f *form) pack(v reflect.Value) reflect.Value {
-	w := reflect.New(f.wire).Elem()
+// pack puts v into w, a value of wire.
+func (f *form) pack(w, v reflect.Value) {
 	switch {
 	case f.real.Kind() == reflect.Interface:
 		if v.Kind() == reflect.Interface {
 			v = v.Elem()
 		}
 		for i, part := range f.parts {
-			if part.real.Elem() == v.Type() {
+			if part.elem.real == v.Type() {
 				w.Field(i).Set(reflect.New(part.elem.wire))
-				w.Field(i).Elem().Set(part.elem.pack(v))
+				part.elem.pack(w.Field(i).Elem(), v)
 			}
 		}
 	case f.real.Kind() == reflect.Struct:
 		for i, part := range f.parts {
-			w.Field(i).Set(part.pack(v.FieldByIndex(f.paths[i])))
+			part.pack(w.Field(i), v.FieldByIndex(f.paths[i]))
 		}
 	case f.real.Kind() == reflect.Float64 && (math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0)):
 		w.SetFloat(-1) // JSON has no word for it, and no weight is either
-	case f.real == f.wire || v.IsNil():
-		if f.real == f.wire {
-			w.Set(v)
-		}
+	case f.real == f.wire:
+		w.Set(v)
+	case v.IsNil():
 	case f.real.Kind() == reflect.Pointer:
 		w.Set(reflect.New(f.elem.wire))
-		w.Elem().Set(f.elem.pack(v.Elem()))
+		f.elem.pack(w.Elem(), v.Elem())
 	default:
 		w.Set(reflect.MakeSlice(f.wire, v.Len(), v.Len()))
 		for i := range v.Len() {
-			w.Index(i).Set(f.elem.pack(v.Index(i)))
+			f.elem.pack(w.Index(i), v.Index(i))
 		}
 	}
-	return w
 }
 
-// unpack returns the value that w stands for, found sound in all its parts.
-func (f *form) unpack(w reflect.Value) (reflect.Value, error) {
-	v := reflect.New(f.real).Elem()
-	put := func(to reflect.Value, part *form, from reflect.Value) error {
-		x, err := part.unpack(from)
-		if err == nil {
-			to.Set(x)
-		}
-		return err
-	}
+// unpack puts w into v, and fails if any part of it is not sound.
+func (f *form) unpack(v, w reflect.Value) error {
 	switch {
 	case f.real.Kind() == reflect.Interface:
-		return f.chosen(w)
+		return f.choose(v, w)
 	case f.real.Kind() == reflect.Struct:
 		for i, part := range f.parts {
-			if err := put(v.FieldByIndex(f.paths[i]), part, w.Field(i)); err != nil {
-				return v, err
+			if err := part.unpack(v.FieldByIndex(f.paths[i]), w.Field(i)); err != nil {
+				return err
 			}
 		}
 		for _, path := range f.inside {
 			if err := sound(v.FieldByIndex(path).Interface()); err != nil {
-				return v, err
+				return err
 			}
 		}
-		return v, sound(v.Interface())
+		return sound(v.Interface())
 	case f.real == f.wire:
-		return w, nil
+		v.Set(w)
 	case w.IsNil():
 	case f.real.Kind() == reflect.Pointer:
 		v.Set(reflect.New(f.elem.real))
-		return v, put(v.Elem(), f.elem, w.Elem())
+		return f.elem.unpack(v.Elem(), w.Elem())
 	default:
 		v.Set(reflect.MakeSlice(f.real, w.Len(), w.Len()))
 		for i := range w.Len() {
-			if err := put(v.Index(i), f.elem, w.Index(i)); err != nil {
-				return v, err
+			if err := f.elem.unpack(v.Index(i), w.Index(i)); err != nil {
+				return err
 			}
 		}
 	}
-	return v, nil
+	return nil
 }
 
-// chosen returns the one value of an interface that is set.
-func (f *form) chosen(w reflect.Value) (v reflect.Value, err error) {
+// choose puts the one value of an interface that is set into v.
+func (f *form) choose(v, w reflect.Value) error {
 	found := 0
 	for i, part := range f.parts {
 		if w.Field(i).IsNil() {
 			continue
 		}
 		found++
-		if v, err = part.elem.unpack(w.Field(i).Elem()); err != nil {
-			return v, fmt.Errorf("%s: %w", key(part.elem.real.Name()), err)
+		x := reflect.New(part.elem.real).Elem()
+		if err := part.elem.unpack(x, w.Field(i).Elem()); err != nil {
+			return fmt.Errorf("%s: %w", key(part.elem.real.Name()), err)
 		}
+		v.Set(x)
 	}
 	if found != 1 {
-		return v, fmt.Errorf("it is of %d kinds; it must be of one", found)
+		return fmt.Errorf("it is of %d kinds; it must be of one", found)
 	}
-	return v, nil
+	return nil
 }
