@@ -62,6 +62,7 @@ func (p *pair) run() {
 					}
 					p.agents[a.To].Receive(host, a.Message)
 				case head.Execute:
+					p.seen[host] = append(p.seen[host], a)
 					p.agents[host].Executed(a.Flight)
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
@@ -117,8 +118,11 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 	}
 	for host, first := range map[string]int{"A": 0, "B": 2} {
 		a := find[*head.Apply](p, host)
-		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil {
+		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil || a.Here {
 			t.Fatalf("%s applies %+v", host, a)
+		}
+		if e := find[head.Execute](p, host); e.Flight != a.Flight || !slices.Equal(e.Hosts, []string{"A", "B"}) || !slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
+			t.Errorf("%s executes on %v for %v", host, e.Hosts, a.Parts[0].Of)
 		}
 		for i, c := range a.Parts[0].Calls {
 			if mine := i/2 == first/2; mine != (c.Call.In != nil) || c.Call.InLen() != 2 {
@@ -180,6 +184,53 @@ func TestGroups(t *testing.T) {
 	p.run()
 	if got := find[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
 		t.Errorf("a group with w9: %+v", got)
+	}
+}
+
+// A flight of the head's host alone counts at once, and the host executes it then; one of another host alone is executed before. The
+// others hear that it counts.
+func TestFlightsOfOneHost(t *testing.T) {
+	p := newPair(t)
+	for host, list := range map[string][]topo.Worker{"A": {0, 1}, "B": {2, 3}} {
+		for _, w := range list {
+			p.home(w).Group(w, list)
+			p.run()
+		}
+		c := sum(find[head.Grouped](p, host).ID)
+		p.seen = map[string][]head.Action{}
+		for _, w := range list {
+			p.post(w, 1, c)
+		}
+		for at := range p.agents {
+			a, e := find[*head.Apply](p, at), find[head.Execute](p, at)
+			if mine := at == host; a == nil || a.Flight == 0 || mine != (len(a.Parts) == 1) || a.Here != (mine && at == "A") || (e.Flight != 0) != (mine && at == "B") {
+				t.Errorf("of a flight of %s alone, %s applies %+v and executes %+v", host, at, a, e)
+			}
+		}
+	}
+}
+
+// The caller of Post may use the call again at once, whatever becomes of it; what is reported to a later head is the call as it was posted.
+func TestPostCopies(t *testing.T) {
+	p := newPair(t)
+	shape := []int{2}
+	posted := collective.Posted{Ticket: 1}
+	for w := range topo.Worker(4) {
+		posted.Worker, posted.Call = w, sum(topo.World)
+		posted.Call.Shape = shape
+		p.home(w).Post(&posted)
+		posted.Call, shape[0] = collective.Call{}, 9
+		p.run()
+		shape[0] = 2
+	}
+	for host := range p.agents {
+		for _, part := range find[*head.Apply](p, host).Parts {
+			for _, c := range part.Calls {
+				if part.Err != nil || c.Call.Kind != collective.AllReduce || !slices.Equal(c.Call.Shape, []int{2}) {
+					t.Errorf("%s applies %+v, %v", host, c, part.Err)
+				}
+			}
+		}
 	}
 }
 

@@ -3,8 +3,6 @@ package head
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
@@ -165,64 +163,6 @@ func (r *leader) group(g WantsGroup, host string) {
 		answer.Reason = err.Error()
 	}
 	r.send(host, answer)
-}
-
-// cutOff takes the word of a host that it has lost its link to another.
-func (r *leader) cutOff(from string, c Cut) {
-	r.torn[[2]string{from, c.Host}] = c.How
-	r.separate()
-}
-
-// separate finds hosts that have lost each other. Two cannot both stay: the one that came later goes, and never the head.
-func (r *leader) separate() {
-	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
-		stays, goes := pair[0], pair[1]
-		if r.peers[stays] == nil || r.peers[goes] == nil {
-			continue
-		}
-		for _, h := range r.agent.Record().Hosts {
-			if h.Name == stays {
-				break
-			} else if h.Name == goes {
-				stays, goes = goes, stays
-				break
-			}
-		}
-		if goes == r.agent.cfg.Self {
-			stays, goes = goes, stays
-		}
-		r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair]))
-	}
-}
-
-// hostLost takes a host that is gone with its memory.
-func (r *leader) hostLost(host, how string) {
-	if r.cut[host] {
-		return
-	}
-	r.cut[host] = true
-	delete(r.peers, host)
-	r.machine.HostLost(host, how)
-	if r.reports != nil {
-		delete(r.reports, host)
-		r.obey()
-		r.recover()
-		return
-	}
-	why := "is lost: its host " + host + " " + how
-	var vanished []topo.Worker
-	for _, w := range sorted(r.home) {
-		if r.home[w] == host {
-			vanished = append(vanished, w)
-			delete(r.asked, w)
-			r.dead[w] = why
-		}
-	}
-	sets := r.matcher.Vanished(vanished, why, nil)
-	r.refly(host, vanished)
-	r.ready(sets)
-	r.obey()
-	r.advance()
 }
 
 // obey carries out what the membership has decided.

@@ -1,0 +1,131 @@
+package head
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// What a follower does with the calls of its workers: they are told to the head, executed with others in flights, and completed.
+
+func (f *follower) post(p *collective.Posted) {
+	l := f.worker(p.Worker)
+	mine := Call{p.Worker, p.Ticket, p.Call}
+	l.open = append(l.open, f.agent.shelf.call(mine))
+	if f.agent.direct() {
+		f.agent.leader.hearCall(mine)
+	} else {
+		f.agent.tell(Posted{far(p)})
+	}
+}
+
+// far is a call as other hosts see it, for good: a frame may stay long.
+func far(p *collective.Posted) Call {
+	c := Call{p.Worker, p.Ticket, p.Call}
+	if p.Call.Far != nil || p.Call.DType.Valid() {
+		c.Far = &collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()}
+	}
+	c.In, c.Out, c.Shape, c.Splits = nil, nil, slices.Clone(c.Shape), slices.Clone(c.Splits)
+	return c
+}
+
+func (f *follower) exec(e Exec) {
+	f.drop(e.Replaces)
+	s := &staged{exec: e}
+	for _, set := range e.Sets {
+		part := Part{Of: set.Of, Err: set.failure()}
+		for _, c := range set.Calls {
+			part.Calls = append(part.Calls, f.bind(c))
+		}
+		s.parts = append(s.parts, part)
+	}
+	f.staged[e.Flight] = s
+	f.agent.emit(Execute{e.Flight, e.Hosts, s.parts})
+}
+
+func (f *follower) executed(n Flight) {
+	if s := f.staged[n]; s != nil && !s.executed {
+		s.executed = true
+		f.agent.tell(Executed{n})
+	}
+}
+
+// bind gives a call its memory when that is here. What the head has found out about it counts: who its root is now, and whether
+// it has taken the root's part.
+func (f *follower) bind(c Call) *collective.Posted {
+	l := f.workers[c.Worker]
+	if l == nil {
+		return f.agent.shelf.call(c)
+	}
+	i := l.find(c.Ticket)
+	if i < 0 {
+		return f.agent.shelf.call(c)
+	}
+	p := f.agent.shelf.call(Call{c.Worker, c.Ticket, l.open[i].Call})
+	p.Call.Peer = c.Peer
+	if c.Promoted && !p.Call.Promoted {
+		p.Call.Promote()
+	}
+	return p
+}
+
+// find returns the place of a call among those that are open; -1 if it is not.
+func (l *local) find(ticket uint64) int {
+	return slices.IndexFunc(l.open, func(p *collective.Posted) bool { return p.Ticket == ticket })
+}
+
+// land gives the calls of a flight of this host alone their memory.
+func (f *follower) land(a *Apply, here *flight) {
+	with := &a.room
+	for _, s := range here.sets {
+		from := len(with.calls)
+		for _, p := range s.Calls {
+			with.calls = append(with.calls, f.bind(Call{p.Worker, p.Ticket, p.Call}))
+		}
+		with.parts = append(with.parts, Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
+	}
+	a.Here, a.Parts = true, with.parts
+	f.agent.shelf.putFlight(here)
+}
+
+// complete takes calls from those that are open.
+func (f *follower) complete(parts []Part) {
+	for _, part := range parts {
+		for _, p := range part.Calls {
+			l := f.workers[p.Worker]
+			if l == nil {
+				continue
+			}
+			if i := l.find(p.Ticket); i >= 0 {
+				f.agent.shelf.putCall(l.open[i])
+				l.open = slices.Delete(l.open, i, i+1)
+			}
+		}
+	}
+}
+
+// failure is the error of a set, as the workers get it.
+func (s Set) failure() error {
+	switch {
+	case s.Err == "":
+		return nil
+	case s.Lost:
+		return &lostCall{s.Err}
+	}
+	return errors.New(s.Err)
+}
+
+// lostCall is a LostError that came from the head.
+type lostCall struct{ text string }
+
+func (e *lostCall) Error() string { return e.text }
+
+// As lets errors.As find a *collective.LostError.
+func (e *lostCall) As(target any) bool {
+	t, ok := target.(**collective.LostError)
+	if ok {
+		*t = &collective.LostError{Why: e.text}
+	}
+	return ok
+}

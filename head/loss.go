@@ -1,0 +1,110 @@
+package head
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// What the head does when a host is lost, or two hosts lose each other.
+
+// cutOff takes the word of a host that it has lost its link to another.
+func (r *leader) cutOff(from string, c Cut) {
+	r.torn[[2]string{from, c.Host}] = c.How
+	r.separate()
+}
+
+// separate finds hosts that have lost each other. Two cannot both stay: the one that came later goes, and never the head.
+func (r *leader) separate() {
+	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		stays, goes := pair[0], pair[1]
+		if r.peers[stays] == nil || r.peers[goes] == nil {
+			continue
+		}
+		for _, h := range r.agent.Record().Hosts {
+			if h.Name == stays {
+				break
+			} else if h.Name == goes {
+				stays, goes = goes, stays
+				break
+			}
+		}
+		if goes == r.agent.cfg.Self {
+			stays, goes = goes, stays
+		}
+		r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair]))
+	}
+}
+
+// hostLost takes a host that is gone with its memory.
+func (r *leader) hostLost(host, how string) {
+	if r.cut[host] {
+		return
+	}
+	r.cut[host] = true
+	delete(r.peers, host)
+	r.machine.HostLost(host, how)
+	if r.reports != nil {
+		delete(r.reports, host)
+		r.obey()
+		r.recover()
+		return
+	}
+	why := "is lost: its host " + host + " " + how
+	var vanished []topo.Worker
+	for _, w := range sorted(r.home) {
+		if r.home[w] == host {
+			vanished = append(vanished, w)
+			delete(r.asked, w)
+			r.dead[w] = why
+		}
+	}
+	sets := r.matcher.Vanished(vanished, why, nil)
+	r.refly(host, vanished)
+	r.ready(sets)
+	r.obey()
+	r.advance()
+}
+
+// refly mends the flights after the loss of a host. One that all other hosts have executed goes on: its result is there. Another is
+// taken back, and what is left of it flies again: nobody can have committed it, since a commit takes all hosts.
+func (r *leader) refly(host string, vanished []topo.Worker) {
+	r.flights = slices.DeleteFunc(r.flights, func(f *flight) bool {
+		took := slices.Contains(f.hosts, host)
+		f.hosts, f.waiting = without(f.hosts, host), without(f.waiting, host)
+		switch {
+		case f.number != 0 && !took:
+			return false
+		case f.done():
+			return len(f.hosts) == 0
+		}
+		return r.ground(f, vanished)
+	})
+}
+
+// ground takes a flight back, and from it the calls of workers that have vanished; it reports whether nothing is left.
+func (r *leader) ground(f *flight, vanished []topo.Worker) (nothing bool) {
+	var sets []collective.Ready
+	for _, s := range f.sets {
+		if s = r.matcher.Without(s, vanished); len(s.Calls) > 0 {
+			sets = append(sets, s)
+		}
+	}
+	f.sets = sets
+	f.replaces, f.number, f.told = cmp.Or(f.number, f.replaces), 0, false
+	if len(sets) == 0 {
+		r.drop(f)
+	}
+	return len(sets) == 0
+}
+
+// drop tells the hosts that have begun a flight that it will not be.
+func (r *leader) drop(f *flight) {
+	for _, h := range f.hosts {
+		r.send(h, Drops{f.replaces})
+	}
+}
