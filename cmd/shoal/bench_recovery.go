@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -21,6 +22,8 @@ type recoveryOptions struct {
 	joins    int
 	gradient string
 	state    string
+	client   string
+	python   string // interpreter
 	json     bool
 }
 
@@ -36,8 +39,12 @@ func newBenchRecoveryCommand() *cobra.Command {
 
 One job trains all the time. Again and again one of its workers is killed with SIGKILL at a random moment, and a new one is
 ordered in its place. A second job goes from 2 workers to 3 and back. A third is like the first, but each of its workers
-has --state of parameters. What the slowest worker needs beyond its usual steps counts.`,
+has --state of parameters. What the slowest worker needs beyond its usual steps counts.
+
+The workers are in Go, or with --client in Python: with NumPy, or with a model in PyTorch whose parameters and Adam state are
+--state, so that its gradient is a third of that.`,
 		Example: `  shoal bench recovery
+  shoal bench recovery --client torch --kills 0 --resizes 0 --joins 7
   shoal bench recovery --kills 20 --joins 0 --json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,6 +62,8 @@ has --state of parameters. What the slowest worker needs beyond its usual steps 
 	flags.IntVar(&o.joins, "joins", 5, "losses and arrivals in a job with much state")
 	flags.StringVar(&o.gradient, "gradient", "1MiB", "`size` of the gradient")
 	flags.StringVar(&o.state, "state", "1GiB", "`size` of that state")
+	flags.StringVar(&o.client, "client", "go", "go, numpy or torch")
+	flags.StringVar(&o.python, "python", "python3", "`interpreter` for numpy and torch")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object a row")
 	return cmd
 }
@@ -68,6 +77,10 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	if err != nil {
 		return usageError("--state: %v", err)
 	}
+	worker, err := o.worker(ctx)
+	if err != nil {
+		return err
+	}
 	show := recoveryPrinter{out: out, json: o.json}
 	for _, part := range []struct {
 		times, workers int
@@ -77,7 +90,7 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 		if part.times == 0 {
 			continue
 		}
-		b := newRecoveryJob(part.workers, gradient, part.state)
+		b := newRecoveryJob(worker, part.workers, gradient, part.state)
 		rows, err := b.run(ctx, stderr, func(ctx context.Context) ([]*recoveryRow, error) { return part.play(ctx, b, part.times) })
 		if err != nil {
 			return err
@@ -89,6 +102,22 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// worker is the program that trains. It takes the elements of the gradient and the bytes of the state as its last arguments.
+func (o recoveryOptions) worker(ctx context.Context) (demoWorker, error) {
+	switch o.client {
+	case "go":
+		self, err := os.Executable()
+		if err != nil {
+			return demoWorker{}, fmt.Errorf("finding this program's own file: %w", err)
+		}
+		return demoWorker{command: []string{self, "bench", "recovery-worker"}}, nil
+	case "numpy", "torch":
+		env := pythonEnv()
+		return demoWorker{command: []string{o.python, "-m", "shoal.bench_recovery", o.client}, env: env}, checkPython(ctx, o.python, env, "shoal", o.client)
+	}
+	return demoWorker{}, usageError("--client %s: it is go, numpy or torch", o.client)
 }
 
 // killAndReplace measures losses, and what the worker that replaces a lost one needs.

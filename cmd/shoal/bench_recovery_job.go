@@ -55,6 +55,7 @@ func slowest(changes []change, of func(change) time.Duration) (most time.Duratio
 
 // recoveryJob is a job whose members change, seen from outside.
 type recoveryJob struct {
+	worker          demoWorker
 	workers         int
 	gradient, state int64
 	job             *control.Job
@@ -64,27 +65,23 @@ type recoveryJob struct {
 	event           time.Time
 }
 
-func newRecoveryJob(workers int, gradient, state int64) *recoveryJob {
-	return &recoveryJob{workers: workers, gradient: gradient, state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
+func newRecoveryJob(worker demoWorker, workers int, gradient, state int64) *recoveryJob {
+	return &recoveryJob{worker: worker, workers: workers, gradient: gradient, state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
 }
 
 func (b *recoveryJob) row(what string) *recoveryRow { return &recoveryRow{What: what, State: b.state} }
 
 // run trains while play changes the members, and ends the job when it is done.
 func (b *recoveryJob) run(ctx context.Context, stderr io.Writer, play func(context.Context) ([]*recoveryRow, error)) (rows []*recoveryRow, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("finding this program's own file: %w", err)
-	}
 	dir, err := os.MkdirTemp("", "shoal-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	command := []string{self, "bench", "recovery-worker", strconv.FormatInt(b.gradient/4, 10), strconv.FormatInt(b.state, 10)}
+	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10), strconv.FormatInt(b.state, 10))
 	tool := group.New(ctx)
 	_, err = node.Run(tool.Context(), node.RunConfig{
-		Spec: job.Spec{Name: "bench", Workers: b.workers, Command: command},
+		Spec: job.Spec{Name: "bench", Workers: b.workers, Command: command, Env: b.worker.env},
 		Dir:  dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),
 		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
 		OnEvent: func(e node.Event) {

@@ -1,0 +1,84 @@
+"""A worker that trains without end and tells what changes of the members cost it, behind ``shoal bench recovery --client``."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from typing import Any, Deque, Dict, Optional
+
+import shoal
+
+SAMPLES, BATCH = 1 << 40, 256
+
+
+class Clock:
+    """Times the steps, and reports a change of the members once the step after it is done: a worker that joins receives the
+    state between the two."""
+
+    def __init__(self, job: "shoal.Job") -> None:
+        self._job = job
+        self._last = time.perf_counter()
+        self._paces: Deque[float] = deque(maxlen=64)
+        self._generation = 0
+        self._pending: Optional[Dict[str, float]] = None
+
+    def tick(self) -> None:
+        """A step has ended."""
+        now, generation = time.perf_counter(), self._job.generation
+        took, self._last = now - self._last, now
+        if self._pending is not None:
+            self._job.report(self._pending, next_us=took * 1e6)
+            self._pending = None
+        if generation == self._generation:
+            self._paces.append(took)
+            return
+        took = took if self._generation else 0.0  # the worker's first
+        self._generation = generation
+        pace = statistics.median(self._paces) if self._paces else 0.0
+        self._pending = {"generation": generation, "at_us": time.time() * 1e6, "took_us": took * 1e6, "pace_us": pace * 1e6}
+
+
+def train_numpy(gradient: int, state: int) -> None:
+    """Train with a gradient of so many float32 and so many bytes of other state."""
+    import numpy as np
+
+    job = shoal.join()
+    average = job.empty(gradient)
+    memory = np.ones(state, "uint8")
+    job.register("state", lambda: memory, lambda value: np.copyto(memory, value))
+    clock = Clock(job)
+    for step in job.steps(SAMPLES, BATCH, epochs=1):
+        average[:] = step.indices[0] % 1000
+        step.allreduce(average)
+        clock.tick()
+
+
+def train_torch(_: int, state: int) -> None:
+    """Train a model that is so many bytes with its gradient averages in Adam."""
+    import torch
+
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    width, layers = 1024, max(state // (12 * 1024 * 1024), 1)
+    batches = shoal.torch.loader(range(SAMPLES), BATCH, collate_fn=torch.tensor)  # type: ignore[arg-type]
+    model = shoal.torch.ddp(torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)]))
+    optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters()))
+    clock = Clock(shoal.join())
+    for x in batches:
+        optimizer.zero_grad()
+        model(x[:1].expand(1, width) / SAMPLES).square().mean().backward()
+        optimizer.step()
+        clock.tick()
+
+
+def main() -> None:
+    """bench_recovery numpy|torch ELEMENTS STATE"""
+    train = {"numpy": train_numpy, "torch": train_torch}[sys.argv[1]]
+    train(int(sys.argv[2]), int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()
