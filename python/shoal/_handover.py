@@ -10,9 +10,9 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._state import Item, build, flatten
+from ._state import Item, build, flatten, memory
 from .errors import LostError, MismatchError, ShoalError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Part(NamedTuple):
     get: Callable[[], Any]
     set: Callable[[Any], None]
     alike: bool  # the same on every worker
+    own: bool  # what `get` returns is the state itself, not a copy of it
 
 
 class State:
@@ -42,10 +43,11 @@ class State:
 
     def __init__(self) -> None:
         self._parts: Dict[str, Part] = {}
+        self._room: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
-    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool) -> None:
-        """See Job.register."""
-        part = Part(get, set, alike)
+    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True, own: bool = False) -> None:
+        """See Job.register. With `own` a worker that joins receives into the arrays that `get` returns, and `set` finds the values there."""
+        part = Part(get, set, alike, own)
         self._plan(name, part, [])  # what cannot travel is better refused now than when a worker joins
         self._parts[name] = part
 
@@ -62,7 +64,7 @@ class State:
                 items: List[Item] = []
                 hashed.update(json.dumps([name, flatten(name, part.get(), items)]).encode())
                 for item in items:
-                    hashed.update(item.bytes())
+                    hashed.update(item.memory())
         return int.from_bytes(hashed.digest(), "little")
 
     def send(self, world: "Group", joined: int, step: int) -> None:
@@ -94,6 +96,21 @@ class State:
 
         _move(world, _cut(ends)[world.rank :: joiners.start], begin, end)
 
+    def prepare(self) -> None:
+        """Have memory for a state like this worker's own. To touch it takes longer than all else, so this is for the time before it asks
+        to enter: from then on the others wait for it."""
+        found: List[Tuple[Item, bool]] = []
+        for name, part in self._parts.items():
+            items: List[Item] = []
+            self._plan(name, part, items)
+            found += ((item, part.own) for item in items)
+        end = 0
+        for item, own in sorted(found, key=lambda f: f[0].address):
+            # What two names share here may be two things where it comes from.
+            shared = item.address < end or item.name in self._room
+            self._room[item.name] = item.memory() if own and not shared else memory(item.nbytes)
+            end = max(end, item.address + item.nbytes)
+
     def receive(self, world: "Group", joined: int) -> bool:
         """Take over the state of the other members; False when one is gone that had to give a part of it: enter again then.
 
@@ -113,12 +130,13 @@ class State:
             raise ShoalError(f"the members of the job registered the state {theirs}, this worker {ours}: run the same program everywhere")
         for name, part in self._parts.items():
             part.set(build(notes[name], parts))
+        self._room.clear()
         return True
 
-    @staticmethod
-    def _fetch(world: "Group", joined: int, header: Dict[str, Any]) -> List[memoryview]:
+    def _fetch(self, world: "Group", joined: int, header: Dict[str, Any]) -> List[memoryview]:
         """The bytes of all items, from all who were members before."""
-        parts = [memoryview(bytearray(int(item["bytes"]))) for item in header["items"]]
+        room = dict(self._room)
+        parts = [_place(room.pop(item["name"], None), int(item["bytes"])) for item in header["items"]]
         ends, givers = list(itertools.accumulate(part.nbytes for part in parts)), world.size - joined
 
         def begin(block: Any, start: int, stop: int) -> "List[Handle[Any]]":
@@ -143,6 +161,10 @@ class State:
         if inside:
             raise TypeError(f"{name} differs between workers and has an array: let its `get` return bytes, x.tobytes() for example")
         return plan
+
+
+def _place(room: Optional[memoryview], nbytes: int) -> memoryview:
+    return room if room is not None and room.nbytes == nbytes else memory(nbytes)
 
 
 def _share_header(world: "Group", mine: bytes) -> bytearray:

@@ -79,7 +79,7 @@ class Job(Group):
         """Give workers that join a part of the state: get() on those that have it, set(value) on those that need it.
 
         A value is made of arrays (NumPy, torch), numbers, strings, bytes, None, and lists, tuples and dicts of these. Both are
-        called between two steps. With alike=False the value may differ between workers, as random states do; then it has
+        called between two steps, and get() on the new worker before it joins, to have the memory ready. With alike=False the value may differ between workers, as random states do; then it has
         no arrays, and the new worker gets that of rank 0. Every worker registers the same names.
         """
         self._state.register(name, get, set, alike)

@@ -201,6 +201,7 @@ class Progress:
         """Pass from one step to the next, which is where members join and leave; False when this worker has left."""
         job, port = self.job, self.job._port
         if port.late:
+            self._state.prepare()
             port.enter()
         while self._changed:
             view = port.view

@@ -13,16 +13,29 @@ import sys
 import numpy as np
 
 import shoal
+from shoal import _handover
 
 doomed, place, count, end = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 job = shoal.join()
 seat = int(os.environ["SHOAL_RANK"])
 calls, armed = 0, False
+entered, made = False, 0  # how many bytes of memory were made for the state since this worker has entered
+make = _handover.memory
+
+
+def memory(nbytes):
+    global made
+    made += nbytes * entered
+    return make(nbytes)
+
+
+_handover.memory = memory
 
 
 def fatal(name):
     """Count a call, and die where it is the one."""
-    global calls
+    global calls, entered
+    entered = entered or name == "broadcast"
     if armed and seat == doomed and name == place:
         calls += 1
         if calls == count:
@@ -50,7 +63,12 @@ def get():
     return state
 
 
-job.register("state", get, lambda value: np.copyto(state, value))
+def take(value):
+    print("MADE", made, flush=True)
+    np.copyto(state, value)
+
+
+job.register("state", get, take)
 armed = True
 stop = np.zeros(1)
 for step in job.steps(1000, 50, epochs=1 << 40):

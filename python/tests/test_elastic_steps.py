@@ -109,6 +109,14 @@ def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
     assert len(agree(output)) == 2
 
 
+def test_the_others_do_not_wait_for_a_joiner_to_make_memory(running):
+    with running(2, -1, "", 0, program=HANDOVER) as job:
+        job.resize(3)
+        output = job.finish()
+    assert len(agree(output)) == 3
+    assert re.findall(r"MADE (\d+)", output) == ["0"], output
+
+
 def test_the_last_member_is_killed_while_it_hands_over(running):
     with running(1, 0, "send_async", 2, program=HANDOVER) as job:
         job.resize(2, "--no-wait")

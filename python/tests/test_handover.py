@@ -1,11 +1,12 @@
 """How the state is cut into pieces for those who join."""
 
+import ctypes
 import itertools
 import random
 
 import pytest
 
-from shoal import _handover
+from shoal import _handover, _state
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -23,3 +24,31 @@ def test_pieces_cover_the_state(whole):
     cuts = _handover._cut([0, whole // 3, whole])
     assert [at for cut in cuts for at in range(cut[0], cut[1], _handover.PIECE)] == list(range(0, whole, _handover.PIECE))
     assert (cuts[-1][1] if cuts else 0) == whole
+
+
+def test_there_is_room_for_a_state_like_ones_own():
+    np = pytest.importorskip("numpy")
+    mine, copied, large = np.arange(6.0), np.arange(3), np.zeros(_state.HUGE_PAGE, "uint8")
+    state = _handover.State()
+    state.register("own", lambda: [mine, mine[1:3], np.zeros(0)], lambda _: None, own=True)
+    state.register("given", lambda: {"x": copied, "large": large, "n": 3}, lambda _: None)
+    state.prepare()
+    room = state._room
+    assert {name: part.nbytes for name, part in room.items()} == {
+        "own/0": 48, "own/1": 16, "own/2": 0, "given/x": 24, "given/large": large.nbytes,
+    }  # fmt: skip
+    room["own/0"][8:16] = b"\0" * 8
+    assert mine.tolist() == [0, 0, 2, 3, 4, 5], "an own array is received into"
+    for name in ("own/1", "given/x", "given/large"):
+        room[name][:] = b"\1" * room[name].nbytes
+    assert mine.tolist() == [0, 0, 2, 3, 4, 5] and copied.tolist() == [0, 1, 2] and not large.any(), "what is shared, or not own, is not"
+
+
+def test_names_that_are_the_same_share_no_room():
+    np = pytest.importorskip("numpy")
+    arrays = {1: np.zeros(2), "1": np.ones(2)}
+    state = _handover.State()
+    state.register("own", lambda: arrays, lambda _: None, own=True)
+    state.prepare()
+    ((name, part),) = state._room.items()
+    assert name == "own/1" and ctypes.addressof(ctypes.c_ubyte.from_buffer(part)) not in [a.ctypes.data for a in arrays.values()]

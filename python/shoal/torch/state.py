@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict
 
 import torch
@@ -16,7 +17,32 @@ def keep(job: "shoal.Job", name: str, holder: Any) -> None:
         # Schedulers keep functions among their numbers; every worker has its own.
         return {key: value for key, value in holder.state_dict().items() if not callable(value)}
 
-    job.register(job.unused(name), get, holder.load_state_dict)
+    if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
+        fill(holder)
+    own = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
+    job._state.register(job.unused(name), get, lambda value: holder.load_state_dict(Taken(value)), own=own)
+
+
+def fill(optimizer: torch.optim.Optimizer) -> None:
+    """Have an optimizer make its state, which it does in its first step. A worker that joins receives into that memory.
+
+    Whatever else the step changes is replaced when the worker joins.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.grad is None]
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    # One that needs a closure, or sparse gradients, gets its state when it joins, and the others wait somewhat longer.
+    with contextlib.suppress(Exception):
+        type(optimizer).step(optimizer)
+    for p in parameters:
+        p.grad = None
+
+
+class Taken(Dict[str, Any]):
+    """A state that belongs to who loads it. Optimizers of torch 1 would copy it, and its memory has to be touched anew for that."""
+
+    def __deepcopy__(self, _: Any) -> "Taken":
+        return self
 
 
 def keep_random_state(job: "shoal.Job") -> None:

@@ -1,0 +1,50 @@
+"""What a worker that joins makes ready for the state of PyTorch."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from shoal.torch.state import Taken, fill
+
+OPTIMIZERS = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, momentum=0.5),
+}
+
+
+def described(optimizer):
+    return {
+        name: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else type(value)
+        for state in optimizer.state.values()
+        for name, value in state.items()
+    }
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_has_its_state_before_its_first_step(name):
+    frozen, trained = torch.nn.Parameter(torch.ones(2), requires_grad=False), torch.nn.Parameter(torch.ones(3, 4))
+    filled, stepped = OPTIMIZERS[name]([frozen, trained]), OPTIMIZERS[name]([trained])
+    fill(filled)
+    assert trained.grad is None and frozen not in filled.state
+    trained.grad = torch.ones_like(trained)
+    stepped.step()
+    assert described(filled) == described(stepped) != {}
+
+
+def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():
+    trained = torch.nn.Parameter(torch.ones(3, 4))
+    for optimizer in torch.optim.LBFGS([trained]), torch.optim.SparseAdam([trained]):
+        fill(optimizer)
+        assert trained.grad is None
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_takes_a_state_without_a_copy(name):
+    trained = torch.nn.Parameter(torch.ones(3, 4))
+    filled, other = OPTIMIZERS[name]([trained]), OPTIMIZERS[name]([trained])
+    fill(filled)
+    other.load_state_dict(Taken(filled.state_dict()))
+    for key, value in filled.state[trained].items():
+        taken = other.state[trained][key]
+        assert taken.data_ptr() == value.data_ptr() if isinstance(value, torch.Tensor) else taken == value
