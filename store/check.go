@@ -1,0 +1,107 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// checker is a value that can tell whether it may be written and believed, and under which key.
+type checker interface {
+	check() error
+	key() string
+}
+
+func (v *ownerValue) key() string      { return ownerKey(v.Job) }
+func (v *generationValue) key() string { return generationKey(v.Job, v.Run, v.Record.Generation) }
+func (v *voterValue) key() string      { return voterKey(v.Job, v.Run, v.Host) }
+
+func (v *ownerValue) check() error {
+	if v.Since < 0 || v.Ended < 0 {
+		return errors.New("a time before 1970")
+	}
+	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host), checkText("address", v.Address), checkText("authority", v.Authority))
+}
+
+func (v *generationValue) check() error {
+	if v.Record == nil {
+		return errors.New("no record")
+	}
+	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), v.Record.check())
+}
+
+func (v *voterValue) check() error {
+	err := errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host), checkName("process", v.Process), checkText("ballot", v.Promised.Host))
+	if v.Decided != nil {
+		err = errors.Join(err, v.Decided.check())
+	}
+	switch {
+	case v.Accepted == nil:
+		return err
+	case v.Accepted.Record == nil:
+		return errors.Join(err, errors.New("a vote for no record"))
+	case v.Decided == nil:
+		return errors.Join(err, errors.New("a vote, and no generation that it could come after"))
+	case v.Accepted.Record.Generation != v.Decided.Generation+1:
+		return errors.Join(err, fmt.Errorf("a vote for generation %d after %d", v.Accepted.Record.Generation, v.Decided.Generation))
+	}
+	return errors.Join(err, checkText("ballot", v.Accepted.Ballot.Host), v.Accepted.Record.check())
+}
+
+func (v *recordValue) check() error {
+	if v.Members == nil || v.Hosts == nil {
+		return errors.New("a list that is not there")
+	}
+	if min(v.Want, v.Min, v.Max, v.Done) < 0 {
+		return errors.New("a size below 0")
+	}
+	err := checkName("head", v.Head)
+	seen := make(map[topo.Worker]bool, len(v.Members))
+	for _, m := range v.Members {
+		if seen[m.Worker] {
+			err = errors.Join(err, fmt.Errorf("worker %d twice", m.Worker))
+		}
+		seen[m.Worker] = true
+		err = errors.Join(err, checkName("host", m.Host))
+	}
+	names := make(map[string]bool, len(v.Hosts))
+	for _, h := range v.Hosts {
+		if names[h.Name] {
+			err = errors.Join(err, fmt.Errorf("host %s twice", h.Name))
+		}
+		if h.Slots < 0 {
+			err = errors.Join(err, fmt.Errorf("host %s has %d slots", h.Name, h.Slots))
+		}
+		names[h.Name] = true
+		err = errors.Join(err, checkName("host", h.Name))
+	}
+	return err
+}
+
+// maxName bounds names, so that the keys made of them are keys.
+const maxName = 128
+
+func checkName(what, name string) error {
+	if name == "" {
+		return fmt.Errorf("the %s has no name", what)
+	}
+	return checkText(what, name)
+}
+
+func checkText(what, s string) error {
+	if len(s) > maxName {
+		return fmt.Errorf("the %s %.20q… has %d bytes; at most %d are allowed", what, s, len(s), maxName)
+	}
+	if !utf8.ValidString(s) {
+		return fmt.Errorf("the %s %q is not UTF-8", what, s)
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return fmt.Errorf("the %s %q has a control character", what, s)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// version is that of docs/formats/record.md. A reader refuses any other.
+const version = 1
+
+// What a value is.
+const (
+	kindOwner      = "owner"
+	kindGeneration = "generation"
+	kindVoter      = "voter"
+)
+
+// header begins every value, so that one from a newer shoal, or under the wrong key, is told from one that is damaged.
+type header struct {
+	Kind    string `json:"shoal"`
+	Version int    `json:"version"`
+}
+
+type ownerValue struct {
+	header
+	Job        string          `json:"job"`
+	Run        string          `json:"run"`
+	Host       string          `json:"host"`
+	Address    string          `json:"address"`
+	Authority  string          `json:"authority"`
+	Generation topo.Generation `json:"generation"`
+	Since      int64           `json:"since"`
+	Ended      int64           `json:"ended"`
+}
+
+type generationValue struct {
+	header
+	Job    string       `json:"job"`
+	Run    string       `json:"run"`
+	Record *recordValue `json:"record"`
+}
+
+type voterValue struct {
+	header
+	Job      string       `json:"job"`
+	Run      string       `json:"run"`
+	Host     string       `json:"host"`
+	Process  string       `json:"process"`
+	Decided  *recordValue `json:"decided"`
+	Promised ballotValue  `json:"promised"`
+	Accepted *voteValue   `json:"accepted"`
+}
+
+type recordValue struct {
+	Generation topo.Generation `json:"generation"`
+	Head       string          `json:"head"`
+	Since      topo.Generation `json:"since"`
+	Members    []memberValue   `json:"members"`
+	Hosts      []hostValue     `json:"hosts"`
+	Want       int             `json:"want"`
+	Min        int             `json:"min"`
+	Max        int             `json:"max"`
+	Next       topo.Worker     `json:"next"`
+	Done       int             `json:"done"`
+}
+
+type memberValue struct {
+	Worker topo.Worker `json:"worker"`
+	Host   string      `json:"host"`
+}
+
+type hostValue struct {
+	Name     string `json:"name"`
+	Slots    int    `json:"slots"`
+	Draining bool   `json:"draining"`
+}
+
+type ballotValue struct {
+	Round uint64 `json:"round"`
+	Host  string `json:"host"`
+}
+
+type voteValue struct {
+	Ballot ballotValue  `json:"ballot"`
+	Record *recordValue `json:"record"`
+}
+
+// encode writes a value: the fields in the order of the types above, no space between them.
+func encode(v checker) ([]byte, error) {
+	if err := v.check(); err != nil {
+		return nil, fmt.Errorf("a record that cannot be written: %w", err)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// decode reads a value into v. It believes only what encode would have written, byte by byte: so nothing is doubled, left out,
+// unknown or in another order.
+func decode(key, kind string, data []byte, v checker) error {
+	err := decodeValue(kind, data, v)
+	if err == nil && v.key() != key {
+		err = fmt.Errorf("it belongs under %s", v.key())
+	}
+	if err != nil {
+		return fmt.Errorf("the store holds under %s what is no %s: %w; delete that key if nothing else of the job needs it", key, kind, err)
+	}
+	return nil
+}
+
+func decodeValue(kind string, data []byte, v checker) error {
+	if len(data) > MaxValue {
+		return fmt.Errorf("%d bytes, more than %d", len(data), MaxValue)
+	}
+	var h header
+	if err := json.Unmarshal(data, &h); err != nil {
+		return err
+	}
+	switch {
+	case h.Kind != kind:
+		return fmt.Errorf("it says that it is %.40q", h.Kind)
+	case h.Version != version:
+		return fmt.Errorf("it has version %d of the format, and this shoal reads version %d", h.Version, version)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return err
+	}
+	again, err := encode(v)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(again, data) {
+		return errors.New("it is not written as shoal writes it")
+	}
+	return nil
+}
+
+func recordToValue(r member.Record) *recordValue {
+	v := &recordValue{
+		Generation: r.View.Generation, Head: r.Head, Since: r.Since, Members: make([]memberValue, 0, len(r.View.Members)),
+		Hosts: make([]hostValue, 0, len(r.Hosts)), Want: r.Want, Min: r.Min, Max: r.Max, Next: r.Next, Done: r.Done,
+	}
+	for _, m := range r.View.Members {
+		v.Members = append(v.Members, memberValue(m))
+	}
+	for _, h := range r.Hosts {
+		v.Hosts = append(v.Hosts, hostValue(h))
+	}
+	return v
+}
+
+func (v *recordValue) record() member.Record {
+	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since, Want: v.Want, Min: v.Min, Max: v.Max, Next: v.Next, Done: v.Done}
+	for _, m := range v.Members {
+		r.View.Members = append(r.View.Members, topo.Member(m))
+	}
+	for _, h := range v.Hosts {
+		r.Hosts = append(r.Hosts, member.Host(h))
+	}
+	return r
+}
+
+// seconds writes a time as seconds since 1970; 0 = none.
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+func at(seconds int64) time.Time {
+	if seconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
+}

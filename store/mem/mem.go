@@ -1,0 +1,196 @@
+// Package mem is a store in the memory of one process, for tests: it can be down, and lose answers.
+package mem
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/shoal-ml/shoal/store"
+)
+
+// Server holds what its clients share.
+type Server struct {
+	mu      sync.Mutex
+	entries map[string]store.Entry
+	last    store.Revision
+	fail    func(op Op, key string) Fate
+}
+
+// New returns an empty store.
+func New() *Server { return &Server{entries: map[string]store.Entry{}} }
+
+// Op is what a client asks for.
+type Op string
+
+// The calls of a store.
+const (
+	Get    Op = "get"
+	Create Op = "create"
+	Update Op = "update"
+	Delete Op = "delete"
+	Keys   Op = "keys"
+)
+
+// Fate is what becomes of a call.
+type Fate int
+
+// The fates.
+const (
+	Works   Fate = iota
+	Lost         // it never arrives
+	Unheard      // it is done, and its answer lost
+)
+
+// Fail decides on the fate of all later calls; nil: they work. f may be called by several goroutines at once, and may wait, which makes
+// the store slow.
+func (s *Server) Fail(f func(op Op, key string) Fate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = f
+}
+
+// Open returns a client.
+func (s *Server) Open() store.Store {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return &client{s, ctx, cancel}
+}
+
+type client struct {
+	server *Server
+	open   context.Context
+	cancel context.CancelCauseFunc
+}
+
+func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
+	if err := store.CheckKey(key); err != nil {
+		return e, err
+	}
+	err = c.call(ctx, Get, key, func(s *Server) (err error) {
+		if e, err = s.find(key); err == nil {
+			e.Value = bytes.Clone(e.Value)
+		}
+		return err
+	})
+	return e, err
+}
+
+func (c *client) Create(ctx context.Context, key string, value []byte) (r store.Revision, err error) {
+	if err := store.Check(key, value); err != nil {
+		return 0, err
+	}
+	err = c.call(ctx, Create, key, func(s *Server) error {
+		if _, err := s.find(key); err == nil {
+			return fmt.Errorf("%s: %w", key, store.ErrExists)
+		}
+		r = s.put(key, value)
+		return nil
+	})
+	return r, err
+}
+
+func (c *client) Update(ctx context.Context, key string, value []byte, was store.Revision) (r store.Revision, err error) {
+	if err := store.Check(key, value); err != nil {
+		return 0, err
+	}
+	err = c.call(ctx, Update, key, func(s *Server) error {
+		if err := s.expect(key, was); err != nil {
+			return err
+		}
+		r = s.put(key, value)
+		return nil
+	})
+	return r, err
+}
+
+func (c *client) Delete(ctx context.Context, key string, was store.Revision) error {
+	if err := store.CheckKey(key); err != nil {
+		return err
+	}
+	return c.call(ctx, Delete, key, func(s *Server) error {
+		if err := s.expect(key, was); err != nil {
+			return err
+		}
+		s.last++
+		delete(s.entries, key)
+		return nil
+	})
+}
+
+func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
+	if err := store.CheckKey(prefix); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, Keys, prefix, func(s *Server) error {
+		for _, key := range slices.Sorted(maps.Keys(s.entries)) {
+			if strings.HasPrefix(key, prefix+".") {
+				keys = append(keys, key)
+			}
+		}
+		return nil
+	})
+	return keys, err
+}
+
+func (c *client) Close() error {
+	c.cancel(fmt.Errorf("%w: it was closed", store.ErrUnavailable))
+	return nil
+}
+
+func (c *client) String() string { return "in memory" }
+
+// call does what a client asks for, unless it is to fail.
+func (c *client) call(ctx context.Context, op Op, key string, do func(*Server) error) error {
+	if c.open.Err() != nil {
+		return context.Cause(c.open)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, context.Cause(ctx))
+	}
+	s := c.server
+	fate := s.fate(op, key)
+	if fate == Lost {
+		return store.ErrUnavailable
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := do(s); fate == Works {
+		return err
+	}
+	return store.ErrUnavailable
+}
+
+func (s *Server) fate(op Op, key string) Fate {
+	s.mu.Lock()
+	fail := s.fail
+	s.mu.Unlock()
+	if fail == nil {
+		return Works
+	}
+	return fail(op, key)
+}
+
+func (s *Server) find(key string) (store.Entry, error) {
+	e, ok := s.entries[key]
+	if !ok {
+		return e, fmt.Errorf("%s: %w", key, store.ErrNotFound)
+	}
+	return e, nil
+}
+
+func (s *Server) expect(key string, was store.Revision) error {
+	if e, err := s.find(key); err != nil || e.Revision != was {
+		return fmt.Errorf("%s: %w", key, store.ErrConflict)
+	}
+	return nil
+}
+
+func (s *Server) put(key string, value []byte) store.Revision {
+	s.last++
+	s.entries[key] = store.Entry{Value: bytes.Clone(value), Revision: s.last}
+	return s.last
+}

@@ -1,0 +1,209 @@
+// Package nats keeps a [store.Store] in NATS JetStream: in a folder, with the server inside this process ([Open]), or on servers that
+// run elsewhere ([Connect]). Both are a key-value bucket called shoal, so `nats kv ls shoal` shows what is in it.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/shoal-ml/shoal/store"
+)
+
+const (
+	bucketName = "shoal"
+	streamName = "KV_" + bucketName
+	subjects   = "$KV." + bucketName + "."
+	maxBytes   = 256 << 20 // of a bucket that shoal makes
+	// patience is how long a call waits for an answer. Nobody who trains waits meanwhile.
+	patience = 5 * time.Second
+)
+
+// session is a bucket as long as it can be used.
+type session struct {
+	ctx    context.Context // ends when the bucket cannot be used any more, with the reason
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	kv     jetstream.KeyValue
+	stream jetstream.Stream
+}
+
+// open finds the bucket, or makes it.
+func (s *session) open(ctx context.Context, replicas int) (err error) {
+	if s.js, err = jetstream.New(s.conn); err != nil {
+		return err
+	}
+	s.stream, err = s.js.Stream(ctx, streamName)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		s.stream, err = s.js.CreateStream(ctx, config(replicas))
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another agent was faster
+			s.stream, err = s.js.Stream(ctx, streamName)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	switch c := s.stream.CachedInfo().Config; {
+	case c.MaxAge != 0:
+		return fmt.Errorf("the bucket %s forgets what is older than %v: take that limit away (nats stream edit %s)", bucketName, c.MaxAge, streamName)
+	case c.AllowDirect:
+		return fmt.Errorf("the bucket %s lets any replica answer, so what is read may be old: forbid that (nats stream edit %s --no-allow-direct)", bucketName, streamName)
+	}
+	s.kv, err = s.js.KeyValue(ctx, bucketName)
+	return err
+}
+
+// config is that of a key-value bucket as the clients of NATS make it, with two differences: it never forgets by itself, and it is read
+// where it is written, so that nobody reads what is out of date (AllowDirect lets any replica answer).
+func config(replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: streamName, Description: "the record of the jobs of shoal", Subjects: []string{subjects + ">"}, Storage: jetstream.FileStorage,
+		Replicas: replicas, MaxMsgsPerSubject: 1, MaxBytes: maxBytes, Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true,
+	}
+}
+
+// client is what both kinds of store share. use returns a session that works, or says why there is none.
+type client struct {
+	where string
+	use   func() (*session, error)
+}
+
+func (c *client) String() string { return c.where }
+
+func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
+	if err := store.CheckKey(key); err != nil {
+		return e, err
+	}
+	err = c.call(ctx, key, func(ctx context.Context, s *session) error {
+		found, err := s.kv.Get(ctx, key)
+		if err == nil {
+			e = store.Entry{Value: found.Value(), Revision: store.Revision(found.Revision())}
+		}
+		return err
+	})
+	return e, err
+}
+
+func (c *client) Create(ctx context.Context, key string, value []byte) (store.Revision, error) {
+	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
+		return s.kv.Create(ctx, key, value)
+	})
+}
+
+func (c *client) Update(ctx context.Context, key string, value []byte, was store.Revision) (store.Revision, error) {
+	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
+		if was == 0 { // to NATS it would mean Create
+			return 0, jetstream.ErrKeyRevisionMismatch
+		}
+		return s.kv.Update(ctx, key, value, uint64(was))
+	})
+}
+
+func (c *client) write(ctx context.Context, key string, value []byte, do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {
+	if err := store.Check(key, value); err != nil {
+		return 0, err
+	}
+	err = c.call(ctx, key, func(ctx context.Context, s *session) error {
+		n, err := do(ctx, s)
+		r = store.Revision(n)
+		return err
+	})
+	return r, err
+}
+
+// Delete writes a mark, as all clients of NATS do, and then removes it with what lies below: else the keys of forgotten jobs would stay
+// for ever.
+func (c *client) Delete(ctx context.Context, key string, was store.Revision) error {
+	if err := store.CheckKey(key); err != nil {
+		return err
+	}
+	return c.call(ctx, key, func(ctx context.Context, s *session) error {
+		if was == 0 {
+			return jetstream.ErrKeyRevisionMismatch
+		}
+		mark := nats.NewMsg(subjects + key)
+		mark.Header.Set("KV-Operation", "DEL")
+		ack, err := s.js.PublishMsg(ctx, mark, jetstream.WithExpectLastSequencePerSubject(uint64(was)))
+		var api *jetstream.APIError
+		if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+			return jetstream.ErrKeyRevisionMismatch
+		}
+		if err != nil {
+			return err
+		}
+		return s.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+key), jetstream.WithPurgeSequence(ack.Sequence+1))
+	})
+}
+
+// Keys asks for the names alone. The lister of the client library takes a lost connection for the end of the list.
+func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
+	if err := store.CheckKey(prefix); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, prefix, func(ctx context.Context, s *session) error {
+		info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subjects+prefix+".>"))
+		if err != nil {
+			return err
+		}
+		for _, subject := range slices.Sorted(maps.Keys(info.State.Subjects)) {
+			keys = append(keys, strings.TrimPrefix(subject, subjects))
+		}
+		return nil
+	})
+	return keys, err
+}
+
+// call does something with a session, and says what became of it in the words of package store.
+func (c *client) call(ctx context.Context, key string, do func(context.Context, *session) error) error {
+	s, err := c.use()
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %v", patience))
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer context.AfterFunc(s.ctx, func() { fail(context.Cause(s.ctx)) })()
+	err = do(ctx, s)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
+		return fmt.Errorf("%s: %w", key, store.ErrNotFound)
+	case errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		return fmt.Errorf("%s: %w", key, store.ErrConflict)
+	case errors.Is(err, jetstream.ErrKeyExists):
+		return fmt.Errorf("%s: %w", key, store.ErrExists)
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+		if last := s.conn.LastError(); last != nil && !errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%w (%w)", err, last)
+		}
+	}
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, explain(err))
+}
+
+// explain adds what to do to the errors of JetStream for which something can be done.
+func explain(err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("JetStream does not answer there: start the NATS server with it (nats-server -js), and allow it for this account (%w)", err)
+	case errors.As(err, &api) && (api.ErrorCode == storeFailed || api.ErrorCode == noRoom):
+		return fmt.Errorf("there is no room left: forget jobs that have ended, or give the bucket more (%w)", err)
+	}
+	return err
+}
+
+// Codes of JetStream that its client has no names for.
+const (
+	noRoom      = 10047 // beyond the limits of the account
+	storeFailed = 10077 // beyond those of the bucket
+)

@@ -1,0 +1,186 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/store"
+)
+
+// embedded is a store whose server runs in this process. It listens nowhere, and every write is on the disk before it is acknowledged.
+// A server that reports an error, because the disk is full for instance, is not used any more: the next call starts another one, which
+// reads what was acknowledged.
+type embedded struct {
+	client
+	folder string
+	lock   *os.File
+	start  func(folder string) (*running, error)
+
+	mu     sync.Mutex
+	now    *running
+	closed bool
+}
+
+// running is one life of the server.
+type running struct {
+	session
+	fail   context.CancelCauseFunc
+	server *server.Server
+}
+
+// Open opens the store in a folder, which it makes if need be. One process can have it open at a time.
+func Open(folder string) (store.Store, error) {
+	folder, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockFolder(folder)
+	if err != nil {
+		return nil, err
+	}
+	e := &embedded{folder: folder, lock: lock, start: start}
+	e.client = client{"in the folder " + folder, e.session}
+	if _, err := e.session(); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// session returns the running server, or a new one if that has failed.
+func (e *embedded) session() (*session, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, errClosed
+	}
+	if e.now != nil && e.now.ctx.Err() == nil {
+		return &e.now.session, nil
+	}
+	e.now.stop()
+	e.now = nil
+	now, err := e.start(e.folder)
+	if err != nil {
+		return nil, fmt.Errorf("the store %s does not start: %w", e.where, err)
+	}
+	e.now = now
+	return &now.session, nil
+}
+
+// Close ends the server, and waits until it has.
+func (e *embedded) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	e.now.stop()
+	return e.lock.Close()
+}
+
+var errClosed = errors.New("it was closed")
+
+func start(folder string) (*running, error) {
+	r := &running{}
+	r.ctx, r.fail = context.WithCancelCause(context.Background())
+	var err error
+	r.server, err = server.NewServer(&server.Options{
+		ServerName: "shoal", DontListen: true, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: folder, SyncAlways: true, DisableJetStreamBanner: true,
+		JetStreamMaxStore: 2 * maxBytes, JetStreamMaxMemory: 1 << 20, // no stream is kept in memory
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.server.SetLogger(complaints{r.fail}, false, false)
+	r.server.Start()
+	if err := r.connect(); err != nil {
+		r.stop()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *running) connect() (err error) {
+	if r.ctx.Err() == nil && !r.server.ReadyForConnections(patience) {
+		r.fail(errors.New("the server is not ready"))
+	}
+	if r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
+	}
+	r.conn, err = nats.Connect("", nats.InProcessServer(r.server), nats.NoReconnect())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	if err = r.open(ctx, 1); r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
+	}
+	return err
+}
+
+func (r *running) stop() {
+	if r == nil {
+		return
+	}
+	r.fail(errClosed)
+	if r.conn != nil {
+		r.conn.Close()
+	}
+	r.server.Shutdown()
+	r.server.WaitForShutdown()
+}
+
+// complaints is the log of the server: an error ends its use, the rest is not kept.
+type complaints struct{ fail context.CancelCauseFunc }
+
+func (c complaints) Errorf(format string, args ...any) { c.fail(complaint(format, args)) }
+func (c complaints) Fatalf(format string, args ...any) { c.fail(complaint(format, args)) }
+func (complaints) Warnf(string, ...any)                {}
+func (complaints) Noticef(string, ...any)              {}
+func (complaints) Debugf(string, ...any)               {}
+func (complaints) Tracef(string, ...any)               {}
+
+// complaint is one line.
+func complaint(format string, args []any) error {
+	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
+	if strings.Contains(line, unix.ENOSPC.Error()) {
+		return fmt.Errorf("the disk is full: free some space; what was acknowledged is there (%s)", line)
+	}
+	return errors.New(line)
+}
+
+// lockFolder makes sure that no other process uses the folder. The lock ends with the process.
+func lockFolder(folder string) (*os.File, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, fmt.Errorf("the folder for the store: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the folder for the store: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("locking the store in the folder %s: %w; use a folder on a local disk", folder, err)
+		}
+		holder, _ := io.ReadAll(io.LimitReader(f, 20))
+		return nil, fmt.Errorf("the store in the folder %s is in use by another process (%s): end that one, or name another folder", folder, strings.TrimSpace(string(holder)))
+	}
+	if err := f.Truncate(0); err == nil {
+		fmt.Fprintf(f, "%d\n", os.Getpid()) // for the message above alone: on a full disk it is missing
+	}
+	return f, nil
+}

@@ -1,0 +1,81 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/storetest"
+)
+
+// folder is an embedded store: its clients share the one that this process has open.
+type folder struct{ *embedded }
+
+// shared is a client whose end is not that of the store.
+type shared struct {
+	*client
+	cancel context.CancelFunc
+}
+
+func (s shared) Close() error { s.cancel(); return nil }
+
+func (f folder) Open(testing.TB) store.Store {
+	ctx, cancel := context.WithCancel(context.Background())
+	return shared{&client{f.where, func() (*session, error) {
+		if ctx.Err() != nil {
+			return nil, errClosed
+		}
+		return f.session()
+	}}, cancel}
+}
+
+func (f folder) Stop(testing.TB) {
+	f.setStart(func(string) (*running, error) { return nil, errors.New("pulled out") })
+	f.now.fail(errors.New("pulled out"))
+}
+
+func (f folder) Start(testing.TB) { f.setStart(start) }
+
+func (f folder) setStart(start func(string) (*running, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.embedded.start = start
+}
+
+func openFolder(t testing.TB, path string) *embedded {
+	t.Helper()
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.(*embedded)
+}
+
+func TestEmbedded(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Server { return folder{openFolder(t, t.TempDir())} })
+}
+
+func TestOpenAgain(t *testing.T) {
+	path := t.TempDir()
+	for n := range 3 {
+		s := openFolder(t, path)
+		for i := range n {
+			if e, err := s.Get(t.Context(), fmt.Sprintf("life.%d", i)); err != nil || string(e.Value) != "kept" {
+				t.Errorf("life %d: %q (%v)", i, e.Value, err)
+			}
+		}
+		if _, err := s.Create(t.Context(), fmt.Sprintf("life.%d", n), []byte("kept")); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

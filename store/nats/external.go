@@ -1,0 +1,125 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/shoal-ml/shoal/store"
+)
+
+// Servers says where NATS runs, and how it knows who asks.
+type Servers struct {
+	URL         string // nats://HOST:PORT or tls://HOST:PORT, several with commas; nats://USER:PASSWORD@HOST:PORT, nats://TOKEN@HOST:PORT
+	Credentials string // a .creds file; "" = none
+	Authority   string // a PEM file with the authority of the servers' certificates; "" = those of the system
+	Certificate string // PEM files of this client's certificate
+	Key         string // and its key; "" = none
+}
+
+// external is a store on servers that run elsewhere. A lost connection is made again in the background; calls that wait for an answer on
+// the lost one fail at once.
+type external struct {
+	client
+	bucket session // without its context
+
+	mu     sync.Mutex
+	line   context.Context // ends with the present connection
+	cut    context.CancelCauseFunc
+	closed bool
+}
+
+// Connect opens the store on NATS servers, which must have JetStream. The bucket is made if it is not there, with three replicas on a
+// cluster. It fails if no server answers now.
+func Connect(ctx context.Context, s Servers) (store.Store, error) {
+	e := &external{}
+	e.line, e.cut = context.WithCancelCause(context.Background())
+	e.client = client{"at " + bare(s.URL), e.session}
+	conn, err := nats.Connect(s.URL, append(s.options(), nats.DisconnectErrHandler(e.lost))...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: there is no NATS server %s that lets shoal in: %w; start it, or check the address and the credentials", store.ErrUnavailable, e.where, err)
+	}
+	e.bucket.conn = conn
+	replicas := 1
+	if conn.ConnectedClusterName() != "" {
+		replicas = 3
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := e.bucket.open(ctx, replicas); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("the store %s: %w: %w", e.where, store.ErrUnavailable, explain(err))
+	}
+	return e, nil
+}
+
+func (e *external) session() (*session, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, errClosed
+	}
+	s := e.bucket
+	s.ctx = e.line
+	return &s, nil
+}
+
+// lost ends what waits for an answer that will not come.
+func (e *external) lost(*nats.Conn, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cut(errors.New("the connection was lost"))
+	e.line, e.cut = context.WithCancelCause(context.Background())
+}
+
+func (s Servers) options() []nats.Option {
+	options := []nats.Option{
+		nats.Name("shoal"),
+		nats.MaxReconnects(-1),
+		nats.CustomReconnectDelay(func(attempts int) time.Duration { return min(50*time.Millisecond<<min(attempts, 10), patience) }),
+		nats.ReconnectBufSize(-1),                                // what cannot be sent fails now, and is not sent behind the caller's back later
+		nats.PingInterval(patience), nats.MaxPingsOutstanding(2), // a server that vanished is left
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Conn.LastError has it
+	}
+	if s.Credentials != "" {
+		options = append(options, nats.UserCredentials(s.Credentials))
+	}
+	if s.Authority != "" {
+		options = append(options, nats.RootCAs(s.Authority))
+	}
+	if s.Certificate != "" || s.Key != "" {
+		options = append(options, nats.ClientCert(s.Certificate, s.Key))
+	}
+	return options
+}
+
+// Close ends the connection.
+func (e *external) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.cut(errClosed)
+	e.mu.Unlock()
+	e.bucket.conn.Close()
+	return nil
+}
+
+// bare takes names and passwords out of addresses.
+func bare(addresses string) string {
+	all := strings.Split(addresses, ",")
+	for i, a := range all {
+		u, err := url.Parse(strings.TrimSpace(a))
+		if err != nil {
+			all[i] = "(an address that cannot be read)"
+			continue
+		}
+		u.User = nil
+		all[i] = u.String()
+	}
+	return strings.Join(all, ",")
+}

@@ -1,0 +1,189 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/mem"
+	"github.com/shoal-ml/shoal/store/storetest"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// recorded starts a recorder in a bubble, whose clock jumps when everybody waits.
+func recorded(t *testing.T, f func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string)) {
+	synctest.Test(t, func(t *testing.T) {
+		server := mem.New()
+		var lines []string
+		r := store.NewRecorder(server.Open(), "digits", "run1", func(line string) { lines = append(lines, line) })
+		f(t, server, r, &lines)
+	})
+}
+
+func recordedGenerations(t *testing.T, server *mem.Server) []topo.Generation {
+	t.Helper()
+	all, err := store.NewJournal(server.Open(), "digits", "run1").Generations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestRecorderBacksOff(t *testing.T) {
+	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+		attempts := 0
+		server.Fail(func(mem.Op, string) mem.Fate { // down for about twelve minutes
+			if attempts++; attempts <= 150 {
+				return mem.Lost
+			}
+			return mem.Works
+		})
+		for g := topo.Generation(1); g <= 3; g++ {
+			r.Decided(storetest.Record(g, "h1"))
+		}
+		if err := r.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if attempts != 150+3 {
+			t.Errorf("%d attempts", attempts)
+		}
+		if got := recordedGenerations(t, server); !slices.Equal(got, []topo.Generation{1, 2, 3}) {
+			t.Errorf("recorded %v", got)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if len(*lines) != 2 || !strings.HasPrefix((*lines)[0], "the store in memory is unreachable: training goes on") || !strings.Contains((*lines)[1], "answers again: 3 membership changes") {
+			t.Errorf("reported %q", *lines)
+		}
+	})
+}
+
+func TestRecorderWritesInOrder(t *testing.T) {
+	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+		var order []string
+		n := 0
+		server.Fail(func(op mem.Op, key string) mem.Fate {
+			n++
+			if op == mem.Create {
+				order = append(order, key)
+			}
+			switch n % 4 {
+			case 1:
+				return mem.Lost
+			case 2:
+				return mem.Unheard
+			}
+			return mem.Works
+		})
+		for g := topo.Generation(1); g <= 20; g++ {
+			r.Decided(storetest.Record(g, "h1"))
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if !slices.IsSorted(order) {
+			t.Errorf("written in the order %v", order)
+		}
+		server.Fail(nil)
+		if got := recordedGenerations(t, server); len(got) != 20 {
+			t.Errorf("recorded %v", got)
+		}
+	})
+}
+
+func TestRecorderIsBounded(t *testing.T) {
+	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
+		for g := topo.Generation(1); g <= 1500; g++ {
+			r.Decided(storetest.Record(g, "h1"))
+		}
+		synctest.Wait()
+		server.Fail(nil)
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		got := recordedGenerations(t, server)
+		if len(got) != 1024 || got[0] != 1 || got[1023] != 1500 {
+			t.Errorf("recorded %d generations, from %d to %d", len(got), got[0], got[len(got)-1])
+		}
+		if last := (*lines)[len(*lines)-1]; !strings.Contains(last, "476 older ones are not") {
+			t.Errorf("reported %q", last)
+		}
+	})
+}
+
+func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
+	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
+		r.Leads(owner("run1", "h1", 0))
+		r.Decided(storetest.Record(1, "h1"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 membership changes are not recorded") {
+			t.Errorf("closed with %v", err)
+		}
+		if len(*lines) != 1 {
+			t.Errorf("reported %q", *lines)
+		}
+	})
+}
+
+// TestRecorderReportsWhatCannotBe: neither another head nor a second record of a generation keeps the rest from being written.
+func TestRecorderReportsWhatCannotBe(t *testing.T) {
+	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+		s, ctx := server.Open(), t.Context()
+		if err := store.Claim(ctx, s, owner("run0", "h9", 0), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h9")); err != nil {
+			t.Fatal(err)
+		}
+		r.Leads(owner("run1", "h1", 0))
+		r.Decided(storetest.Record(1, "h1"))
+		r.Decided(storetest.Record(2, "h1"))
+		if err := r.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if len(*lines) != 2 || !strings.Contains((*lines)[0], "led by host h9") || !strings.Contains((*lines)[1], "two records of one generation") {
+			t.Errorf("reported %q", *lines)
+		}
+		if got := recordedGenerations(t, server); !slices.Equal(got, []topo.Generation{1, 2}) {
+			t.Errorf("recorded %v", got)
+		}
+	})
+}
+
+// TestVoterLosesAnswers: writes that were done unheard do not look like those of another process.
+func TestVoterLosesAnswers(t *testing.T) {
+	server := mem.New()
+	s, ctx := server.Open(), t.Context()
+	v, m, err := store.OpenVoter(ctx, s, "digits", "run1", "h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 6 {
+		server.Fail(func(op mem.Op, key string) mem.Fate { return mem.Fate(1 + round%2) })
+		m.Promised.Round++
+		for range 2 {
+			if err := v.Save(ctx, m); !errors.Is(err, store.ErrUnavailable) {
+				t.Fatal(err)
+			}
+		}
+		server.Fail(nil)
+		m.Promised.Round++
+		if err := v.Save(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+		var got member.Memory
+		if v, got, err = store.OpenVoter(ctx, s, "digits", "run1", "h1"); err != nil || got != m {
+			t.Fatalf("remembers %v (%v), want %v", got, err, m)
+		}
+	}
+}

@@ -1,0 +1,275 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/store"
+)
+
+// create writes a key that must be free.
+func create(t testing.TB, s store.Store, key, value string) store.Revision {
+	t.Helper()
+	r, err := s.Create(t.Context(), key, []byte(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// holds checks what a key holds.
+func holds(t testing.TB, s store.Store, key, want string) store.Entry {
+	t.Helper()
+	e, err := s.Get(t.Context(), key)
+	if err != nil || string(e.Value) != want {
+		t.Fatalf("%s holds %.40q (%v), want %.40q", key, e.Value, err, want)
+	}
+	return e
+}
+
+// fails checks the kind of an error, and that it is of no other.
+func fails(t testing.TB, what string, err, want error) {
+	t.Helper()
+	for _, kind := range []error{store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrUnavailable} {
+		if errors.Is(err, kind) != (kind == want) {
+			t.Fatalf("%s: got %v, want %v", what, err, want)
+		}
+	}
+}
+
+func createOnce(t *testing.T, server Server) {
+	s := open(t, server)
+	_, err := s.Get(t.Context(), "a")
+	fails(t, "nothing there", err, store.ErrNotFound)
+	r := create(t, s, "a", "one")
+	_, err = s.Create(t.Context(), "a", []byte("two"))
+	fails(t, "create again", err, store.ErrExists)
+	if e := holds(t, s, "a", "one"); e.Revision != r {
+		t.Errorf("read with revision %d what was written with %d", e.Revision, r)
+	}
+}
+
+func updateWhatWasRead(t *testing.T, server Server) {
+	s := open(t, server)
+	_, err := s.Update(t.Context(), "a", nil, 1)
+	fails(t, "update of nothing", err, store.ErrConflict)
+	_, err = s.Update(t.Context(), "a", nil, 0)
+	fails(t, "update of revision 0", err, store.ErrConflict)
+	first := create(t, s, "a", "one")
+	second, err := s.Update(t.Context(), "a", []byte("two"), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Update(t.Context(), "a", []byte("three"), first)
+	fails(t, "update of an old revision", err, store.ErrConflict)
+	_, err = s.Update(t.Context(), "a", []byte("three"), second+1)
+	fails(t, "update of a revision to come", err, store.ErrConflict)
+	holds(t, s, "a", "two")
+}
+
+func deleteWhatWasRead(t *testing.T, server Server) {
+	s := open(t, server)
+	fails(t, "delete of nothing", s.Delete(t.Context(), "a", 1), store.ErrConflict)
+	first := create(t, s, "a", "one")
+	fails(t, "delete of another revision", s.Delete(t.Context(), "a", first+1), store.ErrConflict)
+	fails(t, "delete of revision 0", s.Delete(t.Context(), "a", 0), store.ErrConflict)
+	holds(t, s, "a", "one")
+	fails(t, "delete", s.Delete(t.Context(), "a", first), nil)
+	_, err := s.Get(t.Context(), "a")
+	fails(t, "deleted", err, store.ErrNotFound)
+	fails(t, "delete again", s.Delete(t.Context(), "a", first), store.ErrConflict)
+	_, err = s.Update(t.Context(), "a", nil, first)
+	fails(t, "update of what is deleted", err, store.ErrConflict)
+}
+
+func createAfterDelete(t *testing.T, server Server) {
+	s := open(t, server)
+	first := create(t, s, "a", "one")
+	fails(t, "delete", s.Delete(t.Context(), "a", first), nil)
+	if second := create(t, s, "a", "two"); second <= first {
+		t.Errorf("revision %d after %d", second, first)
+	}
+	holds(t, s, "a", "two")
+}
+
+func revisionsGrow(t *testing.T, server Server) {
+	s := open(t, server)
+	last := create(t, s, "count", "")
+	for i := range 20 {
+		other := create(t, s, fmt.Sprintf("other.%d", i), "")
+		r, err := s.Update(t.Context(), "count", nil, last)
+		if err != nil || r <= last || other <= last || r == other {
+			t.Fatalf("revisions %d, %d, %d: %v", last, other, r, err)
+		}
+		last = r
+	}
+}
+
+func keysBelow(t *testing.T, server Server) {
+	s := open(t, server)
+	for _, key := range []string{"a", "a.c", "a.b", "a.b.c", "ab.c", "b.a", "a=2E.x", "A.b"} {
+		create(t, s, key, "")
+	}
+	fails(t, "delete", s.Delete(t.Context(), "a.c", holds(t, s, "a.c", "").Revision), nil)
+	for prefix, want := range map[string]string{"a": "a.b a.b.c", "a.b": "a.b.c", "a.b.c": "", "nothing": "", "A": "A.b", "a=2E": "a=2E.x"} {
+		keys, err := s.Keys(t.Context(), prefix)
+		if err != nil || strings.Join(keys, " ") != want {
+			t.Errorf("below %q: %q (%v), want %q", prefix, keys, err, want)
+		}
+	}
+}
+
+func manyKeys(t *testing.T, server Server) {
+	s := open(t, server)
+	var want []string
+	for i := range 300 {
+		want = append(want, fmt.Sprintf("many.%020d", i))
+		create(t, s, want[i], "")
+	}
+	if keys, err := s.Keys(t.Context(), "many"); err != nil || !slices.Equal(keys, want) {
+		t.Errorf("%d keys (%v), want %d in order", len(keys), err, len(want))
+	}
+}
+
+func badKeysAndValues(t *testing.T, server Server) {
+	s := open(t, server)
+	for _, key := range []string{"", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "ü", "a\n", "a/b", strings.Repeat("k", store.MaxKey+1)} {
+		_, e1 := s.Get(t.Context(), key)
+		_, e2 := s.Create(t.Context(), key, nil)
+		_, e3 := s.Update(t.Context(), key, nil, 1)
+		_, e4 := s.Keys(t.Context(), key)
+		for i, err := range []error{e1, e2, e3, e4, s.Delete(t.Context(), key, 1)} {
+			if err == nil {
+				t.Errorf("call %d takes the key %.20q", i, key)
+			}
+			fails(t, "a bad key", err, nil)
+		}
+	}
+	create(t, s, strings.Repeat("k", store.MaxKey), "")
+	_, err := s.Create(t.Context(), "a", make([]byte, store.MaxValue+1))
+	if err == nil {
+		t.Error("a value that is too large is taken")
+	}
+	fails(t, "a large value", err, nil)
+}
+
+func allSizes(t *testing.T, server Server) {
+	s := open(t, server)
+	for _, n := range []int{0, 1, 1000, store.MaxValue} {
+		value := strings.Repeat("\x00\xff\r\n", n/4+1)[:n]
+		key := fmt.Sprintf("size.%d", n)
+		r := create(t, s, key, value)
+		holds(t, s, key, value)
+		if _, err := s.Update(t.Context(), key, []byte(value + "")[:n/2], r); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, s, key, value[:n/2])
+	}
+}
+
+func valuesAreCopies(t *testing.T, server Server) {
+	s := open(t, server)
+	value := []byte("mine")
+	if _, err := s.Create(t.Context(), "a", value); err != nil {
+		t.Fatal(err)
+	}
+	value[0] = 'X'
+	holds(t, s, "a", "mine").Value[1] = 'X'
+	holds(t, s, "a", "mine")
+}
+
+func clientsSeeTheSame(t *testing.T, server Server) {
+	a, b := open(t, server), open(t, server)
+	r := create(t, a, "a", "one")
+	holds(t, b, "a", "one")
+	if _, err := b.Update(t.Context(), "a", []byte("two"), r); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, a, "a", "two")
+	_, err := a.Update(t.Context(), "a", []byte("three"), r)
+	fails(t, "update after another client", err, store.ErrConflict)
+}
+
+func cancelled(t *testing.T, server Server) {
+	s := open(t, server)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Get(ctx, "a")
+	fails(t, "cancelled", err, store.ErrUnavailable)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("does not tell that it was cancelled: %v", err)
+	}
+	create(t, s, "a", "one") // it can still be used
+}
+
+func closed(t *testing.T, server Server) {
+	s := server.Open(t)
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		_, e1 := s.Get(t.Context(), "a")
+		_, e2 := s.Create(t.Context(), "a", nil)
+		_, e3 := s.Keys(t.Context(), "a")
+		for _, err := range []error{e1, e2, e3} {
+			fails(t, "closed", err, store.ErrUnavailable)
+		}
+	}
+}
+
+// model compares random calls with a map.
+func model(t *testing.T, server Server) {
+	s, round := open(t, server), 0
+	rapid.Check(t, func(r *rapid.T) {
+		round++
+		want, revisions := map[string][]byte{}, map[string]store.Revision{}
+		for range rapid.IntRange(1, 12).Draw(r, "calls") {
+			key := fmt.Sprintf("model.%d.%s", round, rapid.SampledFrom([]string{"a", "b", "c.d"}).Draw(r, "key"))
+			value := rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(r, "value")
+			old, there := want[key]
+			stale := store.Revision(rapid.SampledFrom([]int{0, 0, 1}).Draw(r, "stale"))
+			var err, expected error
+			var n store.Revision
+			switch op := rapid.SampledFrom([]string{"create", "update", "delete", "get"}).Draw(r, "op"); {
+			case op == "create":
+				n, err = s.Create(t.Context(), key, value)
+				if there {
+					expected = store.ErrExists
+				}
+			case op == "get":
+				var e store.Entry
+				e, err = s.Get(t.Context(), key)
+				if !there {
+					expected = store.ErrNotFound
+				}
+				if !bytes.Equal(e.Value, old) {
+					r.Fatalf("%s holds %q, want %q", key, e.Value, old)
+				}
+			case op == "update":
+				n, err = s.Update(t.Context(), key, value, revisions[key]-min(stale, revisions[key]))
+				if !there || stale > 0 {
+					expected = store.ErrConflict
+				}
+			default:
+				if err = s.Delete(t.Context(), key, revisions[key]-min(stale, revisions[key])); !there || stale > 0 {
+					expected = store.ErrConflict
+				} else if err == nil {
+					delete(want, key)
+				}
+			}
+			if !errors.Is(err, expected) {
+				r.Fatalf("%s: got %v, want %v", key, err, expected)
+			}
+			if n > 0 {
+				want[key], revisions[key] = value, n
+			}
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package storetest
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+func stoppedAndBack(t *testing.T, server Server) {
+	s := open(t, server)
+	r := create(t, s, "a", "one")
+	server.Stop(t)
+	_, e1 := s.Get(t.Context(), "a")
+	_, e2 := s.Create(t.Context(), "b", nil)
+	_, e3 := s.Update(t.Context(), "a", nil, r)
+	_, e4 := s.Keys(t.Context(), "a")
+	for _, err := range []error{e1, e2, e3, e4, s.Delete(t.Context(), "a", r)} {
+		fails(t, "stopped", err, store.ErrUnavailable)
+	}
+	server.Start(t)
+	retry(t, func() error {
+		_, err := s.Get(t.Context(), "a")
+		return err
+	})
+	holds(t, s, "a", "one")
+	if _, err := s.Update(t.Context(), "a", []byte("two"), r); err != nil {
+		t.Error(err)
+	}
+}
+
+// retry calls f until it does not fail because the store is unavailable.
+func retry(t testing.TB, f func() error) {
+	t.Helper()
+	err := f()
+	for t.Context().Err() == nil && err != nil {
+		fails(t, "back", err, store.ErrUnavailable)
+		runtime.Gosched()
+		err = f()
+	}
+}
+
+// acknowledgedStays stops the store while several write.
+func acknowledgedStays(t *testing.T, server Server) {
+	s := open(t, server)
+	const writers, rounds = 4, 3
+	for round := range rounds {
+		wrote := make(chan struct{})
+		var acknowledged [writers]int
+		together(t, writers+1, func(i int) error {
+			if i == writers { // stops the store when every writer may have written some
+				for range 4 * writers {
+					<-wrote
+				}
+				server.Stop(t)
+				return nil
+			}
+			for n := 0; ; n++ {
+				_, err := s.Create(t.Context(), fmt.Sprintf("kept.%d.%d.%d", round, i, n), fmt.Append(nil, n))
+				if err != nil {
+					return nil // it is stopped
+				}
+				acknowledged[i] = n + 1
+				select {
+				case wrote <- struct{}{}:
+				default: // it has seen enough, or will see the next
+				}
+			}
+		})
+		server.Start(t)
+		retry(t, func() error {
+			_, err := s.Keys(t.Context(), "kept")
+			return err
+		})
+		for i, n := range acknowledged {
+			for k := range n {
+				holds(t, s, fmt.Sprintf("kept.%d.%d.%d", round, i, k), fmt.Sprint(k))
+			}
+		}
+	}
+}
+
+// recorderGoesOn: nobody waits while the store is away, and in the end everything is there.
+func recorderGoesOn(t *testing.T, server Server) {
+	s := open(t, server)
+	lines := make(chan string, 100)
+	r := store.NewRecorder(s, "digits", "run1", func(line string) { lines <- line })
+	r.Leads(owner("run1", "h1"))
+	r.Decided(Record(1, "h1"))
+	if err := r.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server.Stop(t)
+	for g := topo.Generation(2); g <= 6; g++ {
+		r.Decided(Record(g, "h2"))
+	}
+	next := owner("run1", "h2")
+	next.Generation = 6
+	r.Leads(next)
+	if line := <-lines; !strings.Contains(line, "is unreachable: training goes on, membership changes are recorded later") {
+		t.Errorf("reported %q", line)
+	}
+	server.Start(t)
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if line := <-lines; !strings.Contains(line, "answers again") {
+		t.Errorf("reported %q", line)
+	}
+	if len(lines) > 0 {
+		t.Errorf("reported too much: %q", <-lines)
+	}
+	j := store.NewJournal(s, "digits", "run1")
+	if all, err := j.Generations(t.Context()); err != nil || !slices.Equal(all, []topo.Generation{1, 2, 3, 4, 5, 6}) {
+		t.Errorf("recorded %v (%v)", all, err)
+	}
+	if newest, err := j.Newest(t.Context()); err != nil || !newest.Equal(Record(6, "h2")) {
+		t.Errorf("the newest is %v (%v)", newest, err)
+	}
+	if o, err := store.Find(t.Context(), s, "digits"); err != nil || o != next {
+		t.Errorf("led by %v (%v)", o, err)
+	}
+}
