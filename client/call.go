@@ -26,7 +26,11 @@ type call struct {
 
 // submit brings the buffers into the arena where they are not there yet, and posts the call.
 func (c *call) submit(g *Group, h *Handle) error {
-	m := &g.job.mem
+	k, m := g.job.calls, &g.job.mem
+	if err := k.use(); err != nil {
+		return err
+	}
+	defer k.done()
 	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op), Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
 		More: c.more, Step: c.step}
 	c.describeShape(&d)
@@ -52,7 +56,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 		}
 	}
 	h.finish = c.finisher(m, staged)
-	return g.job.calls.submit(&d, h)
+	return k.submit(&d, h)
 }
 
 func (c *call) describeShape(d *arena.Descriptor) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -26,6 +27,9 @@ type calls struct {
 	own     *arena.Bell // rung by the agent
 	conn    *arena.Conn
 	spin    time.Duration
+
+	life   sync.RWMutex // read while the control block, the bells or the arena are in use; taken to close them
+	closed atomic.Bool
 
 	mu        sync.Mutex
 	ticket    uint64               // of the newest call that is written
@@ -64,7 +68,7 @@ func (k *calls) submit(d *arena.Descriptor, h *Handle) error {
 		k.mu.Unlock()
 		err := k.await(context.Background(), old)
 		k.mu.Lock()
-		if err != nil && errors.Is(err, ErrLost) {
+		if err != nil {
 			return err
 		}
 	}
@@ -114,12 +118,14 @@ func (k *calls) await(ctx context.Context, h *Handle) error {
 		return nil
 	}
 	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, k.own.Ring)()
+		defer context.AfterFunc(ctx, k.ringOwn)()
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for !k.resolve(h) {
 		switch {
+		case k.closed.Load():
+			return ErrClosed
 		case k.gone:
 			return ErrLost
 		case ctx.Err() != nil:
@@ -165,7 +171,7 @@ func (k *calls) settled(h *Handle) bool {
 func (k *calls) park(ctx context.Context, h *Handle) {
 	k.parked = true
 	k.control.SetWorkerParked(true)
-	if !k.resolve(h) && ctx.Err() == nil {
+	if !k.resolve(h) && ctx.Err() == nil && !k.closed.Load() {
 		k.mu.Unlock()
 		err := k.own.Park(k.conn)
 		k.mu.Lock()
@@ -189,14 +195,27 @@ func (k *calls) takeChanged() bool {
 	return changed
 }
 
+// view is what the agent wrote of the membership.
+func (k *calls) view() (arena.View, error) {
+	if err := k.use(); err != nil {
+		return arena.View{}, err
+	}
+	defer k.done()
+	return k.control.View(), nil
+}
+
 func (k *calls) close() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
 // Wait returns when the call is complete and its result in place. A call that failed returns a *CallError. Any number of
-// goroutines may wait for the same call.
+// goroutines may wait for the same call. Close ends it with ErrClosed.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.calls == nil { // a job of one: done at once
 		return h.err
 	}
+	if err := h.calls.use(); err != nil {
+		return err
+	}
+	defer h.calls.done()
 	if err := h.calls.await(ctx, h); err != nil {
 		return err
 	}
@@ -212,7 +231,13 @@ func (h *Handle) tidy() {
 }
 
 // Done reports whether Wait would return at once.
-func (h *Handle) Done() bool { return h.calls == nil || h.calls.settled(h) }
+func (h *Handle) Done() bool {
+	if h.calls == nil || h.calls.use() != nil {
+		return true
+	}
+	defer h.calls.done()
+	return h.calls.settled(h)
+}
 
 // Grouped submits all calls that f makes as one: the agent sees them together, for the price of one wake-up. f must use
 // the Async forms and must not wait.
@@ -224,12 +249,19 @@ func (j *Job) Grouped(f func() error) error {
 	k.mu.Lock()
 	k.held++
 	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.held--; k.held == 0 {
-			k.publish()
-		}
-	}()
+	defer k.letGo()
 	return f()
+}
+
+// letGo publishes what was held back.
+func (k *calls) letGo() {
+	if k.use() != nil {
+		return
+	}
+	defer k.done()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held--; k.held == 0 {
+		k.publish()
+	}
 }

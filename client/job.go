@@ -27,6 +27,9 @@ import (
 // ErrLost means that the agent of this host is gone; the job is over for this worker.
 var ErrLost = errors.New("client: the agent is gone: the job has ended or its launcher was killed")
 
+// ErrClosed means that this worker has left the job with Close.
+var ErrClosed = errors.New("client: the job was closed")
+
 // Job is this worker's part in a job, and the group of all ranks.
 type Job struct {
 	*Group
@@ -107,6 +110,9 @@ func (j *Job) join(rank int) error {
 func (j *Job) request(r *api.Request, want int) (*api.Reply, []int, error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
+	if j.closed {
+		return nil, nil, ErrClosed
+	}
 	if err := j.conn.Send(r); err != nil {
 		return nil, nil, lost(err)
 	}
@@ -150,6 +156,9 @@ func (j *Job) Report(metrics map[string]float64) error {
 	}
 	j.ask.Lock()
 	defer j.ask.Unlock()
+	if j.closed {
+		return ErrClosed
+	}
 	if err := j.conn.Send(&api.Request{Type: api.TypeReport, Metrics: metrics}); err != nil {
 		return lost(err)
 	}
@@ -186,22 +195,33 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 }
 
 // follow takes over the view that the agent wrote.
-func (j *Job) follow() arena.View {
-	v := j.calls.control.View()
+func (j *Job) follow() (arena.View, error) {
+	v, err := j.calls.view()
+	if err != nil {
+		return v, err
+	}
 	j.generation = topo.Generation(v.Generation)
 	j.aside = v.Released
-	j.rank, j.size, j.ranks = v.Rank, v.Size, j.ranks[:0]
+	if !v.Released { // else it is not the rank 0 that writes the results
+		j.rank = v.Rank
+	}
+	j.size, j.ranks = v.Size, j.ranks[:0]
 	for r := range v.Size {
 		j.ranks = append(j.ranks, topo.Rank(r))
 	}
-	return v
+	return v, nil
 }
 
-// Close leaves the job; a second call does nothing. Slices from Empty must not be used afterwards.
+// Close leaves the job; a second call does nothing. Calls that other goroutines wait for end with ErrClosed. Slices from Empty must not be
+// used afterwards.
 func (j *Job) Close() error {
+	if j.solo {
+		return nil
+	}
+	j.calls.stop()
 	j.ask.Lock()
 	defer j.ask.Unlock()
-	if j.solo || j.closed {
+	if j.closed {
 		return nil
 	}
 	j.closed = true

@@ -53,14 +53,14 @@ var errNoState = errors.New("client: a member was lost while it gave the state o
 func (t *Trainer) enter(ctx context.Context) error {
 	for {
 		h := &Handle{}
-		if err := t.job.calls.submit(&arena.Descriptor{Kind: arena.KindEnter}, h); err != nil {
+		if err := t.ask(h); err != nil {
 			return err
 		}
 		if err := h.Wait(ctx); err != nil {
 			return err
 		}
 		t.job.calls.takeChanged()
-		if err := t.follow(t.job.follow()); err != nil || t.released {
+		if err := t.follow(); err != nil || t.released {
 			return err
 		}
 		err := t.receive(ctx)
@@ -69,6 +69,16 @@ func (t *Trainer) enter(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// ask posts the call that returns when this worker is a member.
+func (t *Trainer) ask(h *Handle) error {
+	k := t.job.calls
+	if err := k.use(); err != nil {
+		return err
+	}
+	defer k.done()
+	return k.submit(&arena.Descriptor{Kind: arena.KindEnter}, h)
 }
 
 func (t *Trainer) receive(ctx context.Context) error {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/state/cursor"
 )
 
@@ -32,7 +31,7 @@ type Data struct {
 //	err = t.Err()
 //
 // A worker that comes while the job runs enters at its first Next, and receives the state there. One that is released, because
-// the job was made smaller, sees the loop end.
+// the job was made smaller, sees the loop end; Released tells.
 type Trainer struct {
 	job       *Job
 	data      Data
@@ -127,6 +126,9 @@ func (t *Trainer) Step() int { return int(t.cursor.Step) }
 // Seen is the number of samples that the job has trained on, over all epochs and workers.
 func (t *Trainer) Seen() int { return int(t.cursor.Committed()) }
 
+// Released reports whether the job goes on without this worker, or was stopped. It keeps its rank then, in a job of one.
+func (t *Trainer) Released() bool { return t.released }
+
 // Err is what ended the loop before its time; nil otherwise.
 func (t *Trainer) Err() error { return t.err }
 
@@ -153,10 +155,15 @@ func (t *Trainer) advance() error {
 		t.cursor = t.cursor.Commit(len(all), all)
 		return nil
 	}
-	return t.follow(t.job.follow())
+	return t.follow()
 }
 
-func (t *Trainer) follow(v arena.View) (err error) {
+// follow takes over the view that the agent wrote.
+func (t *Trainer) follow() error {
+	v, err := t.job.follow()
+	if err != nil {
+		return err
+	}
 	t.released, t.joined = v.Released, v.Joined
 	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {
 		return fmt.Errorf("client: the agent's view: %w", err)

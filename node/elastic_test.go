@@ -26,14 +26,15 @@ type flock struct {
 	ballast   int                                 // bytes of state beside the parameters
 	handsOver func(j *client.Job, seat int) error // runs where this worker is about to give a joiner the state; may be nil
 
-	mu      sync.Mutex
-	ledger  map[[2]int]int // by epoch and sample: how often it has counted
-	finals  map[int][]float64
-	steps   map[int]int
-	events  []node.Event
-	started chan int // seats that the membership ordered
-	ended   bool
-	endedOK bool
+	mu       sync.Mutex
+	ledger   map[[2]int]int // by epoch and sample: how often it has counted
+	finals   map[int][]float64
+	steps    map[int]int
+	events   []node.Event
+	released []int    // ranks
+	started  chan int // seats that the membership ordered
+	ended    bool
+	endedOK  bool
 }
 
 var (
@@ -138,6 +139,9 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.finals[seat], f.steps[seat] = slices.Clone(p), t.Step()
+	if t.Released() {
+		f.released = append(f.released, j.Rank())
+	}
 	return errors.Join(t.Err(), j.Close())
 }
 
@@ -253,6 +257,9 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	}
 	if joined == 0 || released == 0 {
 		t.Errorf("%d workers joined and %d were released: %+v", joined, released, f.events)
+	}
+	if len(f.released) != released || slices.Contains(f.released, 0) {
+		t.Errorf("%d workers were released, and these ranks know of it: %v", released, f.released)
 	}
 }
 

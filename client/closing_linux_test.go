@@ -1,0 +1,100 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// silentAgent returns a job whose agent answers nothing, and its side of the control socket.
+func silentAgent(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "socket")
+	listener, err := arena.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	conn, err := arena.Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { agent.Close() })
+	block, err := arena.NewSegment("control", arena.ControlBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bells [2]*arena.Bell
+	for i := range bells {
+		if bells[i], err = arena.NewPolledBell(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := &Job{conn: conn, block: block, buf: make([]byte, arena.MaxMessage)}
+	j.calls = newCalls(arena.InitControl(block.Mem, 0), bells[0], bells[1], conn, spin)
+	j.mem.segment = j.segment
+	j.Group = &Group{job: j, size: 2}
+	return j, agent
+}
+
+// Close ends the waits of others with an error, however they wait.
+func TestCloseWhileOthersWait(t *testing.T) {
+	for _, spin := range []time.Duration{0, time.Millisecond} {
+		for range 50 {
+			j, _ := silentAgent(t, spin)
+			waits := group.New(context.Background())
+			for range 3 {
+				h := start[uint8](j, collective.Barrier, collective.None, 0, nil, nil, nil)
+				waits.Go("wait", func(ctx context.Context) error {
+					if err := h.Wait(ctx); !errors.Is(err, ErrClosed) {
+						t.Errorf("Wait: %v, want ErrClosed", err)
+					}
+					return nil
+				})
+			}
+			for !j.calls.control.WorkerParked() {
+				arena.Yield()
+			}
+			for range 2 {
+				if err := j.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := waits.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			if err := Barrier(t.Context(), j); !errors.Is(err, ErrClosed) {
+				t.Errorf("a call after Close: %v, want ErrClosed", err)
+			}
+			if _, err := Empty[float32](j, 1<<20); !errors.Is(err, ErrClosed) {
+				t.Errorf("Empty after Close: %v, want ErrClosed", err)
+			}
+		}
+	}
+}
+
+// A context that ends when the job is closed rings no bell: the descriptor may be another file's.
+func TestALateContextRingsNoBell(t *testing.T) {
+	j, _ := silentAgent(t, 0)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other, agent := silentAgent(t, 0)
+	j.calls.own = other.calls.own // what the descriptor is now
+	j.calls.ringOwn()
+	agent.Close()
+	if err := j.calls.own.Park(other.conn); !errors.Is(err, io.EOF) {
+		t.Errorf("Park: %v, want io.EOF: the bell was rung", err)
+	}
+}
