@@ -1,6 +1,7 @@
 package head
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -213,21 +214,26 @@ func (r *leader) turnAway(w topo.Worker) {
 // may be in their first step: they all stay members until it ends, those too that are gone.
 func (r *leader) first(v topo.View) {
 	next := topo.View{Generation: v.Generation}
-	begun := false
+	stay := topo.View{}
 	for _, m := range r.state.View.Members {
 		if _, stays := v.Rank(m.Worker); stays {
-			begun = true
+			stay.Members = append(stay.Members, m)
 		} else {
 			r.ready(r.matcher.Lost(m.Worker, "is no member any more", nil))
 		}
 		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
 	}
-	if !begun { // so nobody waits for a step to end
+	if stay.Size() == 0 { // what they have begun is lost with them
+		for _, f := range r.flights {
+			f.replaces = cmp.Or(f.number, f.replaces)
+			r.drop(f)
+		}
+		r.flights = nil
 		r.enter(v, Commit{}, nil)
 		return
 	}
 	r.state.View = next
-	r.commit(Commit{View: &next, Entered: r.admit(next)}, nil)
+	r.commit(Commit{View: &next, Entered: r.admit(stay)}, nil)
 }
 
 // decided takes a generation that is decided, with this host as its head.

@@ -234,7 +234,7 @@ func (h *host) apply(a *head.Apply) {
 	}
 	for _, id := range a.Entered {
 		if w := h.workers[id]; w != nil {
-			w.in = true
+			w.in, w.early = true, false
 		}
 	}
 	for _, id := range a.Released {

@@ -20,6 +20,7 @@ type worker struct {
 	host     *host
 	asked    bool
 	in       bool // a member, as it knows
+	early    bool // and nobody has said so yet
 	released bool
 	gone     bool // it has ended
 	waits    bool // for a group
@@ -49,11 +50,16 @@ func (w *worker) ask() {
 	}
 	w.host.agent.Asks(w.id)
 	w.host.settle()
+	if v := w.host.agent.Known().View; v.Generation == 0 && w.host.agent.Leads() { // beside the head, one that the job begins with waits for nobody
+		_, w.in = v.Rank(w.id)
+		w.early = w.in
+	}
 }
 
-// again is the call "enter" of a member that did not get the state, before it does anything else. It has no groups then.
+// again is the call "enter" of a member that did not get the state, before it does anything else. It has no groups then. Those that the
+// job begins with need no state.
 func (w *worker) again() {
-	if !w.host.cluster.groups && w.in && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
+	if w.host.agent.Known().View.Generation > 0 && !w.host.cluster.groups && w.in && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
 		w.in = false
 		w.host.agent.Asks(w.id)
 		w.host.settle()
@@ -107,8 +113,12 @@ func (w *worker) begin() {
 	last := call(topo.World)
 	last.Step = true
 	w.plan = append(w.plan, last)
-	if rank, ok := known.View.Rank(w.id); ok && known.Data != nil {
-		w.host.cluster.ledger.claim(w.id, w.step, *known.Data, known.Data.Part(int(rank), known.View.Size()))
+	data := w.host.cluster.data // as the worker has stated it, before the job knows
+	if known.Data != nil {
+		data = *known.Data
+	}
+	if rank, ok := known.View.Rank(w.id); ok && data.Samples > 0 {
+		w.host.cluster.ledger.claim(w.id, w.step, data, data.Part(int(rank), known.View.Size()))
 	}
 }
 
@@ -128,12 +138,26 @@ func (w *worker) neighbours(v topo.View) (list []topo.Worker) {
 
 func (w *worker) grouped(g head.Grouped) {
 	w.waits = false
+	if g.Err != nil && w.unwanted() {
+		w.exit("failed")
+		return
+	}
 	if g.Err != nil { // a member of it is gone: the next step has another list
 		w.plan = []collective.Call{}
 		w.host.cluster.ledger.fail("w%d gets no group: %v", w.id, g.Err)
 		return
 	}
 	w.groups[w.wanted] = g.ID
+}
+
+// unwanted reports whether the job has begun without a worker that was to begin it, and that is about to be stopped.
+func (w *worker) unwanted() bool {
+	if !w.early {
+		return false
+	}
+	v := w.host.cluster.newest().View
+	_, member := v.Rank(w.id)
+	return v.Generation > 0 && !member
 }
 
 func call(g topo.GroupID) collective.Call {
@@ -156,6 +180,10 @@ func (w *worker) post() {
 		w.chain = p.Call.Out
 	}
 	self, size, ok := w.host.agent.Index(p.Call.Group, w.id)
+	if !ok && w.unwanted() {
+		w.exit("failed")
+		return
+	}
 	if err := p.Call.Check(size, self); !ok || err != nil {
 		w.host.cluster.ledger.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call, self, size, err)
 	}
@@ -179,6 +207,8 @@ func (w *worker) completed(p *collective.Posted, result uint64, err error) {
 	binary.LittleEndian.PutUint64(mine.Call.Out, result)
 	switch {
 	case err == nil || p.Call.Group != topo.World:
+	case w.unwanted():
+		w.exit("failed")
 	case w.step == 1 && w.host.cluster.data.Samples == 0: // the job did not know yet that it has steps
 		w.exit("failed")
 	default:
