@@ -20,7 +20,7 @@ type Sites struct {
 // Outgoing is a piece that is due to be sent.
 type Outgoing struct {
 	To      int    // host
-	Part    uint32 // the segment
+	Part    uint32 // the segment, and which way it goes
 	Offset  uint64 // of the payload in the part, in bytes
 	Payload []byte
 }
@@ -73,18 +73,19 @@ type Relay struct {
 
 // segment is this host's part in one tree of a move.
 type segment struct {
-	part    uint32 // its number, the same on all hosts
+	part    uint32 // its number, the same on all hosts; see Outgoing.Part
 	move    int
 	from, n int     // its elements of the move
-	parent  int     // host; -1 at the root
+	parent  int     // host that partial sums go to; -1 at the root
+	source  int     // host that the result comes from; -1 at the root
 	up      bool    // a partial sum goes to the parent
-	down    bool    // the result comes from the parent
+	down    bool    // the result comes from the source
 	direct  bool    // what is sent first is the only input itself
 	in      []inlet // the children that give partial sums
 	out     []int   // the hosts of the children that take the result
 	sum     int     // where partial sums are, in stage; also the first inlet's
 	result  int     // where the result is, in stage; the same where the types are
-	due     int     // first entry in due: one for each inlet and one for the parent, for each piece
+	due     int     // first entry in due: one for each inlet and one for the source, for each piece
 	missing int     // first entry in missing
 	first   int     // first chunk of Deliver
 }

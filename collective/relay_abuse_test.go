@@ -85,11 +85,11 @@ func TestRelayRefusesEarlyResults(t *testing.T) {
 	const n = 1 << 10
 	c := evenly(t, collective.AllReduce, tensor.F32, 2, 2, n)
 	c.prepare(collective.Star{})
-	if c.relays[1].Place(0, 0, 0, 4*n) != nil {
+	if c.relays[1].Place(0, 1, 0, 4*n) != nil {
 		t.Error("memory for the result before host 1 has given its sum")
 	}
 	c.send(1, c.relays[1].Chunk(0, collective.NewScratch(), nil))
-	if c.relays[1].Place(0, 0, 0, 4*n) == nil {
+	if c.relays[1].Place(0, 1, 0, 4*n) == nil {
 		t.Error("no memory for the result")
 	}
 }

@@ -16,18 +16,19 @@ type event struct {
 
 // find looks up a piece, whose every argument may be a lie.
 func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e event, ok bool) {
-	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= part })
-	if i == len(r.segments) || r.segments[i].part != part {
+	number, down := part/2, part%2 == 1
+	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= number })
+	if i == len(r.segments) || r.segments[i].part != number {
 		return e, false
 	}
 	g := &r.segments[i]
 	inlet := slices.IndexFunc(g.in, func(in inlet) bool { return in.host == from })
 	size, base := r.acc.Size(), 0
 	switch {
-	case g.down && from == g.parent:
+	case down && g.down && from == g.source:
 		e.down, inlet = true, len(g.in)
 		size, base = r.run.dtype.Size(), g.result
-	case inlet >= 0:
+	case !down && inlet >= 0:
 		base = g.in[inlet].at
 	default:
 		return e, false
@@ -66,7 +67,7 @@ func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing
 		r.due[g.due+i*(len(g.in)+1)+len(g.in)].Store(awaited)
 	}
 	size := r.acc.Size()
-	return append(out, Outgoing{g.parent, g.part, uint64(from * size), r.ready(g, g.sum, from, n, size)})
+	return append(out, Outgoing{g.parent, 2 * g.part, uint64(from * size), r.ready(g, g.sum, from, n, size)})
 }
 
 // ready is a run of what was summed, or the input where there is nothing to sum.
@@ -77,7 +78,7 @@ func (r *Relay) ready(g *segment, base, from, n, size int) []byte {
 	return r.at(base, from, n, size)
 }
 
-// descend passes on a piece of the result that came from the parent.
+// descend passes on a piece of the result that came from the source.
 func (r *Relay) descend(g *segment, i int, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	r.left.Add(-1)
@@ -87,7 +88,7 @@ func (r *Relay) descend(g *segment, i int, out []Outgoing) []Outgoing {
 // send gives a run of the result to the children.
 func (r *Relay) send(g *segment, from int, payload []byte, out []Outgoing) []Outgoing {
 	for _, to := range g.out {
-		out = append(out, Outgoing{to, g.part, uint64(from * r.run.dtype.Size()), payload})
+		out = append(out, Outgoing{to, 2*g.part + 1, uint64(from * r.run.dtype.Size()), payload})
 	}
 	return out
 }

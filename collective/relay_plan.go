@@ -13,8 +13,9 @@ type plan struct {
 	hosts  []int  // with a part in the move at hand, ascending: their indices are what Strategy calls positions
 	self   int    // position of this host; -1 = it has no part in the move
 	root   int    // position, or -1
-	parent []int  // by position
-	flows  []role // by position: of the host and all below it
+	parent []int  // by position: where partial sums go
+	source []int  // by position: where the result comes from
+	flows  []role // by position: of the host and all below it, in either tree
 
 	stage   int // sizes, as far as they are known
 	due     int
@@ -147,16 +148,17 @@ func cut(n, t, trees int) (from, length int) {
 func (r *Relay) grow(strategy Strategy, t int) {
 	p := &r.plan
 	k := len(p.hosts)
-	p.parent, p.flows = p.parent[:0], p.flows[:0]
+	p.parent, p.source, p.flows = p.parent[:0], p.source[:0], p.flows[:0]
 	for i := range k {
 		p.parent = append(p.parent, strategy.Parent(t, k, p.root, i))
+		p.source = append(p.source, source(strategy, t, k, p.root, i))
 		p.flows = append(p.flows, role{})
 	}
 	for i, h := range p.hosts {
 		for at := i; p.roles[h].gives && at >= 0 && !p.flows[at].gives; at = p.parent[at] {
 			p.flows[at].gives = true
 		}
-		for at := i; p.roles[h].takes && at >= 0 && !p.flows[at].takes; at = p.parent[at] {
+		for at := i; p.roles[h].takes && at >= 0 && !p.flows[at].takes; at = p.source[at] {
 			p.flows[at].takes = true
 		}
 	}
@@ -167,16 +169,16 @@ func (r *Relay) addSegment(g segment) {
 	p := &r.plan
 	m := &r.moves[g.move]
 	mine := p.flows[p.self]
-	g.parent = -1
+	g.parent, g.source = -1, -1
 	if at := p.parent[p.self]; at >= 0 {
-		g.parent, g.up, g.down = p.hosts[at], mine.gives, mine.takes
+		g.parent, g.source, g.up, g.down = p.hosts[at], p.hosts[p.source[p.self]], mine.gives, mine.takes
 	}
 	ins, outs := len(r.inlets), len(r.outlets)
-	for i, at := range p.parent {
-		if at == p.self && p.flows[i].gives {
+	for i := range p.hosts {
+		if p.parent[i] == p.self && p.flows[i].gives {
 			r.inlets = append(r.inlets, inlet{host: p.hosts[i]})
 		}
-		if at == p.self && p.flows[i].takes {
+		if p.source[i] == p.self && p.flows[i].takes {
 			r.outlets = append(r.outlets, p.hosts[i])
 		}
 	}

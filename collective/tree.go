@@ -1,7 +1,8 @@
 package collective
 
 // Strategy says along which trees the hosts of a move work together. A move is cut into as many segments as there are trees,
-// all at work at once: partial sums go up a segment's tree, the result comes down. Hosts are called by their position among
+// all at work at once: partial sums go up a segment's tree, the result comes down the same tree or, where the strategy is an Onward,
+// another one with the same root. Hosts are called by their position among
 // the k hosts that hold a source or a destination of the move. A move that must end or begin at one host names it as its
 // root; root is -1 where any host will do.
 //
@@ -15,10 +16,25 @@ type Strategy interface {
 	String() string
 }
 
+// Onward is a Strategy whose results come by another way than the partial sums have gone.
+type Onward interface {
+	Strategy
+	// Source is the position from which host i gets the result of tree t; -1 if i is the root of the tree.
+	Source(t, k, root, i int) int
+}
+
+// source is from where host i gets the result of tree t.
+func source(s Strategy, t, k, root, i int) int {
+	if s, ok := s.(Onward); ok {
+		return s.Source(t, k, root, i)
+	}
+	return s.Parent(t, k, root, i)
+}
+
 // Below these lengths a step's latency is more than the time that its bytes take.
 const (
 	starBytes   = 4 << 10
-	cliqueBytes = 1 << 20
+	cliqueBytes = 256 << 10
 )
 
 // Suits is the strategy for a schedule whose moves have so many bytes together, as long as nobody has measured the network.

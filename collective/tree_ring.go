@@ -1,8 +1,8 @@
 package collective
 
-// Ring roots one chain at each host: along the way up segment t is summed from host to host until t has it all, which is a
-// reduce-scatter, and along the way down it passes all hosts again, which is an all-gather (Patarasuk and Yuan, 2009).
-// Segments and the pieces of a segment follow each other, so every link is busy in both directions.
+// Ring roots one chain at each host: segment t is summed from host to host until t has it all, which is a reduce-scatter, and goes on
+// round the ring past all hosts again, which is an all-gather (Patarasuk and Yuan, 2009). So a host sends to the next one only and
+// hears from the one before only: no two flows compete for a cable.
 //
 // Steps: 2(k−1) for all-reduce, k−1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the least there can be; with a root
 // n by each host but the last.
@@ -17,6 +17,14 @@ func (Ring) Parent(t, k, root, i int) int {
 		return -1
 	}
 	return (i + 1) % k
+}
+
+// Source is the host before.
+func (Ring) Source(t, k, root, i int) int {
+	if i == rootOf(t, root) {
+		return -1
+	}
+	return (i - 1 + k) % k
 }
 
 func (Ring) String() string { return "ring" }

@@ -170,7 +170,7 @@ func evenly(t testing.TB, kind collective.Kind, d tensor.DType, hosts, members, 
 }
 
 func TestSuits(t *testing.T) {
-	for bytes, want := range map[int]string{0: "star", 4096: "star", 4097: "clique", 1 << 20: "clique", 1<<20 + 1: "ring"} {
+	for bytes, want := range map[int]string{0: "star", 4096: "star", 4097: "clique", 256 << 10: "clique", 256<<10 + 1: "ring"} {
 		if got := fmt.Sprint(collective.Suits(bytes)); got != want {
 			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
 		}

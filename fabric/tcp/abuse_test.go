@@ -329,8 +329,8 @@ func TestMadMember(t *testing.T) {
 			l.data[0].Write(appendHead(make([]byte, 0, 64), kindMessage, 24))
 			l.data[0].Write(make([]byte, 24))
 		},
-		"a piece over the limit":      func(l *link) { l.data[1].Write(appendPiece(nil, fabric.Piece{Length: fabric.MaxPiece + 1})) },
-		"a piece beyond every memory": func(l *link) { l.data[1].Write(appendPiece(nil, fabric.Piece{Offset: 1<<64 - 1, Length: 2})) },
+		"a piece over the limit":      func(l *link) { l.data[0].Write(appendPiece(nil, fabric.Piece{Length: fabric.MaxPiece + 1})) },
+		"a piece beyond every memory": func(l *link) { l.data[0].Write(appendPiece(nil, fabric.Piece{Offset: 1<<64 - 1, Length: 2})) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, Config{})

@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// dataStreams is how many connections carry the pieces of a link.
-const dataStreams = 2
+// dataStreams is how many connections carry the pieces of a link. A second one brings nothing where the cable is the limit, and costs
+// much: two flows that share it take turns in ways that nobody chooses, and pieces arrive out of their order.
+const dataStreams = 1
 
 // outgoing is a piece that waits to be sent.
 type outgoing struct {

@@ -1,7 +1,7 @@
 // Package tcp is the mesh between real hosts: TCP links under TLS 1.3 with a certificate authority of the job's own, join tokens,
 // and detection of silence without a time-out to choose. The bytes are in docs/formats/link.md, the reasons in docs/design/links.md.
 //
-// Every agent is linked with every other: one control stream for messages and signs of life, and two streams of data. Nobody is
+// Every agent is linked with every other: one control stream for messages and signs of life, and a stream of data. Nobody is
 // special: any agent lets newcomers in, also when the one that made the job is gone.
 package tcp
 
