@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick soak sim-soak reshapes bench-peers bench-hosts clean
+.PHONY: help build python demo test quick soak sim-soak reshapes kills bench-peers bench-hosts clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ soak: ## train under random kills, stops and resizes for SECONDS=60; SEED=N repe
 
 reshapes: ## CASES=100000 random changes of layout, each compared with a gather and scatter of whole arrays
 	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000)
+
+kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments and let others go on; SEED=N repeats the choices
+	KILLS=$(or $(KILLS),100) go test -count=1 -timeout 0 -v -run '^TestKilled$$' ./checkpoint
 
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 10 minutes a core for 100000
 	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./sim

@@ -5,23 +5,23 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/detect"
 )
 
 func newStateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
-		Short: "Look at training state in files, of any format",
-		Long: `Look at training state in files: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed
-checkpoints, Megatron-LM and DeepSpeed. Only headers are read, and nothing of a pickle is run.`,
+		Short: "Look at training state in files, move it to other layouts and formats, prove that it is whole",
+		Long: `Look at training state in files, move it to other layouts and formats, and prove that it is whole.
+
+Any format is read: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed checkpoints,
+Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a pickle is run.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
@@ -29,7 +29,8 @@ checkpoints, Megatron-LM and DeepSpeed. Only headers are read, and nothing of a 
 			return unknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand())
+	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand(), newStateSealCommand(), newStateVerifyCommand(), newStateDiffCommand(),
+		newStatePlanCommand(), newStateReshardCommand(), newStateConvertCommand())
 	return cmd
 }
 
@@ -48,18 +49,18 @@ the tensor lies.`,
   shoal state ls --json checkpoint.pt | jq -r 'select(.bytes > 1e9) | .tensor'`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, files, err := openCheckpoint(args[0])
+			c, err := checkpoint.Open(args[0])
 			if err != nil {
 				return err
 			}
-			defer files.Close()
+			defer c.Close()
 			switch out := cmd.OutOrStdout(); {
 			case asJSON:
-				return listJSON(out, c, values)
+				return listJSON(out, c.Checkpoint, values)
 			case values:
-				return listValues(out, c)
+				return listValues(out, c.Checkpoint)
 			default:
-				return listTensors(out, c)
+				return listTensors(out, c.Checkpoint)
 			}
 		},
 	}
@@ -81,34 +82,16 @@ The exit code is 0 for a checkpoint without a fault, else 1.`,
   shoal state check --json checkpoints/step-1000 | jq -r .what`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, files, err := openCheckpoint(args[0])
+			c, err := checkpoint.Open(args[0])
 			if err != nil {
 				return err
 			}
-			defer files.Close()
-			return check(cmd.OutOrStdout(), args[0], c, files, asJSON)
+			defer c.Close()
+			return check(cmd.OutOrStdout(), args[0], c, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a fault")
 	return cmd
-}
-
-// openCheckpoint reads the headers of a checkpoint. Errors name files as they stand below path.
-func openCheckpoint(path string) (*format.Checkpoint, *format.Files, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	dir, name := path, ""
-	if !info.IsDir() {
-		dir, name = filepath.Split(path)
-		dir = filepath.Clean(dir)
-	}
-	c, files, err := detect.Open(os.DirFS(dir), name)
-	if err != nil && dir != "." {
-		err = fmt.Errorf("%s: %w", dir, err)
-	}
-	return c, files, err
 }
 
 func listTensors(out io.Writer, c *format.Checkpoint) error {
@@ -237,8 +220,8 @@ type faultJSON struct {
 }
 
 // check prints what is wrong, or that nothing is; faults are an error too.
-func check(out io.Writer, path string, c *format.Checkpoint, files *format.Files, asJSON bool) error {
-	faults := c.Check(files)
+func check(out io.Writer, path string, c *checkpoint.Checkpoint, asJSON bool) error {
+	faults := c.Check(c.Files)
 	for _, f := range faults {
 		var err error
 		if asJSON {

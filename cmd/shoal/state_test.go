@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -10,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/state/format/formattest"
 )
 
-// TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder.
+// TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder. Beside what TestScripts
+// has there are "flip FILE", which changes the last bit of a file, and "truncate FILE BYTES".
 func TestState(t *testing.T) {
 	const formats = "../../state/format/"
 	testscript.Run(t, testscript.Params{
@@ -28,6 +30,18 @@ func TestState(t *testing.T) {
 			}
 			return os.CopyFS(filepath.Join(env.WorkDir, "torch"), os.DirFS(formats+"torchzip/testdata/torch2.15"))
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits,
+			"flip": func(ts *testscript.TestScript, _ bool, args []string) {
+				b := []byte(ts.ReadFile(args[0]))
+				b[len(b)-1] ^= 1
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b, 0o666))
+			},
+			"truncate": func(ts *testscript.TestScript, _ bool, args []string) {
+				n, err := strconv.ParseInt(args[1], 10, 64)
+				ts.Check(err)
+				ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
+			},
+		},
 	})
 }

@@ -17,6 +17,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"strconv"
+	"strings"
 
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -73,6 +75,17 @@ func (s Sum) Plus(t Sum) Sum { return Sum{reduce(0, s.Value+t.Value), s.Bytes + 
 
 // String writes the sum as 16 hexadecimal digits and the number of bytes.
 func (s Sum) String() string { return fmt.Sprintf("%016x/%d", s.Value, s.Bytes) }
+
+// ParseSum reads what String writes.
+func ParseSum(text string) (Sum, error) {
+	value, count, _ := strings.Cut(text, "/")
+	v, err := strconv.ParseUint(value, 16, 64)
+	n, err2 := strconv.ParseUint(count, 10, 64)
+	if s := (Sum{v, n}); err == nil && err2 == nil && v < prime && s.String() == text {
+		return s, nil
+	}
+	return Sum{}, fmt.Errorf("digest: %.60q is no fingerprint; one is 16 hexadecimal digits, a slash, and the number of bytes", text)
+}
 
 // Run returns the sum of bytes that lie side by side in the packed tensor, from byte offset on.
 func (k *Key) Run(offset int, data []byte) Sum {

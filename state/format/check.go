@@ -56,19 +56,21 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 	}
 	var boxes []tensor.Box
 	var covered int
-	for i := range t.Pieces {
-		p := &t.Pieces[i]
+	for i := range len(t.Pieces) + len(t.Replicas) {
+		p := t.piece(i)
 		if len(p.Box) != len(t.Shape) || !t.Shape.Box().Contains(p.Box) {
 			fault(p, "box %v lies outside shape %v", p.Box, t.Shape)
 			return faults
 		}
 		if file, err := files.Open(p.File); err != nil {
 			fault(p, "%v", err)
-		} else if span := p.span(t.DType); p.Offset < 0 || span > file.Size-p.Offset {
+		} else if span := p.Span(t.DType); p.Offset < 0 || span > file.Size-p.Offset {
 			fault(p, "box %v has %d bytes, the file ends at %d", p.Box, span, file.Size)
 		}
-		boxes = append(boxes, p.Box)
-		covered += p.Box.Elements()
+		if i < len(t.Pieces) {
+			boxes = append(boxes, p.Box)
+			covered += p.Box.Elements()
+		}
 	}
 	for i, j := range tensor.Overlaps(boxes, boxes) {
 		if i < j {
@@ -80,4 +82,12 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 		fault(nil, "%d of %d elements of shape %v are in no file", whole-covered, whole, t.Shape)
 	}
 	return faults
+}
+
+// piece counts the replicas after the pieces.
+func (t *Tensor) piece(i int) *Piece {
+	if i < len(t.Pieces) {
+		return &t.Pieces[i]
+	}
+	return &t.Replicas[i-len(t.Pieces)]
 }

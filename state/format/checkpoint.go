@@ -28,6 +28,9 @@ type Tensor struct {
 	Shape  tensor.Shape
 	At     Place   // nil for a whole tensor
 	Pieces []Piece // together all of the tensor, each element once
+	// Replicas are further copies of parts, in boxes of their own. Readers do not look into them as long as the pieces are
+	// readable.
+	Replicas []Piece
 }
 
 // A Place is the rank that holds a part of a tensor, by its coordinates on the axes of a mesh.
@@ -88,8 +91,8 @@ func Flat(d tensor.DType, s tensor.Shape, from, to int, file string, offset int6
 // Bytes is the number of bytes of n elements.
 func Bytes(d tensor.DType, n int) int64 { return (int64(n)*int64(d.Bits()) + 7) / 8 }
 
-// span is the number of bytes from the first to the last element of the piece.
-func (p *Piece) span(d tensor.DType) int64 {
+// Span is the number of bytes from the first to the last element of the piece.
+func (p *Piece) Span(d tensor.DType) int64 {
 	if p.Box.Empty() {
 		return 0
 	}

@@ -30,6 +30,18 @@ const (
 // maxWildcards bounds the work of a match.
 const maxWildcards = 8
 
+// Matcher returns what tells whether names match a pattern, with the wildcards of rules.
+func Matcher(text string) (func(name string) bool, error) {
+	p, err := parsePattern(text)
+	if err != nil {
+		return nil, fmt.Errorf("layout: %w", err)
+	}
+	return func(name string) bool {
+		_, ok := p.match(name)
+		return ok
+	}, nil
+}
+
 func parsePattern(text string) (pattern, error) {
 	p := pattern{text: text}
 	for rest := text; rest != ""; {

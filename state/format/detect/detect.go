@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/state/format/deepspeed"
 	"github.com/shoal-ml/shoal/state/format/hf"
 	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
@@ -49,6 +50,8 @@ func choose(fsys fs.FS, name string) (reader, string, error) {
 		return err == nil && len(found) > 0
 	}
 	switch {
+	case has(ranks.LayoutName):
+		return ranks.Read, ".", nil
 	case has(dcp.MetadataName):
 		return dcp.Read, ".", nil
 	case has(megatron.LatestName):
@@ -79,6 +82,9 @@ func chooseMegatron(fsys fs.FS) (reader, string, error) {
 func chooseFile(fsys fs.FS, name string) (reader, error) {
 	if name == safetensors.IndexName {
 		return hf.Read, nil
+	}
+	if name == ranks.LayoutName {
+		return ranks.Read, nil
 	}
 	if name == dcp.MetadataName {
 		return dcp.Read, nil

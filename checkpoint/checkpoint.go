@@ -1,0 +1,167 @@
+// Package checkpoint works on checkpoints that are files: it moves one to another layout or format, seals it, verifies a
+// seal, and compares two. It is the shell around the pure packages below state: it opens files, and decides what is durable
+// when.
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/detect"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+// A Checkpoint is one that is open: what its headers say, and its files. It is for one goroutine; Move and the others share
+// the work out themselves.
+type Checkpoint struct {
+	*format.Checkpoint
+	Files *format.Files
+	path  string // as it was given
+	dir   string // the folder in which a manifest lists files
+	file  string // in it, when the checkpoint is a single file
+	seen  map[string]stamp
+
+	sealed  *manifest.Manifest // nil without one
+	renamed map[string]string  // what renamed tensors are called in it
+}
+
+// A stamp tells whether a file was changed.
+type stamp struct {
+	size  int64
+	mtime time.Time
+}
+
+// Open reads the headers of a checkpoint: path is its folder, or a file. Errors name files as they stand below path.
+func Open(path string) (*Checkpoint, error) {
+	c, err := locate(path)
+	if err != nil {
+		return nil, err
+	}
+	c.Checkpoint, c.Files, err = detect.Open(os.DirFS(c.dir), c.file)
+	if err != nil && c.dir != "." {
+		err = fmt.Errorf("%s: %w", c.dir, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.sealed, err = c.readManifest(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, c.Close())
+	}
+	c.seen, c.renamed = map[string]stamp{}, map[string]string{}
+	for _, name := range c.names() {
+		if c.seen[name], err = c.stamp(name); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return c, nil
+}
+
+// locate splits a path into folder and file.
+func locate(path string) (*Checkpoint, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{path: path, dir: path}
+	if !info.IsDir() {
+		c.dir, c.file = filepath.Split(path)
+		c.dir = filepath.Clean(c.dir)
+	}
+	return c, nil
+}
+
+// Close closes the files.
+func (c *Checkpoint) Close() error { return c.Files.Close() }
+
+// names returns the files in which tensors lie, ascending.
+func (c *Checkpoint) names() (names []string) {
+	found := map[string]bool{}
+	for i := range c.Tensors {
+		for _, list := range [2][]format.Piece{c.Tensors[i].Pieces, c.Tensors[i].Replicas} {
+			for k := range list {
+				if !found[list[k].File] {
+					found[list[k].File] = true
+					names = append(names, list[k].File)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (c *Checkpoint) stamp(name string) (stamp, error) {
+	info, err := fs.Stat(c.Files.FS(), name)
+	if err != nil {
+		return stamp{}, err
+	}
+	return stamp{info.Size(), info.ModTime()}, nil
+}
+
+// unchanged fails when a file is not as it was when the checkpoint was opened.
+func (c *Checkpoint) unchanged() error {
+	for _, name := range c.names() {
+		now, err := c.stamp(name)
+		if err != nil {
+			return err
+		}
+		if before := c.seen[name]; now.size != before.size || !now.mtime.Equal(before.mtime) {
+			return fmt.Errorf("%s: %s was changed while it was read; nothing of the result is kept as good: wait until its writer is done, and start again", c.path, name)
+		}
+	}
+	return nil
+}
+
+// Select leaves only the tensors of which keep says so. It fails when none is left.
+func (c *Checkpoint) Select(keep func(name string) bool) error {
+	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool { return !keep(t.Name) })
+	if len(c.Tensors) == 0 {
+		return fmt.Errorf("%s: no tensor is left of those that it has", c.path)
+	}
+	return nil
+}
+
+// Rename gives tensors whose names begin with from another beginning. It fails when two then have one name.
+func (c *Checkpoint) Rename(from, to string) error {
+	c.Tensors = slices.Clone(c.Tensors)
+	n := 0
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		rest, ok := strings.CutPrefix(t.Name, from)
+		if !ok {
+			continue
+		}
+		old, before := c.renamed[t.Name]
+		if !before {
+			old = t.Name
+		}
+		t.Name = to + rest
+		c.renamed[t.Name] = old
+		n++
+	}
+	if n == 0 {
+		return fmt.Errorf("%s: no tensor has a name that begins with %q", c.path, from)
+	}
+	return c.Finish()
+}
+
+// whole fails when the format does not say how the parts of a tensor fit together, or something is wrong with its structure.
+func (c *Checkpoint) whole() error {
+	for i := range c.Tensors {
+		if t := &c.Tensors[i]; t.At != nil {
+			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and nobody says how the parts fit together; leave it out with --only, or convert the checkpoint with the framework that wrote it", c.path, t.Name, t.At)
+		}
+	}
+	structure := format.Checkpoint{Tensors: c.Tensors}
+	if faults := structure.Check(c.Files); len(faults) > 0 {
+		return fmt.Errorf("%s: %v; shoal state check lists all that is wrong with it", c.path, faults[0])
+	}
+	return nil
+}

@@ -1,0 +1,290 @@
+package checkpoint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// rows places the rows of every tensor over dp.
+func rows(mesh string) *layout.Spec {
+	return &layout.Spec{Shoal: layout.Version, Mesh: mesh, Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
+}
+
+// sealed is a checkpoint of two ranks with a manifest.
+func sealed(t *testing.T) string {
+	dir := t.TempDir()
+	writeModel(t, filepath.Join(dir, "model.safetensors"), rand.New(rand.NewPCG(1, 2)), 3, 16)
+	at := filepath.Join(dir, "sealed")
+	convert(t, filepath.Join(dir, "model.safetensors"), at, Form{Format: "ranks", Spec: rows("dp=2")}, Options{Workers: 2, Seal: true})
+	return at
+}
+
+func change(t *testing.T, path string, f func(b []byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, f(b), 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDamage changes what was sealed: one element, shards that change places, a shard that is shifted by an element, a file
+// that is cut off or gone. Verify names file and tensor, and nothing of it is moved on.
+func TestDamage(t *testing.T) {
+	const first, second = "rank-00000.safetensors", "rank-00001.safetensors"
+	const size = 3 * 8 * 512 * 2 // of the elements of a file, at its end
+	for _, c := range []struct {
+		name    string
+		damage  func(t *testing.T, dir string)
+		want    []string // in what Verify says
+		unmoved string   // in the error of a move
+	}{
+		{"one element", func(t *testing.T, dir string) {
+			change(t, filepath.Join(dir, second), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+		}, []string{second + ", bytes 0 to ", "not what was sealed; in tensor layers.0.w, layers.1.w, layers.2.w", "fingerprint ", "in tensor layers.2.w"}, `tensor "layers.2.w" is not what was sealed`},
+		{"swapped shards", func(t *testing.T, dir string) {
+			a, b := filepath.Join(dir, first), filepath.Join(dir, second)
+			for _, step := range [][2]string{{a, a + ".x"}, {b, a}, {a + ".x", b}} {
+				if err := os.Rename(step[0], step[1]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, []string{first, second, "in tensor layers.0.w"}, "is not what was sealed"},
+		{"shifted shard", func(t *testing.T, dir string) {
+			change(t, filepath.Join(dir, first), func(b []byte) []byte { copy(b[len(b)-size:], b[len(b)-size+2:]); return b })
+		}, []string{first, "in tensor layers.0.w"}, "is not what was sealed"},
+		{"cut off", func(t *testing.T, dir string) {
+			change(t, filepath.Join(dir, second), func(b []byte) []byte { return b[:len(b)-5] })
+		}, []string{second + ", bytes ", "and had ", "the checkpoint cannot be read"}, "cut off"},
+		{"gone", func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, second)); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{second, "cannot be read"}, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := sealed(t)
+			c.damage(t, dir)
+			damage, _, err := Verify(t.Context(), dir, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, d := range damage {
+				said = append(said, d.String())
+			}
+			for _, want := range c.want {
+				if !strings.Contains(strings.Join(said, "\n"), want) {
+					t.Errorf("%q does not say %q", said, want)
+				}
+			}
+			to := filepath.Join(t.TempDir(), "to")
+			if err := try(t, dir, to); err == nil || !strings.Contains(err.Error(), c.unmoved) {
+				t.Errorf("moving it: %v, want %q", err, c.unmoved)
+			}
+			if left, _ := filepath.Glob(to + "*"); left != nil {
+				t.Errorf("it left %q", left)
+			}
+		})
+	}
+}
+
+// try moves a checkpoint to three ranks.
+func try(t *testing.T, from, to string) error {
+	c, err := Open(from)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	out, _, err := c.Lay(Form{Format: "dcp", Spec: &layout.Spec{Shoal: layout.Version, Mesh: "dp=3", Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0,ceil)"}}}})
+	if err != nil {
+		return err
+	}
+	_, err = Move(t.Context(), c, out, to, Options{Workers: 2})
+	return err
+}
+
+// TestSourceChanges touches a file of the source while it is moved.
+func TestSourceChanges(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	c, err := Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	out, _, err := c.Lay(Form{Format: "hf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Progress: func(int64, int64) {
+		if err := os.Chtimes(from, time.Time{}, time.Unix(1, 0)); err != nil {
+			t.Error(err)
+		}
+	}})
+	if err == nil || !strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(to + "*"); left != nil {
+		t.Errorf("it left %q", left)
+	}
+}
+
+// dying is a folder of which one file cannot be read any more after so many reads.
+type dying struct {
+	fs.FS
+	name string
+	left *atomic.Int64
+}
+
+func (d dying) Open(name string) (fs.File, error) {
+	f, err := d.FS.Open(name)
+	if err == nil && name == d.name {
+		return dyingFile{f, d.left}, nil
+	}
+	return f, err
+}
+
+type dyingFile struct {
+	fs.File
+	left *atomic.Int64
+}
+
+func (f dyingFile) ReadAt(b []byte, at int64) (int, error) {
+	if f.left.Add(-1) < 0 {
+		return 0, errors.New("the disk is broken")
+	}
+	return f.File.(io.ReaderAt).ReadAt(b, at)
+}
+
+// TestReplica loses a file whose tensors another file has too, and then one that nobody else has.
+func TestReplica(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.safetensors", "b.safetensors"} {
+		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16)
+	}
+	for _, replicas := range []bool{true, false} {
+		c, err := Open(filepath.Join(dir, "a.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := &atomic.Int64{}
+		left.Store(7)
+		c.Files = format.NewFiles(dying{os.DirFS(dir), "a.safetensors", left})
+		if c.seen["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
+			t.Fatal(err)
+		}
+		for i := range c.Tensors {
+			for _, p := range c.Tensors[i].Pieces {
+				p.File = "b.safetensors"
+				if replicas {
+					c.Tensors[i].Replicas = append(c.Tensors[i].Replicas, p)
+				}
+			}
+		}
+		out, _, err := c.Lay(Form{Format: "hf"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Move(t.Context(), c, out, filepath.Join(dir, fmt.Sprint(replicas)), Options{Workers: 2, block: 512})
+		if !replicas {
+			if err == nil || !strings.Contains(err.Error(), "the disk is broken") || !strings.Contains(err.Error(), "were on lost ranks only") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(r.Dead, []string{"a.safetensors"}) || r.Reused == 0 || r.Moved == 0 {
+			t.Fatal(r, err)
+		}
+		want, _ := os.ReadFile(filepath.Join(dir, "a.safetensors"))
+		if got, err := os.ReadFile(filepath.Join(dir, "true", "model.safetensors")); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("not what it was: %v", err)
+		}
+	}
+}
+
+// TestRefused asks for what cannot be done.
+func TestRefused(t *testing.T) {
+	dir := sealed(t)
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := Seal(t.Context(), c, 1); err == nil || !strings.Contains(err.Error(), "is there already") {
+		t.Errorf("sealed twice: %v", err)
+	}
+	if err := c.Rename("nothing.", ""); err == nil {
+		t.Error("renamed nothing")
+	}
+	if err := c.Rename("layers.0.", "layers.1."); err == nil || !strings.Contains(err.Error(), "stands twice") {
+		t.Errorf("two of one name: %v", err)
+	}
+	if err := c.Select(func(string) bool { return false }); err == nil {
+		t.Error("nothing selected")
+	}
+	f4 := &Checkpoint{Checkpoint: &format.Checkpoint{Tensors: []format.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{8},
+		Pieces: []format.Piece{{Box: tensor.Shape{8}.Box(), File: manifest.Name}}}}}, Files: c.Files}
+	if _, err := f4.Layout(); err == nil || !strings.Contains(err.Error(), "share bytes") {
+		t.Errorf("f4: %v", err)
+	}
+	if _, _, err := f4.Lay(Form{Format: "zip"}); err == nil || !strings.Contains(err.Error(), "no format") {
+		t.Errorf("no such format: %v", err)
+	}
+}
+
+// TestDiff compares what differs in every way.
+func TestDiff(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.safetensors"), filepath.Join(dir, "b")
+	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	convert(t, a, b, Form{Format: "ranks", Spec: rows("dp=2")}, Options{})
+	compare := func(want ...string) {
+		t.Helper()
+		x, err := Open(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := Open(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := Diff(t.Context(), x, y, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := []string{}
+		for _, d := range found {
+			got = append(got, d.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	compare()
+	change(t, filepath.Join(b, "rank-00001.safetensors"), func(b []byte) []byte { b[len(b)-1] ^= 1; b[len(b)-2] ^= 1; b[len(b)-1024] ^= 4; return b })
+	compare(`"layers.2.w": 2 elements differ, the first at [15,0]`)
+	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 4, 16)
+	compare(`"layers.2.w": 2 elements differ, the first at [15,0]`, `"layers.3.w": only in A`)
+	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 2, 8)
+	compare(`"layers.0.w": bf16 [8,512] against bf16 [16,512]`, `"layers.1.w": bf16 [8,512] against bf16 [16,512]`, `"layers.2.w": only in B`)
+}

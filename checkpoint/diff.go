@@ -1,0 +1,177 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/boxes"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/move"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Difference is a tensor that two checkpoints do not have alike.
+type Difference struct {
+	Tensor   string `json:"tensor"`
+	What     string `json:"what"`               // "only in A", "only in B", "type or shape", or "content"
+	A        string `json:"a,omitempty"`        // type and shape
+	B        string `json:"b,omitempty"`        //
+	Elements int    `json:"elements,omitempty"` // that differ, bit by bit
+	First    []int  `json:"first,omitempty"`    // index of the first of these
+}
+
+func (d Difference) String() string {
+	switch d.What {
+	case "content":
+		return fmt.Sprintf("%q: %d elements differ, the first at %v", d.Tensor, d.Elements, tensor.Shape(d.First))
+	case "type or shape":
+		return fmt.Sprintf("%q: %s against %s", d.Tensor, d.A, d.B)
+	}
+	return fmt.Sprintf("%q: %s", d.Tensor, d.What)
+}
+
+// Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts. Differences are in the order of
+// names.
+func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
+	if err := errors.Join(a.whole(), b.whole()); err != nil {
+		return nil, err
+	}
+	index := map[string]*format.Tensor{}
+	for i := range b.Tensors {
+		index[b.Tensors[i].Name] = &b.Tensors[i]
+	}
+	var found []Difference
+	var pairs []pair
+	for i := range a.Tensors {
+		t := &a.Tensors[i]
+		u := index[t.Name]
+		delete(index, t.Name)
+		switch {
+		case u == nil:
+			found = append(found, Difference{Tensor: t.Name, What: "only in A"})
+		case t.DType != u.DType || !t.Shape.Equal(u.Shape):
+			found = append(found, Difference{Tensor: t.Name, What: "type or shape", A: fmt.Sprint(t.DType, " ", t.Shape), B: fmt.Sprint(u.DType, " ", u.Shape)})
+		case t.DType.Size() == 0:
+			return nil, fmt.Errorf("tensor %q: elements of %v share bytes, which shoal does not compare", t.Name, t.DType)
+		default:
+			pairs = append(pairs, pair{t, u})
+		}
+	}
+	for name := range index {
+		found = append(found, Difference{Tensor: name, What: "only in B"})
+	}
+	content, err := contents(ctx, a, b, pairs, workers)
+	found = append(found, content...)
+	slices.SortFunc(found, func(x, y Difference) int { return strings.Compare(x.Tensor, y.Tensor) })
+	return found, err
+}
+
+// pair is a tensor in both checkpoints.
+type pair struct{ a, b *format.Tensor }
+
+// contents compares pairs, each as a row of boxes that both sides read packed.
+func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) ([]Difference, error) {
+	type item struct{ pair, from, to int }
+	var items []item
+	for i, p := range pairs {
+		n, step := p.a.Shape.Box().Elements(), move.BlockBytes/p.a.DType.Size()
+		for from := 0; from < n; from += step {
+			items = append(items, item{i, from, min(from+step, n)})
+		}
+	}
+	left, right := a.reader(), b.reader()
+	counts, firsts := make([]int, len(items)), make([]int, len(items))
+	err := share(ctx, workers, len(items), func() func(int) error {
+		var x, y []byte
+		return func(i int) error {
+			p, size := pairs[items[i].pair], pairs[items[i].pair].a.DType.Size()
+			at := items[i].from
+			for _, box := range p.a.Shape.Box().Range(items[i].from, items[i].to) {
+				n := box.Elements() * size
+				x, y = slices.Grow(x[:0], n)[:n], slices.Grow(y[:0], n)[:n]
+				if err := errors.Join(left.box(p.a, box, x), right.box(p.b, box, y)); err != nil {
+					return err
+				}
+				count, first := unequal(x, y, size)
+				if counts[i] == 0 && count > 0 {
+					firsts[i] = at + first
+				}
+				counts[i] += count
+				at += n / size
+			}
+			return nil
+		}
+	})
+	var found []Difference
+	for i, n := range counts {
+		if n == 0 {
+			continue
+		}
+		t := pairs[items[i].pair].a
+		if k := len(found) - 1; k >= 0 && found[k].Tensor == t.Name {
+			found[k].Elements += n
+			continue
+		}
+		found = append(found, Difference{Tensor: t.Name, What: "content", Elements: n, First: at(t.Shape, firsts[i])})
+	}
+	return found, errors.Join(err, left.Close(), right.Close())
+}
+
+// unequal counts the elements that differ, and finds the first.
+func unequal(x, y []byte, size int) (count, first int) {
+	if bytes.Equal(x, y) {
+		return 0, 0
+	}
+	for i := 0; i < len(x); i += size {
+		if !bytes.Equal(x[i:i+size], y[i:i+size]) {
+			if count == 0 {
+				first = i / size
+			}
+			count++
+		}
+	}
+	return count, first
+}
+
+// at is the index of the n-th element of a shape, row-major.
+func at(s tensor.Shape, n int) []int {
+	index := make([]int, len(s))
+	for d := len(s) - 1; d >= 0; d-- {
+		index[d] = n % s[d]
+		n /= s[d]
+	}
+	return index
+}
+
+// A reader reads boxes of a checkpoint, wherever the pieces are; it is for several goroutines at once.
+type reader struct {
+	memory
+	index map[string]int
+}
+
+func (c *Checkpoint) reader() *reader {
+	r := &reader{memory: memory{names: c.names(), open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}, index: map[string]int{}}
+	for i, name := range r.names {
+		r.index[name] = i
+	}
+	return r
+}
+
+// box reads a box of a tensor, packed.
+func (r *reader) box(t *format.Tensor, box tensor.Box, dst []byte) error {
+	for i := range t.Pieces {
+		p := &t.Pieces[i]
+		if !p.Box.Overlaps(box) {
+			continue
+		}
+		read := func(b []byte, at int64) error { return r.Read(r.index[p.File], b, at) }
+		if err := boxes.Read(read, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst, box.Packed(0)); err != nil {
+			return fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package checkpoint
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/dcp"
+	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/state/format/ranks"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Form says as what a checkpoint is written.
+type Form struct {
+	Format string       // one of Formats
+	Spec   *layout.Spec // which rank has what; nil for one rank with everything
+	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
+	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
+}
+
+// Formats lists what Lay knows:
+//
+//   - hf: safetensors with whole tensors, in one file or several with an index
+//   - pt: one file as torch.save writes it
+//   - dcp: torch's distributed checkpoint, with a file for each rank of the spec
+//   - shards: safetensors with a file for each rank and where in their tensors its boxes lie, as torch writes them too
+//   - ranks: shoal's own, with a file for each rank that is what lies in its memory
+func Formats() []string { return []string{"hf", "pt", "dcp", "shards", "ranks"} }
+
+// metadata is where readers of safetensors put the texts of a header.
+const metadata = "__metadata__."
+
+// Lay lays a checkpoint out anew. lost says how many values the format has no place for.
+func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
+	if err := c.whole(); err != nil {
+		return nil, 0, err
+	}
+	var shards [][]format.Shard
+	if f.Spec != nil && (f.Format == "dcp" || f.Format == "shards") {
+		if shards, err = c.shards(f.Spec); err != nil {
+			return nil, 0, err
+		}
+	}
+	texts, others := c.texts()
+	if f.Format != "hf" && f.Format != "shards" {
+		for _, v := range c.Values {
+			if u, ok := v.Is.(format.Unread); ok {
+				return nil, 0, fmt.Errorf("%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path, v.Path, u.Why)
+			}
+		}
+	}
+	switch f.Format {
+	case "hf":
+		if f.Most == 0 {
+			f.Most = math.MaxInt64
+		}
+		out, err = hf.Layout(c.Tensors, texts, f.Most)
+		if err == nil && strings.HasSuffix(f.File, ".safetensors") {
+			err = renameFile(out, f.File)
+		}
+		return out, others, err
+	case "pt":
+		out, err = torchzip.Layout(f.File, c.Tensors, c.Values)
+	case "dcp":
+		if shards == nil {
+			shards = c.together()
+		}
+		out, err = dcp.Layout(shards, c.Values)
+	case "shards":
+		if shards == nil {
+			shards = c.together()
+		}
+		out, err = hf.LayoutShards(shards, texts)
+		return out, others, err
+	case "ranks":
+		if f.Spec == nil {
+			f.Spec = &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
+		}
+		out, err = ranks.Layout(f.Spec, c.Tensors, c.Values)
+	default:
+		err = fmt.Errorf("no format %q; known are %s", f.Format, strings.Join(Formats(), ", "))
+	}
+	return out, 0, err
+}
+
+// renameFile gives the one file of an output another name.
+func renameFile(out *format.Output, name string) error {
+	if len(out.Files) != 1 {
+		return fmt.Errorf("%s would be %d files; give a folder, or no bound for the bytes of a file", name, len(out.Files))
+	}
+	out.Files[0].Name = name
+	for i := range out.Frames {
+		out.Frames[i].File = name
+	}
+	for i := range out.Tensors {
+		for k := range out.Tensors[i].Pieces {
+			out.Tensors[i].Pieces[k].File = name
+		}
+	}
+	return nil
+}
+
+// texts returns what a header of safetensors has room for, and how many values it has not.
+func (c *Checkpoint) texts() (texts map[string]string, others int) {
+	for _, v := range c.Values {
+		key, ok := strings.CutPrefix(v.Path, metadata)
+		text, is := v.Is.(string)
+		if !ok || !is {
+			others++
+			continue
+		}
+		if texts == nil {
+			texts = map[string]string{}
+		}
+		texts[key] = text
+	}
+	return texts, others
+}
+
+// together is everything on one rank.
+func (c *Checkpoint) together() [][]format.Shard {
+	shards := make([]format.Shard, len(c.Tensors))
+	for i, t := range c.Tensors {
+		shards[i] = format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: t.Shape.Box()}
+	}
+	return [][]format.Shard{shards}
+}
+
+// shards resolves a spec and gives each box to that of its ranks that has the least to write so far.
+func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
+	l, err := spec.Resolve(Catalogue(c.Checkpoint))
+	if err != nil {
+		return nil, err
+	}
+	ranks, bytes := make([][]format.Shard, l.Ranks), make([]int, l.Ranks)
+	for i := range l.Families {
+		f := &l.Families[i]
+		for _, m := range f.Tensors {
+			t := &l.Tensors[m]
+			for _, cell := range f.Grid.Cells {
+				best := -1
+				for _, h := range cell.Held {
+					for _, r := range l.Sets[l.Slots[f.Slots[h.Slot]].Set] {
+						if best < 0 || bytes[r] < bytes[best] {
+							best = int(r)
+						}
+					}
+				}
+				bytes[best] += cell.Box.Elements() * t.DType.Size()
+				ranks[best] = append(ranks[best], format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: cell.Box})
+			}
+			if len(f.Grid.Cells) == 0 { // no elements, but a name
+				ranks[0] = append(ranks[0], format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: t.Shape.Box()})
+			}
+		}
+	}
+	return ranks, nil
+}
+
+// Catalogue lists the tensors of a checkpoint as a layout wants them.
+func Catalogue(c *format.Checkpoint) (list []layout.Tensor) {
+	for _, t := range c.Tensors {
+		list = append(list, layout.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(tensor.Shape(t.Shape))})
+	}
+	return list
+}

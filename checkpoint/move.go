@@ -1,0 +1,194 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/state/move"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+// Options say how a move is made.
+type Options struct {
+	Workers  int  // as many blocks are under way at a time
+	Seal     bool // with a manifest beside the files
+	Progress func(done, all int64)
+
+	block int64 // as move.Job has it
+}
+
+// A Report says what a move has done.
+type Report struct {
+	Stats   plan.Stats
+	Ops     int        // boxes that were moved
+	State   digest.Sum // of all tensors, the same in source and target
+	Moved   int64      // bytes that were written
+	Reused  int64      // bytes that an earlier run had written
+	Dead    []string   // files that could not be read, whose parts were taken from replicas
+	Already bool       // an earlier run had published everything, and nothing was left to do
+}
+
+// Move writes the tensors of a checkpoint as out says, which Lay has made of it, and publishes them as dst when all are there and their fingerprints are
+// those of the source. A run that was stopped is continued by the same call: until then dst does not exist, and what is
+// done lies in a folder beside it. It fails when dst is there already.
+func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report, error) {
+	from, err := newSource(src)
+	if err != nil {
+		return nil, err
+	}
+	id := identity(src, out)
+	s, err := newStage(dst, single(out, dst), out, id)
+	if errors.Is(err, errFinished) {
+		return &Report{Already: true}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer s.journal.Close()
+	to, err := newTarget(out, s.files())
+	if err != nil {
+		return nil, err
+	}
+	t := transfer{src: src, stage: s, from: from, to: to, options: o, key: src.key(id)}
+	report, err := t.run(ctx)
+	err = errors.Join(err, from.memory.Close(), to.memory.Close())
+	if err == nil {
+		err = t.commit(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+// single reports whether an output is one file that is published under the name dst.
+func single(out *format.Output, dst string) bool {
+	return len(out.Files) == 1 && out.Files[0].Name == filepath.Base(dst)
+}
+
+// key is that of the manifest, so that what was sealed can be compared; else one that the move itself gives.
+func (c *Checkpoint) key(id move.Identity) *digest.Key {
+	if c.sealed != nil {
+		return digest.NewKey(c.sealed.Seed)
+	}
+	return digest.NewKey(binary.LittleEndian.Uint64(id[:]))
+}
+
+// transfer is a move of files under way.
+type transfer struct {
+	src      *Checkpoint
+	stage    *stage
+	from, to *end
+	options  Options
+	key      *digest.Key
+	tensors  []manifest.Tensor
+}
+
+// run moves what is not there yet, over replicas of what cannot be read.
+func (t *transfer) run(ctx context.Context) (*Report, error) {
+	dead := map[int]bool{}
+	var cause error
+	for {
+		p, err := newPlan(t.from.layout, t.to.layout, dead)
+		if err != nil {
+			return nil, errors.Join(cause, err)
+		}
+		result, err := move.Run(ctx, t.job(p))
+		var unread *move.SourceError
+		if errors.As(err, &unread) && !dead[unread.Region] {
+			dead[unread.Region], cause = true, err
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		r := &Report{Stats: p.Stats, Moved: result.Moved, Reused: result.Reused}
+		for range p.Ops() {
+			r.Ops++
+		}
+		for region := range dead {
+			r.Dead = append(r.Dead, t.from.memory.Name(region))
+		}
+		for i, x := range p.Dst.Tensors {
+			t.tensors = append(t.tensors, manifest.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Sum: result.Sums[i]})
+		}
+		r.State = (&manifest.Manifest{Tensors: t.tensors}).State(t.key)
+		return r, nil
+	}
+}
+
+func (t *transfer) job(p *plan.Plan) move.Job {
+	return move.Job{
+		Plan: p, Old: t.from.spot, New: t.to.spot, Source: &t.from.memory, Target: &t.to.memory, Key: t.key,
+		Workers: t.options.Workers, Block: t.options.block,
+		Done: t.stage.records, Progress: t.options.Progress,
+		Record: func(r move.Record) error {
+			t.stage.records = append(t.stage.records, r)
+			return t.stage.record(r)
+		},
+	}
+}
+
+// commit publishes what was moved, when the source is still what it was.
+func (t *transfer) commit(ctx context.Context) error {
+	if err := t.src.unchanged(); err != nil {
+		return errors.Join(err, os.RemoveAll(t.stage.folder()))
+	}
+	if err := t.src.asSealed(t.tensors); err != nil {
+		return errors.Join(err, os.RemoveAll(t.stage.folder()))
+	}
+	if err := t.stage.sums(); err != nil {
+		return err
+	}
+	if t.options.Seal {
+		if err := t.seal(ctx); err != nil {
+			return err
+		}
+	}
+	return t.stage.publish()
+}
+
+// seal puts a manifest to the staged files; the fingerprints are known.
+func (t *transfer) seal(ctx context.Context) error {
+	var names []string
+	for _, f := range t.stage.output.Files {
+		names = append(names, f.Name)
+	}
+	files, err := hashFiles(ctx, os.DirFS(t.stage.files()), names, t.options.Workers)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(t.stage.files(), manifest.Name)
+	if t.stage.single {
+		path = t.stage.dst + "." + manifest.Name
+	}
+	return writeManifest(path, &manifest.Manifest{Seed: t.key.Seed(), Tensors: t.tensors, Files: files})
+}
+
+// asSealed fails when what was read is not what the source's manifest says.
+func (c *Checkpoint) asSealed(found []manifest.Tensor) error {
+	if c.sealed == nil {
+		return nil
+	}
+	sealed := map[string]manifest.Tensor{}
+	for _, t := range c.sealed.Tensors {
+		sealed[t.Name] = t
+	}
+	for _, t := range found {
+		name := t.Name
+		if old, renamed := c.renamed[name]; renamed {
+			name = old
+		}
+		if s, ok := sealed[name]; ok && s.Sum != t.Sum {
+			return fmt.Errorf("%s: tensor %q is not what was sealed (fingerprint %v, not %v); shoal state verify shows where the damage is", c.path, name, t.Sum, s.Sum)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/boxes"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/state/move"
+)
+
+// manifestPath is where the manifest of a checkpoint is, or would be.
+func (c *Checkpoint) manifestPath() string {
+	if c.file != "" {
+		return filepath.Join(c.dir, c.file+"."+manifest.Name)
+	}
+	return filepath.Join(c.dir, manifest.Name)
+}
+
+// readManifest returns the manifest of a checkpoint. It is fs.ErrNotExist when there is none.
+func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
+	path := c.manifestPath()
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > manifest.MaxBytes {
+		return nil, fmt.Errorf("%s has %d bytes, the limit for a manifest is %d", path, info.Size(), int64(manifest.MaxBytes))
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := manifest.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+// writeManifest puts a manifest in place, durable and whole or not at all.
+func writeManifest(path string, m *manifest.Manifest) error {
+	text, err := m.Append(nil)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncPath(filepath.Dir(path))
+}
+
+// Seal writes the manifest of a checkpoint, and returns it. It fails when there is one already, or the checkpoint has a fault.
+func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, error) {
+	if _, err := os.Lstat(c.manifestPath()); err == nil {
+		return nil, fmt.Errorf("%s is there already; shoal state verify compares, and to seal anew remove it", c.manifestPath())
+	}
+	if faults := c.Check(c.Files); len(faults) > 0 {
+		return nil, fmt.Errorf("%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong", c.path, faults[0])
+	}
+	var seed [8]byte
+	rand.Read(seed[:])
+	key := digest.NewKey(binary.LittleEndian.Uint64(seed[:]))
+	tensors, err := fingerprints(ctx, c, key, workers)
+	if err != nil {
+		return nil, err
+	}
+	names, err := c.listed()
+	if err != nil {
+		return nil, err
+	}
+	files, err := hashFiles(ctx, os.DirFS(c.dir), names, workers)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.unchanged(); err != nil {
+		return nil, err
+	}
+	m := &manifest.Manifest{Seed: key.Seed(), Tensors: tensors, Files: files}
+	return m, writeManifest(c.manifestPath(), m)
+}
+
+// listed returns the files that a manifest lists: all of the folder.
+func (c *Checkpoint) listed() (names []string, err error) {
+	if c.file != "" {
+		return []string{c.file}, nil
+	}
+	fsys := os.DirFS(c.dir)
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == manifest.Name {
+			return err
+		}
+		if info, err := fs.Stat(fsys, name); err != nil { // a link is what it leads to
+			return err
+		} else if info.Mode().IsRegular() {
+			names = append(names, name)
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// hashFiles hashes the blocks of files.
+func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]manifest.File, error) {
+	type item struct{ file, block int }
+	files := make([]manifest.File, len(names))
+	var items []item
+	for i, name := range names {
+		info, err := fs.Stat(fsys, name)
+		if err != nil {
+			return nil, err
+		}
+		files[i] = manifest.File{Name: name, Size: info.Size()}
+		files[i].Blocks = make([][sha256.Size]byte, (info.Size()+manifest.BlockBytes-1)/manifest.BlockBytes)
+		for b := range files[i].Blocks {
+			items = append(items, item{i, b})
+		}
+	}
+	m := memory{names: names, open: func(name string) (handle, error) { return openFrom(fsys, name) }}
+	err := share(ctx, workers, len(items), func() func(int) error {
+		buffer := make([]byte, manifest.BlockBytes)
+		return func(i int) error {
+			f := &files[items[i].file]
+			at := int64(items[i].block) * manifest.BlockBytes
+			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
+			if err := m.Read(items[i].file, b, at); err != nil {
+				return err
+			}
+			f.Blocks[items[i].block] = sha256.Sum256(b)
+			return nil
+		}
+	})
+	return files, errors.Join(err, m.Close())
+}
+
+// fingerprints sums up the tensors of a checkpoint, and the parts of ranks, each for itself.
+func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key, workers int) ([]manifest.Tensor, error) {
+	list := make([]manifest.Tensor, len(c.Tensors))
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		list[i] = manifest.Tensor{Name: t.Name, Place: t.At.String(), DType: t.DType, Shape: t.Shape}
+	}
+	work, names := scraps(c), c.names()
+	index := map[string]int{}
+	for i, name := range names {
+		index[name] = i
+	}
+	m := memory{names: names, open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}
+	sums := make([]digest.Sum, len(work))
+	err := share(ctx, workers, len(work), func() func(int) error {
+		var buffer []byte
+		return func(i int) error {
+			x := &work[i]
+			t := &c.Tensors[x.tensor]
+			read := func(b []byte, at int64) error { return m.Read(index[x.piece.File], b, at) }
+			var err error
+			buffer, sums[i], err = x.sum(t, key, read, buffer)
+			if err != nil {
+				return fmt.Errorf("%s: tensor %q: %w", c.path, t.Name, err)
+			}
+			return nil
+		}
+	})
+	for i := range work {
+		list[work[i].tensor].Sum = list[work[i].tensor].Sum.Plus(sums[i])
+	}
+	return list, errors.Join(err, m.Close())
+}
+
+// A scrap is a part of a piece that is read at once.
+type scrap struct {
+	tensor   int
+	piece    *format.Piece
+	from, to int // of the elements of the piece, row-major; bytes of an element type that has less than one
+}
+
+// scraps cuts the pieces of a checkpoint up.
+func scraps(c *Checkpoint) (list []scrap) {
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		size := max(t.DType.Size(), 1)
+		for k := range t.Pieces {
+			p := &t.Pieces[k]
+			n := int(format.Bytes(t.DType, p.Box.Elements())) / size
+			for from := 0; from < n; from += move.BlockBytes / size {
+				list = append(list, scrap{i, p, from, min(from+move.BlockBytes/size, n)})
+			}
+		}
+	}
+	return list
+}
+
+func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error, buffer []byte) ([]byte, digest.Sum, error) {
+	size := t.DType.Size()
+	if size == 0 { // one packed piece
+		buffer = slices.Grow(buffer[:0], x.to-x.from)[:x.to-x.from]
+		err := read(buffer, x.piece.Offset+int64(x.from))
+		return buffer, key.Run(x.from, buffer), err
+	}
+	var sum digest.Sum
+	for _, box := range x.piece.Box.Range(x.from, x.to) {
+		n := box.Elements() * size
+		buffer = slices.Grow(buffer[:0], n)[:n]
+		if err := boxes.Read(read, x.piece.Offset, size, box, x.piece.View(), buffer, box.Packed(0)); err != nil {
+			return buffer, sum, err
+		}
+		sum = sum.Plus(key.Box(box, t.Shape, size, buffer, box.Packed(0)))
+	}
+	return buffer, sum, nil
+}
+
+// Damage is what is not as it was sealed.
+type Damage struct {
+	File    string   `json:"file,omitempty"`
+	From    int64    `json:"from"`
+	To      int64    `json:"to"`
+	Tensors []string `json:"tensors,omitempty"` // that have elements there, or that have another fingerprint
+	What    string   `json:"what"`
+}
+
+func (d Damage) String() string {
+	s := d.What
+	if d.File != "" {
+		s = fmt.Sprintf("%s, bytes %d to %d: %s", d.File, d.From, d.To, d.What)
+	}
+	if len(d.Tensors) > 0 {
+		s += "; in tensor " + strings.Join(d.Tensors, ", ")
+	}
+	return s
+}

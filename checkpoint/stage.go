@@ -1,0 +1,264 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/move"
+)
+
+const (
+	// PartialSuffix stands behind the name of what is being written, until it is published.
+	PartialSuffix = ".partial"
+
+	journalName = "journal"
+	filesName   = "files"
+)
+
+// A stage is the folder in which a checkpoint comes to be. It is published with one rename, so that what stands under its
+// name is whole at any time.
+type stage struct {
+	dst     string // what is published
+	single  bool   // a file, not a folder
+	output  *format.Output
+	journal *os.File
+	records []move.Record // of an earlier run
+}
+
+func (s *stage) folder() string { return s.dst + PartialSuffix }
+
+// files is the folder with the files themselves, on which the rename is done.
+func (s *stage) files() string { return filepath.Join(s.folder(), filesName) }
+
+func (s *stage) path(name string) string { return filepath.Join(s.files(), filepath.FromSlash(name)) }
+
+// newStage makes the folder, or takes that of an earlier run of the same move over. It fails when something stands where the
+// checkpoint is to be published.
+func newStage(dst string, single bool, o *format.Output, id move.Identity) (*stage, error) {
+	s := &stage{dst: filepath.Clean(dst), single: single, output: o}
+	if _, err := os.Lstat(s.dst); err == nil {
+		if s.finished(id) {
+			return nil, errors.Join(errFinished, os.RemoveAll(s.folder()))
+		}
+		return nil, fmt.Errorf("%s is there already; shoal overwrites nothing: remove it, or choose another name", s.dst)
+	}
+	if err := os.MkdirAll(s.files(), 0o777); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.journal, err = os.OpenFile(filepath.Join(s.folder(), journalName), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return nil, err
+	}
+	if err := s.takeOver(id); err != nil {
+		return nil, errors.Join(err, s.journal.Close())
+	}
+	if err := s.prepare(); err != nil {
+		return nil, errors.Join(err, s.journal.Close())
+	}
+	return s, nil
+}
+
+// errFinished says that an earlier run of the same move was stopped after it had published, and before it could clean up.
+var errFinished = errors.New("an earlier run has finished this move")
+
+func (s *stage) finished(id move.Identity) bool {
+	staged := s.files()
+	if s.single {
+		staged = s.path(s.output.Files[0].Name)
+	}
+	_, folder := os.Lstat(s.folder())
+	if _, err := os.Lstat(staged); folder != nil || !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	text, err := os.ReadFile(filepath.Join(s.folder(), journalName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true // it was stopped in the midst of cleaning up
+	}
+	_, _, other := move.ParseJournal(text, id)
+	return errors.Join(err, other) == nil
+}
+
+// takeOver locks the journal and reads it.
+func (s *stage) takeOver(id move.Identity) error {
+	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("%s: another process writes there: %w", s.folder(), err)
+	}
+	text, err := io.ReadAll(s.journal)
+	if err != nil {
+		return err
+	}
+	records, good, err := move.ParseJournal(text, id)
+	if err != nil {
+		return fmt.Errorf("%s is what is left of another move, or the source has changed since: %w; remove the folder to start anew", s.folder(), err)
+	}
+	s.records = records
+	if err := s.journal.Truncate(int64(good)); err != nil {
+		return err
+	}
+	if good == 0 {
+		if err := s.room(); err != nil {
+			return errors.Join(err, os.RemoveAll(s.folder()))
+		}
+		_, err = s.journal.WriteAt(move.AppendHeader(nil, id), 0)
+	}
+	if err == nil {
+		_, err = s.journal.Seek(0, io.SeekEnd)
+	}
+	return err
+}
+
+// room fails when the disk has not enough free.
+func (s *stage) room() error {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(s.folder(), &disk); err != nil {
+		return err
+	}
+	var need uint64
+	for _, f := range s.output.Files {
+		need += uint64(f.Size)
+	}
+	if free := uint64(disk.Bavail) * uint64(disk.Bsize); need > free {
+		return fmt.Errorf("%s would have %d bytes, and the disk has %d free; make room, or choose another disk", s.dst, need, free)
+	}
+	return nil
+}
+
+// prepare makes all files with their sizes, and writes what holds no elements.
+func (s *stage) prepare() error {
+	for _, f := range s.output.Files {
+		if err := os.MkdirAll(filepath.Dir(s.path(f.Name)), 0o777); err != nil {
+			return err
+		}
+		file, err := os.OpenFile(s.path(f.Name), os.O_RDWR|os.O_CREATE, 0o666)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(file.Truncate(f.Size), file.Close()); err != nil {
+			return err
+		}
+	}
+	return s.write(func(write func(file string, at int64, b []byte) error) error {
+		for _, f := range s.output.Frames {
+			if err := write(f.File, f.Offset, f.Bytes); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// write calls f with what writes into the staged files, one open at a time.
+func (s *stage) write(f func(write func(file string, at int64, b []byte) error) error) (err error) {
+	var open *os.File
+	name := ""
+	closed := func() error {
+		if open == nil {
+			return nil
+		}
+		return open.Close()
+	}
+	err = f(func(file string, at int64, b []byte) error {
+		if file != name {
+			if err := closed(); err != nil {
+				return err
+			}
+			if open, err = os.OpenFile(s.path(file), os.O_RDWR, 0); err != nil {
+				return err
+			}
+			name = file
+		}
+		_, err := open.WriteAt(b, at)
+		return err
+	})
+	return errors.Join(err, closed())
+}
+
+// sums puts the checksums in.
+func (s *stage) sums() error {
+	buffer := make([]byte, 1<<20)
+	return s.write(func(write func(file string, at int64, b []byte) error) error {
+		for _, sum := range s.output.Sums {
+			hash := crc32.NewIEEE()
+			file, err := os.Open(s.path(sum.File))
+			if err != nil {
+				return err
+			}
+			_, err = io.CopyBuffer(onlyWriter{hash}, io.NewSectionReader(file, sum.From, sum.To-sum.From), buffer)
+			if err := errors.Join(err, file.Close()); err != nil {
+				return err
+			}
+			for _, at := range sum.At {
+				if err := write(sum.File, at, binary.LittleEndian.AppendUint32(nil, hash.Sum32())); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// onlyWriter hides what else a writer can do, so that a copy uses the buffer that it is given.
+type onlyWriter struct{ io.Writer }
+
+// record appends to the journal.
+func (s *stage) record(r move.Record) error {
+	_, err := s.journal.Write(move.AppendRecord(nil, r))
+	return err
+}
+
+// publish makes the files durable, and then visible under their name.
+func (s *stage) publish() error {
+	err := filepath.WalkDir(s.files(), func(path string, d fs.DirEntry, err error) error {
+		return errors.Join(err, syncPath(path))
+	})
+	if err != nil {
+		return err
+	}
+	from := s.files()
+	if s.single {
+		from = s.path(s.output.Files[0].Name)
+	}
+	if err := os.Rename(from, s.dst); err != nil {
+		return err
+	}
+	return errors.Join(syncPath(filepath.Dir(s.dst)), s.journal.Close(), os.RemoveAll(s.folder()))
+}
+
+// syncPath waits until a file, or the list of a folder, is on the disk.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// identity names a move by what it reads and writes.
+func identity(c *Checkpoint, o *format.Output) move.Identity {
+	h := sha256.New()
+	for _, name := range c.names() {
+		fmt.Fprintf(h, "%q %d %d\n", name, c.seen[name].size, c.seen[name].mtime.UnixNano())
+	}
+	for i := range c.Tensors {
+		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape, c.Tensors[i].Pieces)
+	}
+	for _, f := range o.Files {
+		fmt.Fprintf(h, "%q %d\n", f.Name, f.Size)
+	}
+	for i := range o.Tensors {
+		fmt.Fprintf(h, "%q %v %v\n", o.Tensors[i].Name, o.Tensors[i].Pieces, o.Tensors[i].Replicas)
+	}
+	for _, f := range o.Frames {
+		fmt.Fprintf(h, "%q %d %x\n", f.File, f.Offset, sha256.Sum256(f.Bytes))
+	}
+	return move.Identity(h.Sum(nil))
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+)
+
+// moveFlags are those of reshard and convert.
+type moveFlags struct {
+	layout  layoutFlags
+	source  sourceFlags
+	format  string
+	most    int64
+	seal    bool
+	workers int
+}
+
+func (m *moveFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	m.layout.add(flags, "")
+	m.source.add(flags)
+	flags.Int64Var(&m.most, "max-file-bytes", 0, "for the format hf: the bytes of tensors in a file; 0 is one file")
+	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does")
+	addWorkers(cmd, &m.workers)
+}
+
+func addWorkers(cmd *cobra.Command, workers *int) {
+	cmd.Flags().IntVar(workers, "workers", runtime.NumCPU(), "how many cores to use")
+}
+
+const published = `DST appears when it is whole and its fingerprints are those of SRC; until then it grows in DST.partial. A command that was
+stopped, however, goes on where it was when it is run again.`
+
+func newStateReshardCommand() *cobra.Command {
+	var m moveFlags
+	cmd := &cobra.Command{
+		Use:   "reshard SRC DST",
+		Short: "Write a checkpoint for another layout",
+		Long: `Write a checkpoint anew for other ranks: SRC is of any format, DST a folder with a file for each rank of the layout.
+
+The format ranks has what lies in the memory of each rank, as it lies there; dcp and shards have the boxes of the whole
+tensors that a rank needs, as torch's distributed checkpoint reads them. What several ranks have is written once.
+
+` + published,
+		Example: `  shoal state reshard checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 --format dcp
+  shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core --kv-heads 8
+  shoal state reshard out other --layout layout.yaml --seal`,
+		Args: between(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !m.layout.given() {
+				return usageError("say for which layout: --mesh and --preset, or --layout; %s --help has examples", cmd.CommandPath())
+			}
+			if m.format != "ranks" && m.format != "dcp" && m.format != "shards" {
+				return usageError("--format %s has no ranks; reshard writes ranks, dcp or shards", m.format)
+			}
+			return m.run(cmd, args[0], args[1])
+		},
+	}
+	cmd.Flags().StringVar(&m.format, "format", "ranks", "ranks, dcp or shards")
+	m.add(cmd)
+	return cmd
+}
+
+func newStateConvertCommand() *cobra.Command {
+	var m moveFlags
+	cmd := &cobra.Command{
+		Use:   "convert SRC DST",
+		Short: "Write a checkpoint in another format",
+		Long: `Write a checkpoint in another format:
+
+  hf      safetensors with whole tensors, as Hugging Face's libraries read them: a folder, or a file DST.safetensors
+  pt      one file for torch.load
+  dcp     torch's distributed checkpoint
+  shards  safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them
+  ranks   shoal's own: a safetensors file for each rank with what lies in its memory
+
+Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
+safetensors, which have no place for it.
+
+` + published,
+		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
+  shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
+  shoal state convert model.safetensors model.pt --format pt`,
+		Args: between(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if m.format == "" {
+				return usageError("say in which format: --format %s", strings.Join(checkpoint.Formats(), ", "))
+			}
+			return m.run(cmd, args[0], args[1])
+		},
+	}
+	cmd.Flags().StringVar(&m.format, "format", "", strings.Join(checkpoint.Formats(), ", "))
+	m.add(cmd)
+	return cmd
+}
+
+// run moves SRC to DST.
+func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
+	c, err := m.source.open(src)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	spec, err := m.layout.spec(checkpoint.Catalogue(c.Checkpoint))
+	if err != nil {
+		return err
+	}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most}
+	out, lost, err := c.Lay(form)
+	if err != nil {
+		return err
+	}
+	p := newProgress(cmd.ErrOrStderr())
+	r, err := checkpoint.Move(cmd.Context(), c, out, dst, checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
+	p.clear()
+	if err != nil {
+		return errors.Join(err, goOn(cmd.Context(), dst))
+	}
+	if lost > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: safetensors have no place for %s, which stay behind\n", counted(lost, "value"))
+	}
+	for _, name := range r.Dead {
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
+	}
+	if r.Already {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s was finished by an earlier run\n", dst)
+		return err
+	}
+	reused := ""
+	if r.Reused > 0 {
+		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst, out.Format,
+		counted(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
+	return err
+}
+
+// goOn says what to do after a command that was stopped.
+func goOn(ctx context.Context, dst string) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("what is done stays in %s; the same command goes on there", filepath.Clean(dst)+checkpoint.PartialSuffix)
+}
+
+// progress shows how far a command is, on a terminal.
+type progress struct {
+	out     io.Writer
+	started time.Time
+	shown   time.Time
+}
+
+func newProgress(out io.Writer) *progress {
+	p := &progress{started: time.Now()}
+	if f, ok := out.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			p.out = out
+		}
+	}
+	return p
+}
+
+// show is called by one goroutine at a time.
+func (p *progress) show(done, all int64) {
+	now := time.Now()
+	if p.out == nil || now.Sub(p.shown) < 100*time.Millisecond {
+		return
+	}
+	p.shown = now
+	rate := float64(done) / now.Sub(p.started).Seconds()
+	fmt.Fprintf(p.out, "\r\x1b[K%5.1f %%, %.2f of %.2f GB, %.2f GB/s, %.0f s left", 100*float64(done)/float64(all), float64(done)/1e9, float64(all)/1e9, rate/1e9, float64(all-done)/rate)
+}
+
+func (p *progress) clear() {
+	if p.out != nil {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

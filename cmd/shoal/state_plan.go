@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+func newStatePlanCommand() *cobra.Command {
+	var from, to layoutFlags
+	var source sourceFlags
+	var devices int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "plan SRC",
+		Short: "Say what a change of layout would move, against the least that is possible",
+		Long: `Say what it takes to bring state to the ranks of a layout, and move nothing. SRC is a checkpoint: its names, types and shapes
+are the state. With --from-mesh and --from-preset, or --from-layout, the state is in the memory of running ranks, which change their layout; else
+it is in the files, on a host of its own.
+
+Ranks fill hosts of --devices each. The bytes are those that cross from host to host: no plan can do with fewer, whatever host takes
+which ranks.`,
+		Example: `  shoal state plan checkpoints/step-1000 --mesh dp=8 --preset fsdp2 --devices 4
+  shoal state plan model.safetensors --kv-heads 8 --from-mesh dp=4,tp=2 --from-preset megatron-core+zero1 --mesh dp=3,tp=2 --preset megatron-core+zero1`,
+		Args: between(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if devices < 1 {
+				return usageError("--devices %d: a host has at least one", devices)
+			}
+			c, err := source.open(args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			p, err := planned(c, &from, &to, devices)
+			if err != nil {
+				return err
+			}
+			return showPlan(cmd.OutOrStdout(), p, asJSON)
+		},
+	}
+	to.add(cmd.Flags(), "")
+	from.add(cmd.Flags(), "from-")
+	source.add(cmd.Flags())
+	cmd.Flags().IntVar(&devices, "devices", 8, "ranks on a host")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object, with the bytes of every host")
+	return cmd
+}
+
+// planned plans from a layout to another, or from the files of a checkpoint.
+func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, devices int) (*plan.Plan, error) {
+	tensors := checkpoint.Catalogue(c.Checkpoint)
+	from.kvHeads = to.kvHeads
+	dst, err := resolve(to, tensors)
+	if err != nil {
+		return nil, err
+	}
+	if dst == nil {
+		return nil, usageError("say to which layout: --mesh and --preset, or --layout")
+	}
+	src, err := resolve(from, tensors)
+	if err != nil {
+		return nil, err
+	}
+	if src != nil {
+		return plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, devices))
+	}
+	if src, err = c.Layout(); err != nil {
+		return nil, err
+	}
+	hosts := plan.Cluster{Devices: []int{0}, Old: make([]int, src.Ranks), New: make([]int, dst.Ranks)}
+	for r := range hosts.New {
+		if hosts.New[r] = r / devices; r%devices == 0 {
+			hosts.Devices = append(hosts.Devices, devices)
+		}
+	}
+	return plan.Build(src, dst, hosts)
+}
+
+// resolve is the layout of flags, nil when they say none.
+func resolve(l *layoutFlags, tensors []layout.Tensor) (*layout.Layout, error) {
+	spec, err := l.spec(tensors)
+	if err != nil || spec == nil {
+		return nil, err
+	}
+	return spec.Resolve(tensors)
+}
+
+// planJSON is a plan in the output for programs, in bytes.
+type planJSON struct {
+	State        int    `json:"state"`
+	Tensors      int    `json:"tensors"`
+	Bytes        int    `json:"bytes"`
+	Bound        int    `json:"bound"`
+	Busiest      int    `json:"busiest"`
+	BusiestBound int    `json:"busiest_bound"`
+	Moves        int    `json:"moves"`
+	Depth        int    `json:"depth"`
+	Ingress      []int  `json:"ingress"`
+	Egress       []int  `json:"egress"`
+	Memory       []int  `json:"memory"`
+	Extra        []int  `json:"extra"`
+	Hash         string `json:"hash"`
+}
+
+func showPlan(out io.Writer, p *plan.Plan, asJSON bool) error {
+	moves := 0
+	for range p.Ops() {
+		moves++
+	}
+	hash, s := p.Hash(), p.Stats
+	if asJSON {
+		return json.NewEncoder(out).Encode(planJSON{s.State, len(p.Dst.Tensors), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, moves, s.Depth,
+			s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:])})
+	}
+	_, err := fmt.Fprintf(out, `state          %d bytes, %s
+moved          %d bytes from host to host, the least possible is %d
+busiest host   %d bytes, the least possible is %d
+extra memory   %d bytes on the host that needs most, %d with what it has
+moves          %d boxes, over at most %s
+plan           %x
+`, s.State, counted(len(p.Dst.Tensors), "tensor"), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, slices.Max(s.Extra), slices.Max(s.Memory), moves,
+		counted(s.Depth, "hop"), hash)
+	return err
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+func newStateSealCommand() *cobra.Command {
+	var workers int
+	cmd := &cobra.Command{
+		Use:   "seal PATH",
+		Short: "Write down what a checkpoint holds, to compare with later",
+		Long: `Write a manifest of a checkpoint: a fingerprint of each tensor, which is the same in any layout and format, and hashes of the
+blocks of each file. It is called ` + manifest.Name + `, in the folder, or behind the name of a single file.
+
+A sealed checkpoint is compared with its manifest whenever it is moved.`,
+		Example: `  shoal state seal checkpoints/step-1000
+  shoal state seal model.safetensors`,
+		Args: between(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := checkpoint.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			m, err := checkpoint.Seal(cmd.Context(), c, workers)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n", args[0], counted(len(m.Tensors), "tensor"),
+				counted(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
+			return err
+		},
+	}
+	addWorkers(cmd, &workers)
+	return cmd
+}
+
+func newStateVerifyCommand() *cobra.Command {
+	var workers int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify PATH",
+		Short: "Compare a checkpoint with its seal",
+		Long: `Compare every byte of a checkpoint with its manifest, and print what is not as it was sealed: the file, where in it, and
+which tensors.
+
+The exit code is 0 when everything is as it was, else 1.`,
+		Example: `  shoal state verify checkpoints/step-1000
+  shoal state verify --json model.safetensors | jq -r .file`,
+		Args: between(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			damage, m, err := checkpoint.Verify(cmd.Context(), args[0], workers)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			for _, d := range damage {
+				if asJSON {
+					err = json.NewEncoder(out).Encode(d)
+				} else {
+					_, err = fmt.Fprintln(out, d)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			if len(damage) > 0 {
+				return fmt.Errorf("%s is not as it was sealed; restore it from another copy", args[0])
+			}
+			if !asJSON {
+				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n", args[0], counted(len(m.Tensors), "tensor"),
+					counted(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each damage")
+	addWorkers(cmd, &workers)
+	return cmd
+}
+
+func newStateDiffCommand() *cobra.Command {
+	var workers int
+	var asJSON bool
+	var flags sourceFlags
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare the tensors of two checkpoints, whatever their layouts and formats",
+		Long: `Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats: which are in one only, have another type
+or shape, or other content, and in how many elements.
+
+The exit code is 0 when the tensors are the same, else 1. What is no tensor is not compared.`,
+		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
+  shoal state diff --json before after | jq -r .tensor`,
+		Args: between(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := flags.open(args[0])
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			b, err := flags.open(args[1])
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			found, err := checkpoint.Diff(cmd.Context(), a, b, workers)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			for _, d := range found {
+				if asJSON {
+					err = json.NewEncoder(out).Encode(d)
+				} else {
+					_, err = fmt.Fprintln(out, d)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			if len(found) > 0 {
+				return fmt.Errorf("%s and %s differ in %s", args[0], args[1], counted(len(found), "tensor"))
+			}
+			if !asJSON {
+				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0], args[1], counted(len(a.Tensors), "tensor"))
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&flags.only, "only", nil, "only tensors whose name matches; ** is anything, * anything but a dot, # a number")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each tensor that differs")
+	addWorkers(cmd, &workers)
+	return cmd
+}

@@ -1,0 +1,85 @@
+// Package boxes reads boxes of tensors out of linear memories, such as files and arenas.
+package boxes
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// window is how many bytes of what is not packed are read at a time, unless less than one byte in sparse is of use.
+const (
+	window = 1 << 20
+	sparse = 16
+)
+
+// Read copies a box from a memory to dst. The elements have size bytes; they lie in the memory as from says, of which place
+// 0 is the byte at, and go to dst as to says. read fills b with the bytes from an offset on.
+func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Box, from tensor.View, dst []byte, to tensor.View) error {
+	if box.Empty() {
+		return nil
+	}
+	box, from, to = inOrder(box, from, to)
+	span := Extent(box, from)
+	w := cache{read: read, end: at + int64(from.At(box)+span)*int64(size), dense: span <= sparse*box.Elements()}
+	for run := range tensor.Runs(box, from, to) {
+		if err := w.fill(dst[run.B*size:(run.B+run.N)*size], at+int64(run.A)*int64(size)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Extent is the number of places from the first to the last element of a box that is not empty.
+func Extent(box tensor.Box, v tensor.View) int {
+	n := 1
+	for d, x := range box {
+		n += (x.Len() - 1) * v.Strides[d]
+	}
+	return n
+}
+
+// inOrder swaps dimensions so that a walk over the box goes through the memory from front to back: dst is nearer, and jumps
+// cost less there.
+func inOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
+	if slices.IsSortedFunc(from.Strides, func(x, y int) int { return cmp.Compare(y, x) }) {
+		return b, from, to
+	}
+	order := make([]int, len(b))
+	for d := range order {
+		order[d] = d
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(from.Strides[y], from.Strides[x]) })
+	box := make(tensor.Box, len(b))
+	f, t := tensor.View{Base: from.Base, Strides: make([]int, len(b))}, tensor.View{Base: to.Base, Strides: make([]int, len(b))}
+	for i, d := range order {
+		box[i], f.Strides[i], t.Strides[i] = b[d], from.Strides[d], to.Strides[d]
+	}
+	return box, f, t
+}
+
+// cache reads short runs through a window, so that a transposed matrix is not a read a number.
+type cache struct {
+	read  func(b []byte, at int64) error
+	end   int64 // of what is of use
+	dense bool
+	bytes []byte
+	at    int64
+}
+
+func (c *cache) fill(dst []byte, at int64) error {
+	if !c.dense || len(dst) >= window/sparse {
+		return c.read(dst, at)
+	}
+	if at < c.at || at+int64(len(dst)) > c.at+int64(len(c.bytes)) {
+		n := min(window, c.end-at)
+		c.bytes, c.at = slices.Grow(c.bytes[:0], int(n))[:n], at
+		if err := c.read(c.bytes, at); err != nil {
+			c.bytes = nil
+			return err
+		}
+	}
+	copy(dst, c.bytes[at-c.at:])
+	return nil
+}

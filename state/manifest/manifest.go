@@ -1,0 +1,208 @@
+// Package manifest has the seal of a checkpoint: a fingerprint of each tensor, which holds in any layout, and hashes of the
+// blocks of each file, which say where damage is. docs/formats/manifest.md has the format.
+package manifest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const (
+	// Version stands in every manifest.
+	Version = "manifest/1"
+	// Name is what the manifest of a folder is called; that of a file has a dot and this behind the file's own name.
+	Name = "shoal-manifest.json"
+	// BlockBytes is how much of a file one hash is of; the last block of a file is shorter.
+	BlockBytes = 4 << 20
+	// MaxBytes bounds what Parse reads.
+	MaxBytes = 1 << 30
+)
+
+// A Manifest says what a checkpoint held when it was sealed.
+type Manifest struct {
+	Seed    uint64 // of the key of the fingerprints
+	Tensors []Tensor
+	Files   []File
+}
+
+// A Tensor is a tensor of a checkpoint, or the part of a rank.
+type Tensor struct {
+	Name  string
+	Place string // of a part, else empty
+	DType tensor.DType
+	Shape tensor.Shape
+	Sum   digest.Sum
+}
+
+// A File is a file of a checkpoint: a SHA-256 of each block.
+type File struct {
+	Name   string // as fs.FS names it
+	Size   int64
+	Blocks [][32]byte
+}
+
+// manifestJSON is a manifest as it is written.
+type manifestJSON struct {
+	Shoal   string       `json:"shoal"`
+	Seed    string       `json:"seed"`
+	State   string       `json:"state"`
+	Tensors []tensorJSON `json:"tensors"`
+	Files   []fileJSON   `json:"files"`
+}
+
+type tensorJSON struct {
+	Name  string       `json:"name"`
+	Place string       `json:"place,omitempty"`
+	DType string       `json:"dtype"`
+	Shape tensor.Shape `json:"shape"`
+	Sum   string       `json:"sum"`
+}
+
+type fileJSON struct {
+	Name   string   `json:"name"`
+	Size   int64    `json:"size"`
+	Blocks []string `json:"sha256"`
+}
+
+// State is the fingerprint of all tensors together.
+func (m *Manifest) State(key *digest.Key) (sum digest.Sum) {
+	for _, t := range m.Tensors {
+		sum = sum.Plus(key.Tensor(strings.TrimSpace(t.Name+" "+t.Place), t.DType, t.Shape, t.Sum))
+	}
+	return sum
+}
+
+// Append writes a manifest: the same for the same checkpoint, byte by byte.
+func (m *Manifest) Append(b []byte) ([]byte, error) {
+	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed), State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []fileJSON{}}
+	for _, t := range m.Tensors {
+		j.Tensors = append(j.Tensors, tensorJSON{t.Name, t.Place, t.DType.String(), append(tensor.Shape{}, t.Shape...), t.Sum.String()})
+	}
+	for _, f := range m.Files {
+		blocks := []string{}
+		for _, h := range f.Blocks {
+			blocks = append(blocks, hex.EncodeToString(h[:]))
+		}
+		j.Files = append(j.Files, fileJSON{f.Name, f.Size, blocks})
+	}
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	err := e.Encode(j)
+	return append(b, text.Bytes()...), err
+}
+
+// Parse reads a manifest, strictly: a field that it does not know, a name that stands twice, a file outside the folder
+// are errors, and so is a fingerprint of the state that the tensors do not add up to.
+func Parse(text []byte) (*Manifest, error) {
+	m, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	return m, nil
+}
+
+func parse(text []byte) (*Manifest, error) {
+	var j manifestJSON
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&j); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something stands behind it")
+	}
+	if j.Shoal != Version {
+		return nil, fmt.Errorf("the field shoal is %q, not %q; this is no manifest, or one of another version", j.Shoal, Version)
+	}
+	seed, err := strconv.ParseUint(j.Seed, 16, 64)
+	if err != nil {
+		return nil, fmt.Errorf("seed: %w", err)
+	}
+	m := &Manifest{Seed: seed}
+	for _, t := range j.Tensors {
+		x, err := t.tensor()
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+		m.Tensors = append(m.Tensors, x)
+	}
+	for _, f := range j.Files {
+		x, err := f.file()
+		if err != nil {
+			return nil, fmt.Errorf("file %q: %w", f.Name, err)
+		}
+		m.Files = append(m.Files, x)
+	}
+	if err := m.sort(); err != nil {
+		return nil, err
+	}
+	if sum := m.State(digest.NewKey(seed)).String(); sum != j.State {
+		return nil, fmt.Errorf("the tensors have the fingerprint %s together, and it says %s; it was changed by hand or damaged", sum, j.State)
+	}
+	return m, nil
+}
+
+// sort puts tensors and files in order, and demands that none stands twice.
+func (m *Manifest) sort() error {
+	tensors := func(a, b Tensor) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Place, b.Place))
+	}
+	files := func(a, b File) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(m.Tensors, tensors)
+	slices.SortFunc(m.Files, files)
+	for i := 1; i < len(m.Tensors); i++ {
+		if tensors(m.Tensors[i-1], m.Tensors[i]) == 0 {
+			return fmt.Errorf("tensor %q stands twice", m.Tensors[i].Name)
+		}
+	}
+	for i := 1; i < len(m.Files); i++ {
+		if files(m.Files[i-1], m.Files[i]) == 0 {
+			return fmt.Errorf("file %q stands twice", m.Files[i].Name)
+		}
+	}
+	return nil
+}
+
+func (t *tensorJSON) tensor() (x Tensor, err error) {
+	x = Tensor{Name: t.Name, Place: t.Place, Shape: t.Shape}
+	if x.DType, err = tensor.ParseDType(t.DType); err != nil {
+		return x, err
+	}
+	if _, err := t.Shape.Elements(); err != nil {
+		return x, err
+	}
+	x.Sum, err = digest.ParseSum(t.Sum)
+	return x, err
+}
+
+func (f *fileJSON) file() (x File, err error) {
+	x = File{Name: f.Name, Size: f.Size}
+	if !fs.ValidPath(f.Name) || strings.ContainsAny(f.Name, `\:`) {
+		return x, errors.New("its name leads out of the folder, or is none")
+	}
+	if want := (f.Size + BlockBytes - 1) / BlockBytes; f.Size < 0 || int64(len(f.Blocks)) != want {
+		return x, fmt.Errorf("%d hashes for %d bytes", len(f.Blocks), f.Size)
+	}
+	for _, text := range f.Blocks {
+		h, err := hex.DecodeString(text)
+		if err != nil || len(h) != 32 {
+			return x, fmt.Errorf("%.80q is no SHA-256", text)
+		}
+		x.Blocks = append(x.Blocks, [32]byte(h))
+	}
+	return x, nil
+}

@@ -1,0 +1,92 @@
+package manifest_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+var sample = &manifest.Manifest{
+	Seed: 42,
+	Tensors: []manifest.Tensor{
+		{Name: "a<b>", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Sum: digest.Sum{Value: 1 << 60, Bytes: 24}},
+		{Name: "w", Place: "tp=0/2", DType: tensor.BF16, Sum: digest.Sum{Value: 7, Bytes: 2}},
+		{Name: "w", Place: "tp=1/2", DType: tensor.BF16, Sum: digest.Sum{Value: 8, Bytes: 2}},
+	},
+	Files: []manifest.File{{Name: "empty"}, {Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: [][32]byte{{1}, {2}}}},
+}
+
+func text(t testing.TB) string {
+	b, err := sample.Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestParse(t *testing.T) {
+	got, err := manifest.Parse([]byte(text(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := got.Append(nil)
+	if err != nil || string(again) != text(t) {
+		t.Errorf("%v: read and written: %s", err, cmp.Diff(text(t), string(again)))
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range [][3]string{ // what is replaced, by what, and what the error says
+		{"manifest/1", "manifest/2", "another version"},
+		{`"seed": "`, `"seed": "x`, "seed"},
+		{`"seed": "000000000000002a`, `"seed": "000000000000002b`, "changed by hand or damaged"},
+		{`"dtype": "f32"`, `"dtype": "f33"`, "no element type"},
+		{`"sum": "1`, `"sum": "2`, "is no fingerprint"},
+		{`"name": "a<b>"`, `"name": "a"`, "changed by hand or damaged"},
+		{"tp=1/2", "tp=0/2", "stands twice"},
+		{"x/y", "../y", "leads out of the folder"},
+		{"x/y", "/y", "leads out of the folder"},
+		{"x/y", "empty", "stands twice"},
+		{`"size": 4194305`, `"size": 4194304`, "2 hashes for 4194304 bytes"},
+		{`"size": 0`, `"size": -1`, "hashes for -1 bytes"},
+		{`"0100`, `"zz00`, "is no SHA-256"},
+		{`"files": [`, `"more": 1, "files": [`, "unknown field"},
+		{"\n}\n", "\n}{", "stands behind it"},
+	} {
+		bad := strings.Replace(text(t), c[0], c[1], 1)
+		if bad == text(t) {
+			t.Fatalf("%q is not in it", c[0])
+		}
+		if _, err := manifest.Parse([]byte(bad)); err == nil || !strings.Contains(err.Error(), c[2]) || !strings.HasPrefix(err.Error(), "manifest: ") {
+			t.Errorf("%q for %q: %v, want %q", c[1], c[0], err, c[2])
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(text(f)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := manifest.Parse(b)
+		if err != nil {
+			return
+		}
+		once, err := m.Append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := manifest.Parse(once)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice, err := back.Append(nil)
+		if err != nil || !bytes.Equal(once, twice) {
+			t.Fatalf("%v\n%s\n%s", err, once, twice)
+		}
+	})
+}

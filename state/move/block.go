@@ -1,0 +1,151 @@
+package move
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/boxes"
+	"github.com/shoal-ml/shoal/state/plan"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// BlockBytes is the size up to which blocks are assembled: small enough for a core's cache, large enough that a call of
+// the system costs little.
+const BlockBytes = 1 << 20
+
+// op is an op of the plan with the bytes of the target that it reaches over.
+type op struct {
+	plan.Op
+	size     int // bytes of an element
+	old, new Spot
+	from, to int64 // in the region of new
+}
+
+// A block is what is moved at once.
+type block struct {
+	Block
+	ops []int // that have elements in it
+}
+
+// blocks cuts the target up. Spans of ops that overlap, as those of rows that are put together from columns, are one zone
+// and cut at the same places; small zones that are neighbours are one block. The result is in the order of depth, then place.
+func (r *run) blocks() ([]block, error) {
+	for x := range r.Plan.Ops() {
+		o := op{Op: x, size: r.Plan.Dst.Tensors[x.Tensor].DType.Size(), new: r.New(&x.To)}
+		if x.From.New {
+			o.old = r.New(&x.From)
+		} else {
+			o.old = r.Old(&x.From)
+		}
+		if !rowMajor(x.Box, x.To.View) {
+			return nil, fmt.Errorf("move: tensor %q, box %v: the new layout does not store it row-major", r.Plan.Dst.Tensors[x.Tensor].Name, x.Box)
+		}
+		first := o.new.At + int64(x.To.View.At(x.Box)*o.size)
+		o.from, o.to = first, first+int64(boxes.Extent(x.Box, x.To.View)*o.size)
+		r.ops = append(r.ops, o)
+	}
+	slices.SortStableFunc(r.ops, func(a, b op) int {
+		return cmp.Or(a.Depth-b.Depth, a.new.Region-b.new.Region, cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+	var list []block
+	for i := 0; i < len(r.ops); {
+		zone := r.zone(i)
+		i += len(zone.ops)
+		for i < len(r.ops) {
+			next := r.zone(i)
+			if next.Region != zone.Region || next.Depth != zone.Depth || next.To-zone.From > r.Block {
+				break
+			}
+			zone.To, zone.ops = next.To, append(zone.ops, next.ops...)
+			i += len(next.ops)
+		}
+		cut, err := r.cut(&zone)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, cut...)
+	}
+	return list, nil
+}
+
+// zone returns the ops from number i on that overlap.
+func (r *run) zone(i int) block {
+	o := &r.ops[i]
+	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}}
+	for ; i < len(r.ops); i++ {
+		o := &r.ops[i]
+		if len(zone.ops) > 0 && (o.new.Region != zone.Region || o.Depth != zone.Depth || o.from >= zone.To) {
+			break
+		}
+		zone.To = max(zone.To, o.to)
+		zone.ops = append(zone.ops, i)
+	}
+	return zone
+}
+
+// cut cuts a zone into blocks.
+func (r *run) cut(zone *block) (list []block, err error) {
+	for from := zone.From; from < zone.To; from += r.Block {
+		list = append(list, block{Block: Block{zone.Region, from, min(from+r.Block, zone.To), zone.Depth}})
+	}
+	for _, i := range zone.ops {
+		o := &r.ops[i]
+		if len(list) > 1 && (o.from-zone.From)%int64(o.size) != 0 {
+			return nil, fmt.Errorf("move: tensor %q, box %v: its elements overlap others in the new layout", r.Plan.Dst.Tensors[o.Tensor].Name, o.Box)
+		}
+		for k := (o.from - zone.From) / r.Block; k <= (o.to-1-zone.From)/r.Block; k++ {
+			list[k].ops = append(list[k].ops, i)
+		}
+	}
+	return slices.DeleteFunc(list, func(b block) bool { return len(b.ops) == 0 }), nil
+}
+
+// within returns the part of an op whose elements begin in a block.
+func (o *op) within(b *block) []tensor.Box {
+	if b.From <= o.from && o.to <= b.To {
+		return []tensor.Box{o.Box}
+	}
+	first := o.To.View.At(o.Box)
+	place := func(at int64) int { return int((at-o.new.At+int64(o.size)-1)/int64(o.size)) - first }
+	return o.Box.Range(before(o.Box, o.To.View, place(max(b.From, o.from))), before(o.Box, o.To.View, place(min(b.To, o.to))))
+}
+
+// rowMajor reports whether the elements of a box have places in the order in which Box.Range counts them.
+func rowMajor(box tensor.Box, v tensor.View) bool {
+	inner := 1
+	for d := len(box) - 1; d >= 0; d-- {
+		if n := box[d].Len(); n > 1 {
+			if v.Strides[d] < inner {
+				return false
+			}
+			inner += (n - 1) * v.Strides[d]
+		}
+	}
+	return true
+}
+
+// before counts the elements of a box whose places are less than n after that of the first. The view is row-major.
+func before(box tensor.Box, v tensor.View, n int) (count int) {
+	inner := box.Elements()
+	for d, x := range box {
+		if n <= 0 {
+			return count
+		}
+		length := x.Len()
+		inner /= length
+		if length == 1 {
+			continue
+		}
+		i := n / v.Strides[d]
+		if i >= length {
+			return count + length*inner
+		}
+		count += i * inner
+		n -= i * v.Strides[d]
+	}
+	if n > 0 {
+		count++
+	}
+	return count
+}

@@ -1,0 +1,309 @@
+package move_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/state/move"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+var key = digest.NewKey(7)
+
+// memory is the ranks of a layout as regions, the slots of each one behind the other.
+type memory struct {
+	layout  *layout.Layout
+	mu      sync.Mutex
+	regions [][]byte
+	at      map[[2]int]int64 // rank and slot -> where its first member is
+	spoil   func(b []byte)   // what happens to bytes on their way to the memory
+	fail    func(region int) error
+}
+
+func newMemory(l *layout.Layout) *memory {
+	m := &memory{layout: l, regions: make([][]byte, l.Ranks), at: map[[2]int]int64{}}
+	for i := range l.Slots {
+		for _, r := range l.Sets[l.Slots[i].Set] {
+			m.at[[2]int{int(r), i}] = int64(len(m.regions[r]))
+			m.regions[r] = append(m.regions[r], make([]byte, l.Slots[i].Bytes()*len(l.Slots[i].Names))...)
+		}
+	}
+	return m
+}
+
+func (m *memory) spot(p *plan.Place) move.Spot {
+	s := &m.layout.Slots[p.Slot]
+	return move.Spot{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] + int64(slices.Index(s.Names, p.Name)*s.Bytes())}
+}
+
+func (m *memory) Name(region int) string { return fmt.Sprint("rank ", region) }
+
+func (m *memory) Read(region int, b []byte, at int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		if err := m.fail(region); err != nil {
+			return err
+		}
+	}
+	copy(b, m.regions[region][at:][:len(b)])
+	return nil
+}
+
+func (m *memory) Write(region int, b []byte, at int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	copy(m.regions[region][at:], b)
+	if m.spoil != nil {
+		m.spoil(m.regions[region][at:][:len(b)])
+	}
+	return nil
+}
+
+// fill writes what an oracle says that each rank has.
+func (m *memory) fill(spec *layout.Spec, tensors []layout.Tensor) {
+	for rank, arrays := range layouttest.Expect(spec, tensors) {
+		for i := range m.layout.Slots {
+			s := &m.layout.Slots[i]
+			if !m.layout.Sets[s.Set].Contains(rank) {
+				continue
+			}
+			for k, name := range s.Names {
+				at := m.at[[2]int{rank, i}] + int64(k*s.Bytes())
+				for j, e := range arrays[name].Data {
+					for x := range s.DType.Size() {
+						v := byte(0)
+						if e != layouttest.Padding {
+							v = byte(1 + (e.Tensor*31+e.Index*7+x*13)%251)
+						}
+						m.regions[rank][at+int64(j*s.DType.Size()+x)] = v
+					}
+				}
+			}
+		}
+	}
+}
+
+// change is a random change of layout of state in memory.
+type change struct {
+	model    layouttest.Model
+	from, to *layout.Spec
+	src, dst *memory
+	job      move.Job
+}
+
+func draw(t *rapid.T) *change {
+	c := &change{model: layouttest.DrawModel(t)}
+	c.from, c.to = layouttest.DrawSpec(t, c.model), layouttest.DrawSpec(t, c.model)
+	var memories [2]*memory
+	for i, spec := range []*layout.Spec{c.from, c.to} {
+		l, err := spec.Resolve(c.model.Tensors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		memories[i] = newMemory(l)
+	}
+	c.src, c.dst = memories[0], memories[1]
+	c.src.fill(c.from, c.model.Tensors)
+	cluster := plan.Cluster{Devices: []int{0, c.dst.layout.Ranks}, Old: make([]int, c.src.layout.Ranks), New: make([]int, c.dst.layout.Ranks)}
+	p, err := plan.Build(c.src.layout, c.dst.layout, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.job = move.Job{Plan: p, Old: c.src.spot, New: c.dst.spot, Source: c.src, Target: c.dst, Key: key, Workers: 2,
+		Block: int64(16 * rapid.IntRange(1, 30).Draw(t, "block")), Record: func(move.Record) error { return nil }}
+	return c
+}
+
+func (c *change) check(t *rapid.T) {
+	want := newMemory(c.dst.layout)
+	want.fill(c.to, c.model.Tensors)
+	for rank := range want.regions {
+		if !bytes.Equal(want.regions[rank], c.dst.regions[rank]) {
+			t.Fatalf("from %+v\nto %+v\nrank %d has %x, want %x", *c.from, *c.to, rank, c.dst.regions[rank], want.regions[rank])
+		}
+	}
+}
+
+// TestRun moves between random layouts in memory, stops at a random block, and goes on with the journal, part of which is lost.
+func TestRun(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := draw(t)
+		var id move.Identity
+		journal, stop := move.AppendHeader(nil, id), rapid.IntRange(0, 30).Draw(t, "stop")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		c.job.Record = func(r move.Record) error {
+			journal = move.AppendRecord(journal, r)
+			if stop--; stop < 0 {
+				cancel()
+			}
+			return nil
+		}
+		first, err := move.Run(ctx, c.job)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		cut := len(journal) - rapid.IntRange(0, min(40, len(journal)-48)).Draw(t, "cut")
+		if c.job.Done, _, err = move.ParseJournal(journal[:cut], id); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(c.job.Done); n > 0 && rapid.Bool().Draw(t, "lost") { // the journal is there, the block is not
+			b := c.job.Done[n-1].Block
+			clear(c.dst.regions[b.Region][b.From:b.To])
+		}
+		c.job.Record = func(move.Record) error { return nil }
+		second, err := move.Run(context.Background(), c.job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.check(t)
+		if first != nil && !slices.Equal(first.Sums, second.Sums) {
+			t.Fatalf("fingerprints %v, then %v", first.Sums, second.Sums)
+		}
+	})
+}
+
+// TestSpoiled changes bytes on their way to the target: one bit, two elements that change places, all of a block by one place.
+func TestSpoiled(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := draw(t)
+		how := rapid.IntRange(0, 2).Draw(t, "how")
+		at := rapid.IntRange(0, 1<<20).Draw(t, "at")
+		changed := false
+		c.dst.spoil = func(b []byte) {
+			if changed {
+				return
+			}
+			before := slices.Clone(b)
+			switch i := at % len(b); how {
+			case 0:
+				b[i] ^= 1 << (at % 8)
+			case 1:
+				b[i], b[0] = b[0], b[i]
+			case 2:
+				copy(b, before[1:])
+			}
+			changed = !bytes.Equal(before, b)
+		}
+		_, err := move.Run(context.Background(), c.job)
+		if changed != (err != nil) || err != nil && !strings.Contains(err.Error(), "is not what was read back") {
+			t.Fatalf("changed %v: %v", changed, err)
+		}
+	})
+}
+
+// TestSourceDies plans anew without a rank that cannot be read, and moves only what is missing; when nobody else has what it
+// had, the plan says so.
+func TestSourceDies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := draw(t)
+		dead := rapid.IntRange(0, c.src.layout.Ranks-1).Draw(t, "dead")
+		gone := errors.New("gone")
+		c.src.fail = func(region int) error {
+			if region == dead {
+				return gone
+			}
+			return nil
+		}
+		c.job.Record = func(r move.Record) error {
+			c.job.Done = append(c.job.Done, r)
+			return nil
+		}
+		_, err := move.Run(context.Background(), c.job)
+		if err != nil {
+			var e *move.SourceError
+			if !errors.As(err, &e) || e.Region != dead || !errors.Is(err, gone) {
+				t.Fatal(err)
+			}
+			cluster := c.job.Plan.Cluster
+			cluster.Old[dead] = plan.Lost
+			p, err := plan.Build(c.src.layout, c.dst.layout, cluster)
+			var lost *plan.LostError
+			if errors.As(err, &lost) {
+				return
+			}
+			c.job.Plan = p
+			if _, err := move.Run(context.Background(), c.job); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.check(t)
+	})
+}
+
+func TestFullDisk(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := draw(t)
+		full := errors.New("no space left")
+		c.job.Record = func(move.Record) error { return full }
+		if _, err := move.Run(context.Background(), c.job); !errors.Is(err, full) {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestJournal(t *testing.T) {
+	id := move.Identity{1, 2}
+	want := []move.Record{
+		{Block: move.Block{Region: 3, From: 1 << 40, To: 1<<40 + 99, Depth: 2}, Parts: []move.Part{{Tensor: 5, First: true, Sum: digest.Sum{Value: 1 << 60, Bytes: 7}}, {Tensor: 5}}},
+		{Block: move.Block{}, Parts: nil},
+	}
+	text := move.AppendHeader(nil, id)
+	ends := []int{len(text)}
+	for _, r := range want {
+		text = move.AppendRecord(text, r)
+		ends = append(ends, len(text))
+	}
+	for n := range len(text) + 1 {
+		got, good, err := move.ParseJournal(text[:n], id)
+		whole := 0
+		for whole < len(want) && ends[whole+1] <= n {
+			whole++
+		}
+		if diff := cmp.Diff(want[:whole], got, cmp.Transformer("nil", func(r []move.Record) []move.Record { return append([]move.Record{}, r...) })); diff != "" || err != nil {
+			t.Fatalf("cut at %d: %v\n%s", n, err, diff)
+		}
+		if n >= ends[0] && good != ends[whole] {
+			t.Fatalf("cut at %d: %d bytes are good, want %d", n, good, ends[whole])
+		}
+	}
+	if _, _, err := move.ParseJournal(text, move.Identity{1}); !errors.Is(err, move.ErrOther) {
+		t.Errorf("another move: %v", err)
+	}
+	if _, _, err := move.ParseJournal([]byte("something else"), id); !errors.Is(err, move.ErrOther) {
+		t.Errorf("no journal: %v", err)
+	}
+}
+
+// FuzzJournal demands that what is read is what would be written.
+func FuzzJournal(f *testing.F) {
+	var id move.Identity
+	f.Add(move.AppendRecord(move.AppendHeader(nil, id), move.Record{Block: move.Block{Region: 1, To: 300}, Parts: []move.Part{{Tensor: 2, Sum: digest.Sum{Bytes: 300}}}}))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		records, good, err := move.ParseJournal(text, id)
+		if err != nil || good == 0 {
+			return
+		}
+		again := move.AppendHeader(nil, id)
+		for _, r := range records {
+			again = move.AppendRecord(again, r)
+		}
+		back, _, err := move.ParseJournal(again, id)
+		if diff := cmp.Diff(records, back); err != nil || diff != "" {
+			t.Fatal(err, diff)
+		}
+	})
+}
