@@ -1,4 +1,4 @@
-"""A character-level GPT that learns to write like Newton, trained with DistributedDataParallel on shoal.
+"""A character-level GPT that learns to write like Newton, trained with DistributedDataParallel by workers that may come and go.
 
     $ shoal run -n 2 -- python3 examples/gpt/char_gpt.py $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     [0] 113,792 parameters, 567,038 characters of 91 kinds
@@ -23,11 +23,18 @@ from torch.nn import functional as F
 BATCH, RATE, SEED = 16, 3e-3, 1
 
 
-def windows(text, context, batch, generator):
-    """Batch windows of the text, (batch, context), and the characters that follow each place of them."""
-    starts = torch.randint(len(text) - context, (batch, 1), generator=generator)
-    places = starts + torch.arange(context)
-    return text[places], text[places + 1]
+class Windows(torch.utils.data.Dataset):
+    """The windows of a text: `context` characters, and those that follow each of them."""
+
+    def __init__(self, text, context):
+        self.text, self.context = text, context
+
+    def __len__(self):
+        return len(self.text) - self.context
+
+    def __getitem__(self, start):
+        window = self.text[start : start + self.context + 1]
+        return window[:-1], window[1:]
 
 
 def train(job, path, steps):
@@ -38,34 +45,31 @@ def train(job, path, steps):
     text = torch.tensor([alphabet.index(character) for character in book])
     torch.manual_seed(SEED)
     model = GPT(len(alphabet))
-    if job.rank == 0:
+    loader = shoal.torch.loader(Windows(text, model.context), BATCH, seed=SEED, steps=steps)
+    if job.rank == 0 and not job.outside:
         parameters = sum(p.numel() for p in model.parameters())
         print(f"{parameters:,} parameters, {len(book):,} characters of {len(alphabet)} kinds", flush=True)
     ddp = shoal.torch.ddp(model)
-    optimizer = torch.optim.AdamW(ddp.parameters(), lr=RATE)
-    generator, losses, shown = torch.Generator().manual_seed(SEED), torch.zeros(steps), 0
-    first, end = job.rank * BATCH // job.size, (job.rank + 1) * BATCH // job.size
-    for step in range(1, steps + 1):
-        x, y = windows(text, model.context, BATCH, generator)  # the same on all ranks, of which each takes its rows
-        # This rank's part of the mean over the global batch. DDP takes the mean of the ranks' gradients: hence job.size.
-        loss = F.cross_entropy(ddp(x[first:end]).flatten(0, 1), y[first:end].flatten(), reduction="sum") / y.numel()
+    optimizer = shoal.torch.optimizer(torch.optim.AdamW(ddp.parameters(), lr=RATE))
+    losses = []
+    for x, y in loader:
+        loss = F.cross_entropy(ddp(x).flatten(0, 1), y.flatten())
+        mean = loader.step.share(loss.detach().clone(), last=False)  # the loss over all workers, in the step that the gradient commits
         optimizer.zero_grad()
-        (loss * job.size).backward()
+        loss.backward()
         optimizer.step()
-        losses[step - 1] = loss.detach()
-        if step % 50 == 0 or step == steps:
-            job.allreduce(losses[shown:step], op="sum")
-            if job.rank == 0:
-                loss = losses[shown:step].mean().item()
-                job.report(step=step, loss=loss, samples=step * BATCH)
-                print(f"step {step:4d}  loss {loss:.4f}", flush=True)
-            shown = step
-    if job.rank == 0:
+        losses.append(mean.wait().item())
+        step = loader.step.number + 1
+        if job.rank == 0 and (step % 50 == 0 or step == steps):
+            shown = losses[-50:]
+            job.report(step=step, loss=sum(shown) / len(shown), samples=step * BATCH)
+            print(f"step {step:4d}  loss {sum(shown) / len(shown):.4f}", flush=True)
+    if job.rank == 0 and not job.released:
         print(f"{job.size} workers trained {steps} steps; it writes:")
         start = torch.tensor([[alphabet.index(c) for c in "The Rays"]])
         written = "".join(alphabet[i] for i in model.write(start, 150)[0].tolist())
         print(" ".join(written.split()))
-    return losses.tolist()
+    return losses
 
 
 if __name__ == "__main__":
