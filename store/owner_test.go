@@ -61,6 +61,34 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// TestClaimOvertaken: another head claims the job between the look and the write.
+func TestClaimOvertaken(t *testing.T) {
+	for _, at := range []mem.Op{mem.Create, mem.Update} {
+		server := mem.New()
+		s, ctx := server.Open(), t.Context()
+		if at == mem.Update {
+			ended := owner("run0", "h0", 0)
+			ended.Ended = noon
+			if err := store.Claim(ctx, s, ended, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		server.Fail(func(op mem.Op, key string) mem.Fate {
+			if op == at {
+				server.Fail(nil)
+				if err := store.Claim(ctx, server.Open(), owner("run2", "h2", 0), false); err != nil {
+					t.Error(err)
+				}
+			}
+			return mem.Works
+		})
+		var taken *store.TakenError
+		if err := store.Claim(ctx, s, owner("run1", "h1", 0), false); !errors.As(err, &taken) || taken.Owner.Run != "run2" {
+			t.Errorf("overtaken at %s: %v", at, err)
+		}
+	}
+}
+
 func TestTakenSaysWhatToDo(t *testing.T) {
 	text := (&store.TakenError{Owner: owner("run1", "h1", 0)}).Error()
 	for _, want := range []string{`"digits"`, "h1", "10.0.0.1:7000", "run1", "2026-11-21 12:00:00 UTC", "by force"} {

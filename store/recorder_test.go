@@ -37,8 +37,15 @@ func recordedGenerations(t *testing.T, server *mem.Server) []topo.Generation {
 
 func TestRecorderBacksOff(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
-		attempts := 0
+		attempts, last := 0, time.Now() // by the clock of the bubble
+		pause := 50 * time.Millisecond
 		server.Fail(func(mem.Op, string) mem.Fate { // down for about twelve minutes
+			if waited := time.Since(last); attempts > 0 && attempts <= 150 && waited != pause {
+				t.Errorf("attempt %d after %v, want %v", attempts, waited, pause)
+			} else if attempts > 0 {
+				pause = min(2*pause, 5*time.Second)
+			}
+			last = time.Now()
 			if attempts++; attempts <= 150 {
 				return mem.Lost
 			}

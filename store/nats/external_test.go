@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,6 +21,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/storetest"
 )
@@ -135,13 +137,44 @@ func TestToken(t *testing.T) {
 }
 
 func TestCredentialsFile(t *testing.T) {
-	e := serve(t, nil)
+	e := serve(t, func(o *server.Options) {
+		if err := o.ProcessConfigFile("testdata/operator.conf"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	refused(t, e.servers, "Authorization Violation", "credentials")
 	refused(t, Servers{URL: e.servers.URL, Credentials: filepath.Join(t.TempDir(), "none.creds")}, "none.creds")
+	works(t, Servers{URL: e.servers.URL, Credentials: "testdata/user.creds"})
 }
 
 func TestNoJetStream(t *testing.T) {
 	e := serve(t, func(o *server.Options) { o.JetStream = false })
 	refused(t, e.servers, "JetStream does not answer", "nats-server -js")
+}
+
+// TestManyMakeTheBucket: agents that start together find one bucket.
+func TestManyMakeTheBucket(t *testing.T) {
+	e := serve(t, nil)
+	g := group.New(t.Context())
+	for i := range 8 {
+		g.Go("agent", func(ctx context.Context) error {
+			s, err := Connect(ctx, e.servers)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			_, err = s.Create(ctx, fmt.Sprintf("agent.%d", i), nil)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s := e.Open(t)
+	defer s.Close()
+	if keys, err := s.Keys(t.Context(), "agent"); err != nil || len(keys) != 8 {
+		t.Errorf("%v (%v)", keys, err)
+	}
 }
 
 func TestUnfitBucket(t *testing.T) {
