@@ -69,6 +69,9 @@ func (e *embedded) session() (*session, error) {
 	}
 	e.now.stop()
 	e.now = nil
+	if full(e.folder) {
+		return nil, fmt.Errorf("the store %s does not start: %w", e.where, errFull)
+	}
 	now, err := e.start(e.folder)
 	if err != nil {
 		return nil, fmt.Errorf("the store %s does not start: %w", e.where, err)
@@ -157,9 +160,17 @@ func (complaints) Tracef(string, ...any)               {}
 func complaint(format string, args []any) error {
 	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	if strings.Contains(line, unix.ENOSPC.Error()) {
-		return fmt.Errorf("the disk is full: free some space; what was acknowledged is there (%s)", line)
+		return fmt.Errorf("%w (%s)", errFull, line)
 	}
 	return errors.New(line)
+}
+
+var errFull = errors.New("the disk is full: free some space; what was acknowledged is there")
+
+// full reports whether a folder has no room for a server to start. One that tries does not say why it fails, and leaves files open.
+func full(folder string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(folder, &s) == nil && s.Bavail*uint64(s.Bsize) < 64<<10
 }
 
 // lockFolder makes sure that no other process uses the folder. The lock ends with the process.

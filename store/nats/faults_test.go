@@ -112,13 +112,14 @@ func TestBadFolder(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills a small file system of its own, makes room, and does it again.
-func TestFullDisk(t *testing.T) {
+// smallDisk mounts a file system of this size.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("mounting needs root")
 	}
 	folder := t.TempDir()
-	if err := unix.Mount("none", folder, "tmpfs", 0, "size=4m"); err != nil {
+	if err := unix.Mount("none", folder, "tmpfs", 0, "size="+size); err != nil {
 		t.Skip("mount:", err)
 	}
 	t.Cleanup(func() {
@@ -126,18 +127,53 @@ func TestFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return folder
+}
+
+// TestOpenOnFullDisk: the error names the cause, and when there is room it works.
+func TestOpenOnFullDisk(t *testing.T) {
+	disk := smallDisk(t, "1m")
+	folder, ballast := filepath.Join(disk, "store"), filepath.Join(disk, "ballast")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if _, err := Open(folder); err == nil || !strings.Contains(err.Error(), "the disk is full: free some space") {
+		t.Fatalf("opened on a full disk: %v", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	s := openFolder(t, folder)
+	if _, err := s.Create(t.Context(), "a", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFullDisk fills a small file system of its own, makes room, and does it again. Large values leave room for the server to start.
+func TestFullDisk(t *testing.T) {
+	for _, value := range []int{30_000, 250_000} {
+		t.Run(fmt.Sprint(value), func(t *testing.T) { fillDisk(t, value) })
+	}
+}
+
+func fillDisk(t *testing.T, value int) {
+	t.Helper()
+	folder := smallDisk(t, "4m")
 	for _, name := range []string{"ballast0", "ballast1"} {
 		if err := os.WriteFile(filepath.Join(folder, name), make([]byte, 1<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	before := openFiles(t)
 	s := openFolder(t, filepath.Join(folder, "store"))
-	defer s.Close() // before the file system goes
 	kept := map[string]int{}
 	for round := range 2 {
 		failures := 0
 		for n := 0; failures < 5; n++ {
-			key, size := fmt.Sprintf("full.%d.%d", round, n), 30000+n
+			key, size := fmt.Sprintf("full.%d.%d", round, n), value+n
 			_, err := s.Create(t.Context(), key, make([]byte, size))
 			if err == nil {
 				kept[key] = size
@@ -157,6 +193,21 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	t.Logf("%d values kept", len(kept))
+	if err := s.Close(); err != nil { // or the file system stays
+		t.Error(err)
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%d files are open, %d were before", after, before)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
 }
 
 func BenchmarkOpenAndClose(b *testing.B) {
