@@ -88,7 +88,10 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 		return nil, errors.Join(err, l.dir.close())
 	}
 	result := l.result(err)
-	return result, errors.Join(err, l.dir.writeResult(result), l.dir.close())
+	if wrote := errors.Join(l.dir.writeResult(result), l.dir.close()); wrote != nil { // a full disk makes no good job a bad one
+		l.console.Note("the files of this run are incomplete: " + wrote.Error())
+	}
+	return result, err
 }
 
 // settle makes the place, the run directory and the agent.

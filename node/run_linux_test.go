@@ -157,6 +157,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A good job stays one where its result cannot be kept.
+func TestRunWhoseResultCannotBeWritten(t *testing.T) {
+	result, out, err := launch(t, t.Context(), 1, "meet", func(cfg *node.RunConfig) {
+		cfg.OnStart = func(_, dir string) {
+			if err := os.Mkdir(filepath.Join(dir, "result.json"), 0o700); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil || !result.OK || !strings.Contains(out, "shoal: the files of this run are incomplete: node: rename") {
+		t.Errorf("%+v, %v\n%s", result, err, out)
+	}
+}
+
 func TestRunWhereOneNeverJoins(t *testing.T) {
 	_, out, err := launch(t, t.Context(), 3, "absent-1", nil)
 	var f *node.Failure
