@@ -1,4 +1,4 @@
-// Package kernel reduces and converts numbers in memory: byte slices in, byte slices out, nothing kept, nothing
+// Package kernel reduces, converts and weighs numbers in memory: byte slices in, byte slices out, nothing kept, nothing
 // allocated. It has one implementation in plain Go and two for SIMD units, all of which give the same bits
 // (payloads of NaNs apart); a rank may therefore use another one than its peers.
 //

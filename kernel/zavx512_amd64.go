@@ -99,6 +99,11 @@ func avx512StreamBF16(dst *byte, src *byte, blocks int)
 //go:noescape
 func avx512StreamCopy(dst *byte, src *byte, blocks int)
 
+// avx512Weigh: sums = Σ weight·word in two parts, over blocks of 32 words.
+//
+//go:noescape
+func avx512Weigh(weight *uint64, words *byte, blocks int, sums *[2][8]uint64)
+
 // avx512LoadScaledF64: acc = a*src.
 //
 //go:noescape

@@ -45,6 +45,7 @@ func (v isa) kernels() {
 		v.store("Stream", " past the caches", e, VMOVNTDQ)
 	}
 	v.streamCopy()
+	v.weigh()
 	for _, e := range []element{f64, f32, f16, bf16} {
 		v.loadScaled(e)
 		v.foldScaled(e)

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-ml/shoal/kernel"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -99,7 +100,7 @@ func (k *Key) Run(offset int, data []byte) Sum {
 		first := offset / 4
 		at := first % block
 		n := min(block-at, len(data)/4)
-		sum := dot(k.weight[at:at+n], data[:4*n])
+		sum := reduce(kernel.Weigh(k.weight[at:at+n], data[:4*n])) // below 2^104, as there are at most 2^11 words
 		sum += mul(ones, k.upTo[at+n]+prime-k.upTo[at])
 		s.Value = reduce(0, s.Value+mul(reduce(0, sum), k.power(first/block)))
 		offset, data = offset+4*n, data[4*n:]

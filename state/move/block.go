@@ -25,11 +25,13 @@ type op struct {
 // A block is what is moved at once.
 type block struct {
 	Block
-	ops []int // that have elements in it
+	ops     []int // that have elements in it
+	aligned bool  // each of these begins at a multiple of its elements' size
 }
 
-// blocks cuts the target up. Spans of ops that overlap, as those of rows that are put together from columns, are one zone
-// and cut at the same places; small zones that are neighbours are one block. The result is in the order of depth, then place.
+// blocks cuts the target up, where a region's bytes are multiples of Block: there the kernel writes whole pages. Where the
+// elements of an op would be cut, the ops that overlap it, as those of rows that are put together from columns, are a zone that
+// is cut from its own first byte on. The result is in the order of depth, then place.
 func (r *run) blocks() ([]block, error) {
 	for x := range r.Plan.Ops() {
 		o := op{Op: x, size: r.Plan.Dst.Tensors[x.Tensor].DType.Size(), new: r.New(&x.To)}
@@ -54,10 +56,11 @@ func (r *run) blocks() ([]block, error) {
 		i += len(zone.ops)
 		for i < len(r.ops) {
 			next := r.zone(i)
-			if next.Region != zone.Region || next.Depth != zone.Depth || next.To-zone.From > r.Block {
+			aligned := zone.aligned && next.aligned
+			if next.Region != zone.Region || next.Depth != zone.Depth || !aligned && next.To-zone.From > r.Block {
 				break
 			}
-			zone.To, zone.ops = next.To, append(zone.ops, next.ops...)
+			zone.To, zone.ops, zone.aligned = next.To, append(zone.ops, next.ops...), aligned
 			i += len(next.ops)
 		}
 		cut, err := r.cut(&zone)
@@ -72,7 +75,7 @@ func (r *run) blocks() ([]block, error) {
 // zone returns the ops from number i on that overlap.
 func (r *run) zone(i int) block {
 	o := &r.ops[i]
-	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}}
+	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}, aligned: true}
 	for ; i < len(r.ops); i++ {
 		o := &r.ops[i]
 		if len(zone.ops) > 0 && (o.new.Region != zone.Region || o.Depth != zone.Depth || o.from >= zone.To) {
@@ -80,21 +83,26 @@ func (r *run) zone(i int) block {
 		}
 		zone.To = max(zone.To, o.to)
 		zone.ops = append(zone.ops, i)
+		zone.aligned = zone.aligned && o.from%int64(o.size) == 0
 	}
 	return zone
 }
 
 // cut cuts a zone into blocks.
 func (r *run) cut(zone *block) (list []block, err error) {
-	for from := zone.From; from < zone.To; from += r.Block {
-		list = append(list, block{Block: Block{zone.Region, from, min(from+r.Block, zone.To), zone.Depth}})
+	origin := zone.From
+	if zone.aligned {
+		origin -= origin % r.Block
+	}
+	for from := origin; from < zone.To; from += r.Block {
+		list = append(list, block{Block: Block{zone.Region, max(from, zone.From), min(from+r.Block, zone.To), zone.Depth}})
 	}
 	for _, i := range zone.ops {
 		o := &r.ops[i]
-		if len(list) > 1 && (o.from-zone.From)%int64(o.size) != 0 {
+		if len(list) > 1 && (o.from-origin)%int64(o.size) != 0 {
 			return nil, fmt.Errorf("move: tensor %q, box %v: its elements overlap others in the new layout", r.Plan.Dst.Tensors[o.Tensor].Name, o.Box)
 		}
-		for k := (o.from - zone.From) / r.Block; k <= (o.to-1-zone.From)/r.Block; k++ {
+		for k := (o.from - origin) / r.Block; k <= (o.to-1-origin)/r.Block; k++ {
 			list[k].ops = append(list[k].ops, i)
 		}
 	}
