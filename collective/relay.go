@@ -6,10 +6,6 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// pieceBytes is how much of an accumulator goes into one piece: enough that its header and the calls about it cost nothing,
-// little enough that a host sends on the first piece while the next ones are still on their way.
-const pieceBytes = 256 << 10
-
 // Sites says where the members of a group are.
 type Sites struct {
 	Of   []int // by member: its host
@@ -40,7 +36,7 @@ type Outgoing struct {
 // up before is not followed by another: links may still read and write its memory, so the Relay must be thrown away, and the
 // memory of its calls must stay until no link has a piece of it.
 //
-// Every element is summed in an order that only the schedule, the sites and the strategy decide: a host adds the inputs of its
+// Every element is summed in an order that only the schedule, the sites and the route decide: a host adds the inputs of its
 // own members in rank order, then the partial sums of its children in the order of their hosts. Partial sums travel in
 // the type of the accumulator; the root of the tree scales and rounds once. So all hosts get the same bits whatever the
 // timing, and integers, minima and maxima come out as in Run.

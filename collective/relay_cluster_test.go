@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-var strategies = []collective.Strategy{collective.Ring{}, collective.Star{}, collective.Clique{}, collective.Tree{}, collective.DoubleTree{}}
+var strategies = collective.Strategies()
 
 // cluster is a set of hosts with a Relay each, and what is on its way between them.
 type cluster struct {
@@ -21,6 +21,7 @@ type cluster struct {
 	way    []piece
 	log    []piece
 	starts []int // by host: chunks that have begun
+	piece  int   // bytes; 0 = the usual
 }
 
 type piece struct {
@@ -85,11 +86,19 @@ func (c *cluster) prepare(strategy collective.Strategy) {
 		if !reflect.DeepEqual(s.Moves, moves) {
 			c.t.Fatalf("hosts 0 and %d have different schedules", h)
 		}
-		r.Prepare(s, c.calls[h], collective.Sites{Of: c.of, N: len(c.relays), Self: h}, strategy)
+		route := usual(strategy)
+		if c.piece > 0 {
+			route.Piece = c.piece
+		}
+		r.Prepare(s, c.calls[h], collective.Sites{Of: c.of, N: len(c.relays), Self: h}, route)
 	}
 	clear(c.sent)
 	clear(c.starts)
 	c.way, c.log = nil, nil
+}
+
+func usual(s collective.Strategy) collective.Route {
+	return collective.Route{Strategy: s, Piece: 256 << 10}
 }
 
 // send takes what a relay has to send.

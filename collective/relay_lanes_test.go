@@ -119,7 +119,7 @@ func (w *wire) run(c *cluster, strategy collective.Strategy) {
 		if err := w.schedules[h].Build(c.calls[h]); err != nil {
 			c.t.Fatal(err)
 		}
-		r.Prepare(&w.schedules[h], c.calls[h], w.sites[h], strategy)
+		r.Prepare(&w.schedules[h], c.calls[h], w.sites[h], usual(strategy))
 	}
 	for i, more := 0, true; more; i++ {
 		more = false

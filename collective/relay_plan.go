@@ -31,9 +31,11 @@ type role struct{ gives, takes bool }
 const cutAlign = 64
 
 // Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give the same schedule, sites and
-// strategy, and calls that differ only in being Far.
-func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, strategy Strategy) {
+// route, and calls that differ only in being Far.
+func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
+	r.per = route.Piece / max(1, r.acc.Size()) // a barrier has no type
+	strategy := route.Strategy
 	parts := uint32(0)
 	for i := range s.Moves {
 		m := &s.Moves[i]
@@ -71,7 +73,6 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	if r.run.reduces {
 		r.acc = kernel.AccType(r.run.dtype)
 	}
-	r.per = pieceBytes / max(1, r.acc.Size()) // a barrier has no type
 }
 
 // counts reports whether a source is summed at all.

@@ -155,6 +155,7 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 			t.Log(name)
 		}
 	}()
+	c.piece = collective.MinPiece << rng.IntN(5)
 	c.prepare(strategy)
 	c.exchange(rng)
 	c.deliver(rng, inputs)

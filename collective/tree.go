@@ -23,28 +23,15 @@ type Onward interface {
 	Source(t, k, root, i int) int
 }
 
+// Strategies are all that there are.
+func Strategies() []Strategy {
+	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, Tree{}, Star{}}
+}
+
 // source is from where host i gets the result of tree t.
 func source(s Strategy, t, k, root, i int) int {
 	if s, ok := s.(Onward); ok {
 		return s.Source(t, k, root, i)
 	}
 	return s.Parent(t, k, root, i)
-}
-
-// Below these lengths a step's latency is more than the time that its bytes take.
-const (
-	starBytes   = 4 << 10
-	cliqueBytes = 256 << 10
-)
-
-// Suits is the strategy for a schedule whose moves have so many bytes together, as long as nobody has measured the network.
-func Suits(bytes int) Strategy {
-	switch {
-	case bytes <= starBytes:
-		return Star{}
-	case bytes <= cliqueBytes:
-		return Clique{}
-	default:
-		return Ring{}
-	}
 }

@@ -1,7 +1,6 @@
 package collective_test
 
 import (
-	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"testing"
@@ -58,6 +57,10 @@ func allReduceCost(strategy collective.Strategy, k int) cost {
 	switch strategy.(type) {
 	case collective.Ring:
 		return cost{2 * (k - 1), func(int) int { return 2 * (k - 1) }}
+	case collective.TwoWayRing:
+		return cost{k / 2 * 2, func(int) int { return 2 * (k - 1) }}
+	case collective.Doubling:
+		return cost{2 * depth, func(int) int { return 2 * (k - 1) }}
 	case collective.Star:
 		return cost{2, func(i int) int {
 			if i == 0 {
@@ -123,6 +126,10 @@ func TestRootedCosts(t *testing.T) {
 				switch strategy.(type) {
 				case collective.Ring:
 					most = n * 4
+				case collective.TwoWayRing:
+					most = 2 * n * 4
+				case collective.Doubling:
+					most = bits.Len(uint(k-1)) * n * 4
 				case collective.DoubleTree: // the root stands above the trees
 					most = n * 4
 					want++
@@ -167,12 +174,4 @@ func evenly(t testing.TB, kind collective.Kind, d tensor.DType, hosts, members, 
 		of = append(of, i/members)
 	}
 	return spread(t, sample(rng, kind, d, collective.Sum, len(of), n), of, hosts)
-}
-
-func TestSuits(t *testing.T) {
-	for bytes, want := range map[int]string{0: "star", 4096: "star", 4097: "clique", 256 << 10: "clique", 256<<10 + 1: "ring"} {
-		if got := fmt.Sprint(collective.Suits(bytes)); got != want {
-			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
-		}
-	}
 }

@@ -45,7 +45,7 @@ func newBenchCommand() *cobra.Command {
 			return unknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand(), newBenchRecoveryCommand(), newBenchRecoveryWorkerCommand())
+	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand(), newBenchTuneCommand(), newBenchRecoveryCommand(), newBenchRecoveryWorkerCommand())
 	return cmd
 }
 

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/version"
+)
+
+// tuneOptions are the flags of `shoal bench tune`.
+type tuneOptions struct {
+	hosts     int
+	bytes     string
+	runs      int
+	listen    string
+	join      string
+	tokenFile string
+	plain     bool
+	json      bool
+}
+
+func newBenchTuneCommand() *cobra.Command {
+	var o tuneOptions
+	cmd := &cobra.Command{
+		Use:   "tune",
+		Short: "Measure how hosts exchange tensors best",
+		Long: `Measure an all-reduce between hosts by every candidate: a schedule, and the size of its pieces.
+
+First a few transfers are measured, and a model of the network is fitted to them: the time of a step, of a piece and of a byte.
+Then every candidate is predicted by the model and measured, size by size. What a job would choose from the model alone is marked.
+No training runs; a job on these hosts is better not running at the same time.
+
+Without --listen and --join the hosts are in this process, and talk over the loopback.`,
+		Example: `  shoal bench tune
+  shoal bench tune --hosts 3 --listen :7077 --token-file token    on the first host
+  shoal bench tune --join first:7077 --token-file token           on the two others`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			sizes, err := o.validate()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), sizes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVar(&o.hosts, "hosts", 3, "number of hosts, this one included")
+	flags.StringVar(&o.bytes, "bytes", "4KiB,256KiB,4MiB,16MiB", "`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.IntVar(&o.runs, "runs", 5, "times that each candidate is measured; the median counts")
+	flags.StringVar(&o.listen, "listen", "", "wait for the other hosts at this `ADDRESS`, such as :7077")
+	flags.StringVar(&o.join, "join", "", "take part in a measurement that waits at this `HOST:PORT`")
+	flags.StringVar(&o.tokenFile, "token-file", "", "with --listen: write the token of the others to this `FILE`; with --join: read it")
+	flags.BoolVar(&o.plain, "unencrypted-data", false, "send tensors in the clear; anyone on the network can read and change them")
+	flags.BoolVar(&o.json, "json", false, "print one JSON object a candidate")
+	return cmd
+}
+
+// validate checks the flags and returns the sizes in bytes.
+func (o tuneOptions) validate() (sizes []int64, err error) {
+	switch {
+	case o.hosts < 2:
+		return nil, usageError("--hosts %d: an exchange takes 2 hosts or more", o.hosts)
+	case o.runs < 1:
+		return nil, usageError("--runs %d: a candidate must be measured once or more", o.runs)
+	case o.listen != "" && o.join != "":
+		return nil, usageError("--listen is for the first host and --join for the others: use one of them")
+	case (o.listen != "" || o.join != "") != (o.tokenFile != ""):
+		return nil, usageError("--token-file belongs to --listen and --join: the first host writes it, the others read a copy")
+	}
+	for _, text := range strings.Split(o.bytes, ",") {
+		bytes, err := parseBytes(strings.TrimSpace(text))
+		if err != nil {
+			return nil, usageError("--bytes: %v", err)
+		}
+		if bytes == 0 || bytes%4 != 0 || bytes > maxTuned {
+			return nil, usageError("--bytes: %s is not a whole number of f32 elements up to %s", text, formatBytes(maxTuned))
+		}
+		sizes = append(sizes, bytes)
+	}
+	return sizes, nil
+}
+
+func (o tuneOptions) run(ctx context.Context, sizes []int64, out, notes io.Writer) error {
+	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain, Name: fabric.Host(hostName("")), Listen: o.listen}
+	if o.join != "" {
+		token, err := readToken(nil, o.tokenFile)
+		if err != nil {
+			return err
+		}
+		return takePart(ctx, o.join, token, config)
+	}
+	if o.listen == "" {
+		config.Listen = "127.0.0.1:0"
+	}
+	lead := &tuneLead{tuneHost: newTuneHost()}
+	mesh, err := tcp.Create(config, lead)
+	if err != nil {
+		return err
+	}
+	lead.mesh = mesh
+	others := group.New(ctx)
+	defer context.AfterFunc(ctx, lead.news.Close)()
+	if o.listen == "" {
+		for range o.hosts - 1 {
+			others.Go("a host", func(ctx context.Context) error {
+				return takePart(ctx, mesh.Addr(), mesh.Token(tokenLife), config)
+			})
+		}
+	} else if err = writeToken(o.tokenFile, mesh.Token(tokenLife)); err == nil {
+		fmt.Fprintf(notes, "shoal: on each of the other hosts, with this file:\n  shoal bench tune --join %s --token-file %s\n", mesh.Addr(), o.tokenFile)
+	}
+	if err == nil {
+		err = o.measure(lead, sizes, out)
+	}
+	for _, host := range lead.hosts[min(1, len(lead.hosts)):] {
+		lead.say(host, tuneWord{Do: "over"})
+	}
+	err = errors.Join(err, mesh.Close())
+	return errors.Join(err, others.Wait())
+}
+
+// takePart makes this host one of the others.
+func takePart(ctx context.Context, at, token string, config tcp.Config) error {
+	h := newTuneHost()
+	mesh, err := tcp.Join(ctx, at, token, config, h)
+	if err != nil {
+		return err
+	}
+	h.mesh = mesh
+	defer context.AfterFunc(ctx, h.news.Close)()
+	return errors.Join(h.obey(), mesh.Close())
+}
+
+// tuneLine is the outcome of a candidate, and with --json one line of the output.
+type tuneLine struct {
+	Hosts       int              `json:"hosts"`
+	Bytes       int64            `json:"bytes"`
+	Route       collective.Route `json:"route"`
+	PredictedUS float64          `json:"predicted_us"`
+	MeasuredUS  float64          `json:"measured_us"`
+	Chosen      bool             `json:"chosen"` // by the model alone
+}
+
+// measure fits a model, and then measures every candidate of every size.
+func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error {
+	if err := lead.gather(o.hosts); err != nil {
+		return err
+	}
+	model, err := lead.fit(o.runs)
+	if err != nil {
+		return err
+	}
+	if !o.json {
+		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, %.2f Gbit/s a cable, sums at %.1f GB/s\n", o.hosts,
+			formatMicros(model.Fixed*1e6), formatMicros(model.Alpha*1e6), formatMicros(model.Piece*1e6), 8e-9/model.Beta, 1e-9/model.Gamma)
+	}
+	tuner := collective.NewTuner(model)
+	for _, bytes := range sizes {
+		chosen := tuner.Route(o.hosts, int(bytes))
+		var lines []tuneLine
+		for _, r := range collective.Candidates(o.hosts, int(bytes)) {
+			s, err := lead.time(r, int(bytes), o.runs)
+			if err != nil {
+				return err
+			}
+			lines = append(lines, tuneLine{o.hosts, bytes, r, 1e6 * model.Time(r, o.hosts, int(bytes)), 1e6 * s.Seconds, r == chosen})
+		}
+		slices.SortStableFunc(lines, func(a, b tuneLine) int { return cmp.Compare(a.MeasuredUS, b.MeasuredUS) })
+		if err := o.print(out, lines); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// print writes the candidates of one size, the fastest first.
+func (o tuneOptions) print(out io.Writer, lines []tuneLine) error {
+	if o.json {
+		w := json.NewEncoder(out)
+		for _, l := range lines {
+			if err := w.Encode(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	row := "%10s  %-20s %12s %12s  %s\n"
+	fmt.Fprintf(out, "\n"+row, formatBytes(lines[0].Bytes), "strategy/KiB", "predicted", "measured", "")
+	for _, l := range lines {
+		mark := ""
+		if l.Chosen {
+			mark = "chosen"
+		}
+		if _, err := fmt.Fprintf(out, row, "", l.Route, formatMicros(l.PredictedUS), formatMicros(l.MeasuredUS), mark); err != nil {
+			return err
+		}
+	}
+	return nil
+}

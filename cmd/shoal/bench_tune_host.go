@@ -1,0 +1,241 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/queue"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// tuneWord is what the hosts of a measurement say to each other. The first host asks for a flight in three steps, so that only the
+// exchange itself is timed: prepare, go, land; the others answer each with the same word.
+type tuneWord struct {
+	Do     string           `json:"do"` // wait comes first, then prepare, go, land for each flight; over ends everything
+	Flight uint64           `json:"flight,omitempty"`
+	Hosts  []fabric.Host    `json:"hosts,omitempty"`
+	Route  collective.Route `json:"route,omitzero"`
+	Bytes  int              `json:"bytes,omitempty"`
+	Error  string           `json:"error,omitempty"`
+}
+
+// maxTuned bounds the length that another host can ask for.
+const maxTuned = 1 << 30
+
+var errTuneEnded = errors.New("the measurement was ended")
+
+// tuneHost is one host of a measurement: it makes the exchange of an agent's flights, without workers.
+type tuneHost struct {
+	mesh    fabric.Mesh
+	news    queue.Queue[tuneNews]
+	scratch sync.Pool
+	in, out []byte
+
+	busy   sync.RWMutex // held by the mesh while it uses the flight
+	flight tuneFlight   // the one that pieces are for
+}
+
+// tuneNews is what happened: a word, or a link that came or went.
+type tuneNews struct {
+	from fabric.Host
+	word tuneWord
+	up   bool
+	err  error
+}
+
+// tuneFlight is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again for the next one.
+type tuneFlight struct {
+	id       uint64
+	hosts    []fabric.Host
+	relay    collective.Relay
+	schedule collective.Schedule
+	told     atomic.Bool
+	done     func()
+}
+
+func newTuneHost() *tuneHost {
+	return &tuneHost{scratch: sync.Pool{New: func() any { return collective.NewScratch() }}}
+}
+
+// Up implements fabric.Handler.
+func (h *tuneHost) Up(peer fabric.Host) { h.news.Put(tuneNews{from: peer, up: true}) }
+
+// Down implements fabric.Handler.
+func (h *tuneHost) Down(peer fabric.Host, err error) {
+	h.news.Put(tuneNews{from: peer, err: fmt.Errorf("the link with %s is gone: %w", peer, err)})
+}
+
+// Message implements fabric.Handler.
+func (h *tuneHost) Message(from fabric.Host, b []byte) {
+	n := tuneNews{from: from}
+	if err := json.Unmarshal(b, &n.word); err != nil {
+		n.err = fmt.Errorf("%s says what is no word of a measurement: %w", from, err)
+	}
+	h.news.Put(n)
+}
+
+// at finds a flight by its number; nil if it is not the one that is prepared.
+func (h *tuneHost) at(id uint64) *tuneFlight {
+	if h.flight.done == nil || h.flight.id != id {
+		return nil
+	}
+	return &h.flight
+}
+
+// Place implements fabric.Handler.
+func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
+	h.busy.RLock()
+	defer h.busy.RUnlock()
+	f := h.at(p.Flight)
+	if f == nil {
+		return nil
+	}
+	return f.relay.Place(slices.Index(f.hosts, from), p.Part, p.Offset, p.Length)
+}
+
+// Arrived implements fabric.Handler.
+func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
+	h.busy.RLock()
+	defer h.busy.RUnlock()
+	f := h.at(p.Flight)
+	if f == nil {
+		return
+	}
+	s := h.scratch.Get().(*collective.Scratch)
+	h.send(f, f.relay.Arrived(slices.Index(f.hosts, from), p.Part, p.Offset, p.Length, s, nil))
+	h.scratch.Put(s)
+	f.look()
+}
+
+func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
+	for _, o := range out {
+		h.mesh.SendPiece(f.hosts[o.To], fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload))}, o.Payload)
+	}
+}
+
+func (f *tuneFlight) look() {
+	if f.relay.Done() && !f.told.Swap(true) {
+		f.done()
+	}
+}
+
+func (h *tuneHost) say(to fabric.Host, w tuneWord) {
+	b, err := json.Marshal(w)
+	if err != nil {
+		panic(err) // a tuneWord is always JSON
+	}
+	h.mesh.Send(to, b)
+}
+
+// obey does what the first host asks until it is over. Who says "wait" is the first host; that another one goes is its business.
+func (h *tuneHost) obey() error {
+	for first := fabric.Host(""); ; {
+		n, ok := h.news.Take()
+		switch {
+		case !ok:
+			return errTuneEnded
+		case n.word.Do == "wait" && first == "":
+			first = n.from
+		case n.up || n.from != first:
+		case n.err != nil:
+			return n.err
+		case n.word.Do == "over":
+			return nil
+		default:
+			answer := func(w tuneWord) { h.say(n.from, w) }
+			if err := h.do(n.word, answer); err != nil {
+				answer(tuneWord{Do: n.word.Do, Flight: n.word.Flight, Error: err.Error()})
+			}
+		}
+	}
+}
+
+// do takes one step of a flight; done answers when it is taken.
+func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
+	said := tuneWord{Do: w.Do, Flight: w.Flight}
+	if w.Do == "prepare" {
+		if err := h.prepare(w, func() { answer(tuneWord{Do: "go", Flight: w.Flight}) }); err != nil {
+			return err
+		}
+		answer(said)
+		return nil
+	}
+	f := h.at(w.Flight)
+	if f == nil {
+		return fmt.Errorf("there is no flight %d", w.Flight)
+	}
+	s := h.scratch.Get().(*collective.Scratch)
+	defer h.scratch.Put(s)
+	switch w.Do {
+	case "go":
+		for i := range f.relay.Chunks() {
+			h.send(f, f.relay.Chunk(i, s, nil))
+		}
+		f.look()
+	case "land":
+		for i := range f.relay.Deliveries() {
+			f.relay.Deliver(i, s)
+		}
+		if err := h.check(len(f.hosts)); err != nil {
+			return err
+		}
+		answer(said)
+	default:
+		return fmt.Errorf("%q is no word of a measurement", w.Do)
+	}
+	return nil
+}
+
+// prepare makes this host's part of a flight known, so that pieces may come.
+func (h *tuneHost) prepare(w tuneWord, done func()) error {
+	self := slices.Index(w.Hosts, h.mesh.Self())
+	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 || w.Route.Strategy == nil {
+		return fmt.Errorf("a flight that cannot be: %d bytes over %v", w.Bytes, w.Hosts)
+	}
+	if len(h.in) != w.Bytes {
+		h.in, h.out = make([]byte, w.Bytes), make([]byte, w.Bytes)
+		for i := 0; i < w.Bytes; i += 4 {
+			binary.LittleEndian.PutUint32(h.in[i:], math.Float32bits(float32(self+1)))
+		}
+	}
+	clear(h.out)
+	h.busy.Lock()
+	defer h.busy.Unlock()
+	f := &h.flight
+	f.id, f.hosts, f.done = w.Flight, w.Hosts, done
+	f.told.Store(false)
+	calls, of := make([]*collective.Call, len(w.Hosts)), make([]int, len(w.Hosts))
+	for i := range calls {
+		calls[i] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: w.Bytes / 4, Out: w.Bytes / 4}}
+		of[i] = i
+	}
+	calls[self].Far, calls[self].In, calls[self].Out = nil, h.in, h.out
+	if err := f.schedule.Build(calls); err != nil {
+		return err
+	}
+	f.relay.Prepare(&f.schedule, calls, collective.Sites{Of: of, N: len(w.Hosts), Self: self}, w.Route)
+	return nil
+}
+
+func twice(hosts []fabric.Host) bool {
+	return len(slices.Compact(slices.Sorted(slices.Values(hosts)))) < len(hosts)
+}
+
+// check looks at every element of the result.
+func (h *tuneHost) check(hosts int) error {
+	want := math.Float32bits(float32(hosts * (hosts + 1) / 2))
+	for i := 0; i < len(h.out); i += 4 {
+		if got := binary.LittleEndian.Uint32(h.out[i:]); got != want {
+			return fmt.Errorf("element %d of the result is %v instead of %v", i/4, math.Float32frombits(got), math.Float32frombits(want))
+		}
+	}
+	return nil
+}

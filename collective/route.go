@@ -1,0 +1,62 @@
+package collective
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Bounds of Route.Piece.
+const (
+	MinPiece = 64 << 10
+	MaxPiece = 1 << 20
+)
+
+// Route is how a move goes between hosts: along which trees, and in what pieces. As text it is the strategy and the KiB of a piece, such
+// as ring/256.
+type Route struct {
+	Strategy Strategy
+	Piece    int // bytes of an accumulator that travel together: a power of two from MinPiece to MaxPiece
+}
+
+func (r Route) String() string { return r.Strategy.String() + "/" + strconv.Itoa(r.Piece>>10) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (r Route) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote, which may come from another host; it refuses everything else.
+func (r *Route) UnmarshalText(text []byte) error {
+	name, kib, _ := strings.Cut(string(text), "/")
+	for _, s := range Strategies() {
+		for piece := MinPiece; piece <= MaxPiece && s.String() == name; piece *= 2 {
+			if kib == strconv.Itoa(piece>>10) {
+				*r = Route{s, piece}
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("collective: %q is no route: a strategy and the KiB of its pieces, such as %v", text, Route{Ring{}, usualPiece})
+}
+
+// usualPiece is enough that its header and the calls about it cost nothing, and little enough that a host sends on the first piece
+// while the next ones are still on their way.
+const usualPiece = 256 << 10
+
+// Below these lengths a step's latency is more than the time that its bytes take.
+const (
+	starBytes   = 4 << 10
+	cliqueBytes = 256 << 10
+)
+
+// Suits is the route for a schedule whose longest move has so many bytes, as long as nobody has measured the network. It counts with
+// whole numbers only, so that all hosts come to the same whatever their processors are.
+func Suits(bytes int) Route {
+	switch {
+	case bytes <= starBytes:
+		return Route{Star{}, usualPiece}
+	case bytes <= cliqueBytes:
+		return Route{Clique{}, usualPiece}
+	default:
+		return Route{Ring{}, usualPiece}
+	}
+}

@@ -1,0 +1,38 @@
+package collective_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+func TestSuits(t *testing.T) {
+	for bytes, want := range map[int]string{0: "star/256", 4096: "star/256", 4097: "clique/256", 256 << 10: "clique/256", 256<<10 + 1: "ring/256"} {
+		if got := fmt.Sprint(collective.Suits(bytes)); got != want {
+			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
+		}
+	}
+}
+
+// Every route survives being written, and nothing else is read.
+func FuzzRoute(f *testing.F) {
+	for _, s := range collective.Strategies() {
+		f.Add(s.String() + "/64")
+	}
+	for _, text := range []string{"", "/", "ring", "ring/", "ring/0", "ring/32", "ring/2048", "ring/048", "ring/48", "ring/64 ", "Ring/64", "ring/64/64"} {
+		f.Add(text)
+		if (&collective.Route{}).UnmarshalText([]byte(text)) == nil {
+			f.Errorf("%q is taken for a route", text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var r collective.Route
+		if r.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		if again, _ := r.MarshalText(); string(again) != text || r.Piece < collective.MinPiece || r.Piece > collective.MaxPiece {
+			t.Errorf("%q was read as %v", text, r)
+		}
+	})
+}

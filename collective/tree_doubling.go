@@ -1,0 +1,28 @@
+package collective
+
+import "math/bits"
+
+// Doubling roots one binomial tree at each host: on the way up a host gives away what it has of half of the segments, of half of
+// the rest and so on, and on the way down it gets them back: recursive halving and doubling (Thakur, Rabenseifner and Gropp,
+// "Optimization of collective communication operations in MPICH", 2005, §4.5). Hosts stand in a circle and not on a hypercube, so
+// that any number of them does (Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing
+// systems", 1997), and in every step a host sends to one other and hears from one other.
+//
+// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the least there can be; with a
+// root n for each of at most ⌈log₂ k⌉ children. A heap rooted at each host, KungFu's MULTI_BINARY_TREE_STAR, has the same steps and
+// bytes, but several hosts send to one at a time.
+type Doubling struct{}
+
+// Trees is k binomial trees, or the one around the root.
+func (Doubling) Trees(k, root int) int { return oneEach(k, root) }
+
+// Parent is as far on towards the root as the largest power of two that does not pass it.
+func (Doubling) Parent(t, k, root, i int) int {
+	way := (rootOf(t, root) - i + k) % k
+	if way == 0 {
+		return -1
+	}
+	return (i + 1<<(bits.Len(uint(way))-1)) % k
+}
+
+func (Doubling) String() string { return "doubling" }

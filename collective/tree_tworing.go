@@ -1,0 +1,25 @@
+package collective
+
+// TwoWayRing roots two chains at each host, one from either side, and sends results back along them: a ring with both directions in use,
+// and half of the steps.
+//
+// Steps: 2⌊k/2⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the least there can be, half of it
+// to either neighbour; with a root 2n by the root and n by others. Where hosts are wired as a ring, both cables work; on a switch
+// two flows share one, so that long moves are better off with Ring.
+type TwoWayRing struct{}
+
+// Trees is k pairs of chains, or the one pair at the root.
+func (TwoWayRing) Trees(k, root int) int { return oneEach(k, root) }
+
+// Parent is the neighbour on the shorter way to the root.
+func (TwoWayRing) Parent(t, k, root, i int) int {
+	switch way := (rootOf(t, root) - i + k) % k; {
+	case way == 0:
+		return -1
+	case way <= k/2:
+		return (i + 1) % k
+	}
+	return (i - 1 + k) % k
+}
+
+func (TwoWayRing) String() string { return "two-way-ring" }
