@@ -188,7 +188,7 @@ func TestReplica(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := &atomic.Int64{}
-		left.Store(7)
+		left.Store(40)
 		c.Files = format.NewFiles(dying{os.DirFS(dir), "a.safetensors", left})
 		if c.seen["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
 			t.Fatal(err)
@@ -219,6 +219,31 @@ func TestReplica(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(dir, "true", "model.safetensors")); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("not what it was: %v", err)
 		}
+	}
+}
+
+// TestReplicasDiffer has two copies of which nobody says which is right.
+func TestReplicasDiffer(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.safetensors", "b.safetensors"} {
+		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16)
+	}
+	change(t, filepath.Join(dir, "b.safetensors"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	c, err := Open(filepath.Join(dir, "a.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p := c.Tensors[2].Pieces[0]
+	p.File = "b.safetensors"
+	c.Tensors[2].Replicas = []format.Piece{p}
+	out, _, err := c.Lay(Form{Format: "hf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Move(t.Context(), c, out, filepath.Join(dir, "to"), Options{})
+	if err == nil || !strings.Contains(err.Error(), `tensor "layers.2.w": b.safetensors has another box [0:16,0:512] than a.safetensors`) {
+		t.Fatal(err)
 	}
 }
 

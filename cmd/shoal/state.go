@@ -169,6 +169,8 @@ type tensorJSON struct {
 	Shape  []int       `json:"shape"`
 	Bytes  int64       `json:"bytes"`
 	Pieces []pieceJSON `json:"pieces"`
+
+	Replicas []pieceJSON `json:"replicas,omitempty"` // further copies of parts
 }
 
 type pieceJSON struct {
@@ -196,19 +198,24 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	}
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...), t.Bytes(), []pieceJSON{}}
-		for _, p := range t.Pieces {
-			from := []int{}
-			for _, s := range p.Box {
-				from = append(from, s.From)
-			}
-			j.Pieces = append(j.Pieces, pieceJSON{from, append([]int{}, p.Box.Shape()...), p.File, p.Offset, p.Strides})
-		}
+		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...), t.Bytes(), pieces(t.Pieces), pieces(t.Replicas)}
 		if err := encode.Encode(j); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func pieces(list []format.Piece) []pieceJSON {
+	out := []pieceJSON{}
+	for _, p := range list {
+		from := []int{}
+		for _, s := range p.Box {
+			from = append(from, s.From)
+		}
+		out = append(out, pieceJSON{from, append([]int{}, p.Box.Shape()...), p.File, p.Offset, p.Strides})
+	}
+	return out
 }
 
 type faultJSON struct {

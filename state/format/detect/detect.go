@@ -57,7 +57,7 @@ func choose(fsys fs.FS, name string) (reader, string, error) {
 	case has(megatron.LatestName):
 		return chooseMegatron(fsys)
 	case has("mp_rank_*/model_optim_rng.pt"):
-		return megatron.Read, ".", nil
+		return readMegatron, ".", nil
 	case has(deepspeed.LatestName), has(deepspeed.UniversalName), has("*mp_rank_*_model_states.pt"):
 		return deepspeed.Read, ".", nil
 	case has("*.safetensors"), has(safetensors.IndexName):
@@ -76,7 +76,16 @@ func chooseMegatron(fsys fs.FS) (reader, string, error) {
 	if _, err := fs.Stat(fsys, dir+"/"+dcp.MetadataName); err == nil {
 		return dcp.Read, dir, nil
 	}
-	return megatron.Read, dir, nil
+	return readMegatron, dir, nil
+}
+
+// readMegatron reads Megatron's own format and puts the tensors of the model together.
+func readMegatron(files *format.Files) (*format.Checkpoint, error) {
+	c, err := megatron.Read(files)
+	if err != nil {
+		return nil, err
+	}
+	return c, megatron.Join(c)
 }
 
 func chooseFile(fsys fs.FS, name string) (reader, error) {

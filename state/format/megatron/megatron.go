@@ -3,8 +3,8 @@
 // which package dcp reads.
 //
 // Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the files themselves number
-// from 0 in each. What the files do not say is how the parts of the tensor parallel ranks fit together: each is a tensor of
-// its own with its place, and a layout joins them.
+// from 0 in each. What the files do not say is how the parts of the tensor parallel ranks fit together: Read gives each as a
+// tensor of its own with its place, and Join puts together what it knows by its name.
 package megatron
 
 import (

@@ -1,0 +1,54 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/boxes"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/move"
+)
+
+// replicasAgree compares the copies that a format has of parts of tensors with the pieces that are read. What cannot be read is
+// not compared: whoever reads it will see that.
+func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
+	type item struct {
+		t        *format.Tensor
+		p        *format.Piece
+		from, to int
+	}
+	var items []item
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		step := move.BlockBytes / max(t.DType.Size(), 1)
+		for k := range t.Replicas {
+			p := &t.Replicas[k]
+			for n, from := p.Box.Elements(), 0; from < n; from += step {
+				items = append(items, item{t, p, from, min(from+step, n)})
+			}
+		}
+	}
+	r := c.reader()
+	err := share(ctx, workers, len(items), func() func(int) error {
+		var x, y []byte
+		return func(i int) error {
+			t, p := items[i].t, items[i].p
+			for _, box := range p.Box.Range(items[i].from, items[i].to) {
+				n := box.Elements() * t.DType.Size()
+				x, y = slices.Grow(x[:0], n)[:n], slices.Grow(y[:0], n)[:n]
+				read := func(b []byte, at int64) error { return r.Read(r.index[p.File], b, at) }
+				err := boxes.Read(read, p.Offset, t.DType.Size(), box, p.View(), x, box.Packed(0))
+				if err = errors.Join(err, r.box(t, box, y)); err == nil && !bytes.Equal(x, y) {
+					first := slices.IndexFunc(t.Pieces, func(q format.Piece) bool { return q.Box.Overlaps(box) })
+					return fmt.Errorf("%s: tensor %q: %s has another box %v than %s; nobody says which is right: shoal state ls --json says where both are",
+						c.path, t.Name, p.File, p.Box, t.Pieces[first].File)
+				}
+			}
+			return nil
+		}
+	})
+	return errors.Join(err, r.Close())
+}

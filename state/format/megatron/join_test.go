@@ -1,0 +1,94 @@
+package megatron_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// part is a part of two of a tensor of bytes, alone in a file.
+func part(name string, tp int, dir fstest.MapFS, shape tensor.Shape, data ...byte) format.Tensor {
+	file := fmt.Sprint(name, tp)
+	dir[file] = &fstest.MapFile{Data: append([]byte{99}, data...)}
+	p := format.Piece{Box: shape.Box(), File: file, Offset: 1}
+	return format.Tensor{Name: name, DType: tensor.U8, Shape: shape, At: format.Place{{Axis: "tp", Index: tp, Of: 2}}, Pieces: []format.Piece{p}}
+}
+
+// TestJoin joins two parts each way.
+func TestJoin(t *testing.T) {
+	const layer = "model.decoder.layers.0."
+	for _, c := range []struct {
+		name   string
+		swiglu any
+		shape  tensor.Shape // nil when the parts stay as they are
+		want   []byte
+	}{
+		{layer + "self_attention.linear_qkv.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "self_attention.linear_proj.weight", true, tensor.Shape{2, 4}, []byte{1, 2, 5, 6, 3, 4, 7, 8}},
+		{layer + "mlp.linear_fc1.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 5, 6, 3, 4, 7, 8}},
+		{layer + "mlp.linear_fc1.weight", false, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "mlp.linear_fc1.weight", nil, nil, nil},
+		{layer + "mlp.linear_fc2.bias", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
+		{layer + "input_layernorm.weight", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
+		{"model.embedding.word_embeddings.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "something.else", true, nil, nil},
+		{"optimizer.linear_qkv.weight", true, nil, nil},
+	} {
+		dir := fstest.MapFS{}
+		s := tensor.Shape{2, 2}
+		f := &format.Checkpoint{Tensors: []format.Tensor{part(c.name, 0, dir, s, 1, 2, 3, 4), part(c.name, 1, dir, s, 5, 6, 7, 8)}}
+		if c.swiglu != nil {
+			f.Values = []format.Value{{Path: "args.swiglu", Is: c.swiglu}}
+		}
+		if err := megatron.Join(f); err != nil {
+			t.Fatal(err)
+		}
+		if c.shape == nil {
+			if len(f.Tensors) != 2 || f.Tensors[0].At == nil {
+				t.Errorf("%s is joined: %+v", c.name, f.Tensors)
+			}
+			continue
+		}
+		files := format.NewFiles(dir)
+		got := make([]byte, len(c.want))
+		if len(f.Tensors) != 1 || !f.Tensors[0].Shape.Equal(c.shape) || f.Tensors[0].At != nil {
+			t.Errorf("%s: %+v", c.name, f.Tensors)
+		} else if err := files.Read(&f.Tensors[0], got); err != nil || !cmp.Equal(got, c.want) {
+			t.Errorf("%s holds %v, want %v: %v", c.name, got, c.want, err)
+		} else if faults := f.Check(files); len(faults) > 0 {
+			t.Errorf("%s: %v", c.name, faults)
+		}
+	}
+}
+
+// TestJoinSample joins what a reader has found.
+func TestJoinSample(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/tp2pp2.zip")
+	files := format.NewFiles(dir)
+	c, err := megatron.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := megatron.Join(c); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range c.Check(files) {
+		t.Error(f)
+	}
+	for i := range c.Tensors {
+		s := &c.Tensors[i]
+		if s.Name == "model.embedding.word_embeddings.weight" && (!s.Shape.Equal(tensor.Shape{10, 4}) || len(s.Pieces) != 2 || len(s.Replicas) != 2) {
+			t.Errorf("tied embeddings: %+v", s)
+		}
+		if len(s.Name) > 6 && s.Name[:6] == "model." && s.At != nil {
+			t.Errorf("%s is in parts", s.Name)
+		}
+	}
+}
