@@ -123,7 +123,20 @@ func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
 	return t.relay.Place(slices.Index(t.peers, from), p.Part, p.Offset, p.Length)
 }
 
-var scratches = sync.Pool{New: func() any { return collective.NewScratch() }}
+// tray is what a goroutine needs of its own while it works on a piece. It is used again: no piece costs memory.
+type tray struct {
+	scratch *collective.Scratch
+	out     []collective.Outgoing
+}
+
+var trays = sync.Pool{New: func() any { return &tray{scratch: collective.NewScratch()} }}
+
+// pass sends what is on a tray, and gives the tray back.
+func (t *transfer) pass(y *tray) {
+	t.send(y.out)
+	clear(y.out)
+	trays.Put(y)
+}
 
 // Arrived is the mesh telling that a piece is in its place.
 func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
@@ -134,9 +147,9 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 		return
 	}
 	defer t.busy.RUnlock()
-	s := scratches.Get().(*collective.Scratch)
-	t.send(t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, s, nil))
-	scratches.Put(s)
+	y := trays.Get().(*tray)
+	y.out = t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, y.scratch, y.out[:0])
+	t.pass(y)
 	t.look()
 }
 
@@ -157,7 +170,11 @@ func (t *transfer) look() {
 func (t *transfer) Chunks() int { return t.relay.Chunks() }
 
 // Chunk folds piece i and sends what that completes.
-func (t *transfer) Chunk(i int, s *collective.Scratch) { t.send(t.relay.Chunk(i, s, nil)) }
+func (t *transfer) Chunk(i int, s *collective.Scratch) {
+	y := trays.Get().(*tray)
+	y.out = t.relay.Chunk(i, s, y.out[:0])
+	t.pass(y)
+}
 
 // delivery hands the results of a transfer to the workers, shared out over the lanes.
 type delivery struct{ *transfer }

@@ -104,6 +104,7 @@ can be of the bound. The other rows are how many times longer a peer takes, each
 - **shoal** is `shoal run --listen` on the first host, `shoal agent` on the others, and the Go workers of `shoal bench allreduce`. Data between
   hosts is encrypted by TLS unless the row says otherwise; the peers do not encrypt.
 - **OpenMPI** is `MPI_Allreduce` with its TCP between hosts, **torch + gloo** is `torch.distributed.all_reduce`.
+- All programs run at a raised priority (nice −10).
 - Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before it, every element of the result checked, the
   slowest rank counts, and the programs take turns.
 """
