@@ -4,7 +4,10 @@
 // The bytes between the processes of one host are fabric/arena's.
 package fabric
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 // Host names an agent for as long as it lives. A host that comes back is another Host.
 type Host string
@@ -55,6 +58,9 @@ type Mesh interface {
 	// Drop ends the link to a peer and does not wait; Down is told with this error, from elsewhere. The peer is told the reason if
 	// it can still be reached.
 	Drop(peer Host, why error)
+	// Seek asks the agents to which the link is gone whether they live, and returns for each that answers whom it has links with. It waits
+	// for the network.
+	Seek(ctx context.Context) map[Host][]Host
 	// Close ends all links, after the messages that are queued, and waits until no call to the Handler is under way or will come.
 	Close() error
 }

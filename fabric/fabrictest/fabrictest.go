@@ -39,6 +39,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 		{"PlaceBlocksUntilClose", placeBlocksUntilClose},
 		{"Drop", drop},
 		{"DropFromMessage", dropFromMessage},
+		{"Seek", seek},
 		{"NobodyThere", nobodyThere},
 		{"ManyHosts", manyHosts},
 		{"PeerDies", peerDies},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -152,6 +153,28 @@ func drop(t *testing.T, h *hosts) {
 	}
 	if n := len(b.WaitMessages(a.Self(), 0)); n != 0 {
 		t.Errorf("%d messages came over a link that was dropped", n)
+	}
+}
+
+// Who has lost a link finds out whether the other one lives, and whom it is linked with.
+func seek(t *testing.T, h *hosts) {
+	a, b, c := h.add("a"), h.add("b"), h.add("c")
+	if found := a.Seek(t.Context()); len(found) != 0 {
+		t.Errorf("with all its links a host finds %v", found)
+	}
+	a.Drop(b.Self(), errors.New("enough"))
+	a.WaitDown(b.Self())
+	b.WaitDown(a.Self())
+	for from, want := range map[*host]fabric.Host{a: b.Self(), b: a.Self()} {
+		found := from.Seek(t.Context())
+		if links, ok := found[want]; len(found) != 1 || !ok || !slices.Equal(links, []fabric.Host{c.Self()}) {
+			t.Errorf("%s finds %v, and not that %s is linked with %s", from.Self(), found, want, c.Self())
+		}
+	}
+	h.kill(b)
+	c.WaitDown(b.Self())
+	if found := a.Seek(t.Context()); len(found) != 0 {
+		t.Errorf("a host finds %v, of which one is dead", found)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -115,6 +116,22 @@ func (m *Mesh) Drop(peer fabric.Host, why error) {
 	}
 }
 
+// Seek implements fabric.Mesh. A host that was killed reaches nobody.
+func (m *Mesh) Seek(context.Context) map[fabric.Host][]fabric.Host {
+	m.net.mu.Lock()
+	defer m.net.mu.Unlock()
+	found := map[fabric.Host][]fabric.Host{}
+	if m.net.meshes[m.self] != m {
+		return found
+	}
+	for name, other := range m.net.meshes {
+		if other != m && m.link(name) == nil {
+			found[name] = slices.Sorted(other.linked())
+		}
+	}
+	return found
+}
+
 // Close implements fabric.Mesh.
 func (m *Mesh) Close() error {
 	m.net.mu.Lock()
@@ -139,4 +156,11 @@ func (m *Mesh) all() []*link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.links))
+}
+
+// linked are the hosts to which there is a link.
+func (m *Mesh) linked() iter.Seq[fabric.Host] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Keys(maps.Clone(m.links))
 }

@@ -8,6 +8,9 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // connectTime is how long one attempt to reach an address may take: a lost first packet is sent again after a second.
@@ -123,17 +126,49 @@ func (c *call) openData(ticket []byte) error {
 func (m *Mesh) ask(ctx context.Context) (agents []agent, err error) {
 	err = errors.New("there is no link with anybody")
 	for _, a := range m.inState(stateUp) {
-		c := &call{mesh: m, ctx: ctx, to: a}
-		var s *stream
-		if s, err = c.connect(m.client); err == nil {
-			var w welcome
-			w, err = greet(s, &s.frames, m.hello(wantAgents))
-			agents = w.Agents
-		}
-		c.hangUp()
-		if err == nil {
+		if agents, err = m.askOne(ctx, a); err == nil {
 			return agents, nil
 		}
 	}
 	return nil, err
+}
+
+// askOne returns the agents that another one knows, itself first.
+func (m *Mesh) askOne(ctx context.Context, a agent) ([]agent, error) {
+	c := &call{mesh: m, ctx: ctx, to: a}
+	defer c.hangUp()
+	s, err := c.connect(m.client)
+	if err != nil {
+		return nil, err
+	}
+	w, err := greet(s, &s.frames, m.hello(wantAgents))
+	if err == nil && (len(w.Agents) == 0 || w.Agents[0].Host != a.Host) {
+		err = fmt.Errorf("it is not %s who listens there", a.Host)
+	}
+	return w.Agents, err
+}
+
+// Seek implements fabric.Mesh.
+func (m *Mesh) Seek(ctx context.Context) map[fabric.Host][]fabric.Host {
+	gone := m.inState(stateGone)
+	answers := make([][]agent, len(gone))
+	g := group.New(ctx)
+	for i, a := range gone {
+		g.Go("seek", func(ctx context.Context) error {
+			answers[i], _ = m.askOne(ctx, a) // who does not answer is not there
+			return nil
+		})
+	}
+	_ = g.Wait()
+	links := map[fabric.Host][]fabric.Host{}
+	for i, a := range gone {
+		if len(answers[i]) == 0 {
+			continue
+		}
+		links[a.Host] = []fabric.Host{}
+		for _, other := range answers[i][1:] {
+			links[a.Host] = append(links[a.Host], other.Host)
+		}
+	}
+	return links
 }
