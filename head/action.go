@@ -102,7 +102,10 @@ type News struct{ Decision member.Action }
 
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the others went on without it. Workers
 // that still run here must end.
-type Leave struct{ member.Because }
+type Leave struct {
+	Drained bool // its workers have been let go
+	member.Because
+}
 
 // Finish tells that the job is over.
 type Finish struct {

@@ -174,7 +174,7 @@ func (r *leader) dismiss() {
 	for _, host := range r.machine.Vacant() {
 		p := r.peers[host]
 		if p != nil && !p.left && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
-			r.send(host, Leaves{Leave{"it was drained, and is not needed any more"}})
+			r.send(host, Leaves{Leave{true, "it was drained, and is not needed any more"}})
 			p.left = true
 		}
 	}

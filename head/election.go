@@ -42,6 +42,8 @@ func (a *Agent) counted(from string, m member.Answer) {
 	}
 	if _, told := m.(member.Decision); !told {
 		a.proclaim(*r)
+	} else if from != r.Head && a.up[r.Head] { // who may not know, when those that decided cannot reach it
+		a.send(r.Head, Answer{member.Decision{Record: *r}})
 	}
 	a.decide(*r)
 }
@@ -94,7 +96,7 @@ func (a *Agent) decide(r member.Record) {
 	candidate := a.candidate
 	a.candidate = nil
 	if known && old.Belongs(a.cfg.Self) && !r.Belongs(a.cfg.Self) {
-		a.leave("the others went on without it")
+		a.leave(Leave{Because: "the others went on without it"})
 		return
 	}
 	if known && old.Head == r.Head && old.Since == r.Since {
@@ -199,12 +201,12 @@ func (a *Agent) stand(record member.Record) (proposed *member.Record) {
 }
 
 // leave ends this agent's part in the job.
-func (a *Agent) leave(why member.Because) {
+func (a *Agent) leave(l Leave) {
 	if a.uplink != nil { // the head waits for it
 		a.send(a.Head(), a.uplink.frame(len(a.uplink.queue)))
 	}
 	if !a.left {
 		a.left, a.leader, a.uplink, a.inner = true, nil, nil, nil
-		a.emit(Leave{why})
+		a.emit(l)
 	}
 }

@@ -120,7 +120,7 @@ func (f *follower) hear(b Body) {
 	case Decides:
 		f.agent.decide(b.Record)
 	case Leaves:
-		f.agent.leave(b.Because)
+		f.agent.leave(b.Leave)
 	case Ends:
 		f.agent.emit(b.Finish)
 	}

@@ -9,6 +9,7 @@ package head
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
@@ -23,7 +24,7 @@ type Flight uint64
 // Config says what an agent begins with.
 type Config struct {
 	Self  string         // this host; no two agents of a job ever share a name
-	Slots int            // how many workers it has room for; 0 = any number
+	Slots int            // how many workers it has room for; 0 = any number, member.NoSlots = none
 	Job   *member.Config // the size of the job, on the host that begins it as head; nil on all others
 }
 
@@ -124,6 +125,15 @@ func (a *Agent) Receive(from string, m Message) {
 	a.settle()
 }
 
+// Seen tells of another agent, to which the link is lost, that it lives, and which others it has links to. If they are enough to go on
+// by themselves while this agent and its like are not, this one leaves.
+func (a *Agent) Seen(host string, linked []string) {
+	if a.Stuck() && !slices.Contains(linked, a.cfg.Self) && a.Record().Quorum(append([]string{host}, linked...)) {
+		a.leave(Leave{Because: member.Because("the others go on without it, as " + host + " says")})
+	}
+	a.settle()
+}
+
 // Tick is time that passes: what was not answered is sent again. Nothing is lost by ticking too often or too rarely.
 func (a *Agent) Tick() {
 	if a.left || a.proposer == nil {
@@ -169,9 +179,9 @@ func (a *Agent) Lost(w topo.Worker, how string) {
 	a.settle()
 }
 
-// Finished tells that a worker has done its work and left.
-func (a *Agent) Finished(w topo.Worker) {
-	a.follower.ends(Ended{w, "has finished its work", true})
+// Finished tells that a worker has done its work and left, and how ("exited with code 0").
+func (a *Agent) Finished(w topo.Worker, how string) {
+	a.follower.ends(Ended{w, how, true})
 	a.settle()
 }
 
@@ -245,6 +255,17 @@ func (a *Agent) Head() string { return a.Record().Head }
 
 // Leads reports whether this agent is the head, and ready to decide.
 func (a *Agent) Leads() bool { return a.leader != nil && a.leader.reports == nil }
+
+// Stuck reports whether the hosts that this agent can reach are too few to decide on a generation: it waits until others are Seen to go
+// on, or a person says Force.
+func (a *Agent) Stuck() bool {
+	record, known := a.acceptor.Record()
+	if !known || a.left {
+		return false
+	}
+	hosts := slices.DeleteFunc(record.Voters(), func(h string) bool { return !a.reaches(h) })
+	return !record.Quorum(hosts)
+}
 
 // Record is the newest generation that this agent knows to be decided.
 func (a *Agent) Record() member.Record {

@@ -18,11 +18,12 @@ func (r *leader) cutOff(from string, c Cut) {
 	r.separate()
 }
 
-// separate finds hosts that have lost each other. Two cannot both stay: the one that came later goes, and never the head.
+// separate finds hosts that have lost each other, as both say: of one that is dead the head hears by itself. Two cannot both stay: the one
+// that came later goes, and never the head.
 func (r *leader) separate() {
 	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		stays, goes := pair[0], pair[1]
-		if r.peers[stays] == nil || r.peers[goes] == nil {
+		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil || r.peers[goes] == nil {
 			continue
 		}
 		for _, h := range r.agent.Record().Hosts {

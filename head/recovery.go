@@ -295,7 +295,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 func (r *leader) welcome(host string, rep Report) {
 	for _, w := range rep.Workers {
 		if _, member := rep.State.View.Rank(w.Worker); member && rep.State.View.Generation > 0 || len(w.Open) > 0 {
-			r.send(host, Leaves{Leave{"the others went on without it"}})
+			r.send(host, Leaves{Leave{Because: "the others went on without it"}})
 			r.peers[host].left = true
 			return
 		}

@@ -28,7 +28,7 @@ func sound(v any) error {
 	case Frame:
 		return v.sound()
 	case Report:
-		return within("slots", v.Slots, maxWorkers, "groups", len(v.Groups), collective.MaxGroups)
+		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups", len(v.Groups), collective.MaxGroups)
 	case GroupReport:
 		return within("group", int(v.ID)-1, maxGroup, "members", len(v.Members), collective.MaxMembers)
 	case WantsGroup:
@@ -56,7 +56,7 @@ func sound(v any) error {
 	case member.Record:
 		return soundRecord(v)
 	case member.Host:
-		return within("slots", v.Slots, maxWorkers)
+		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots)
 	case topo.View:
 		return soundView(v)
 	case cursor.Cursor:

@@ -100,7 +100,7 @@ func TestDecodeRefuses(t *testing.T) {
 		down(`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`):                       "flight 0",
 		down(`{"exec":{"flight":1,"sets":[{"calls":[{"kind":11}]}]}}`):                          "0 hosts",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"flights":[{"executed":true}]}}]}}`: "flight 0",
-		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"slots":-1}}]}}`:                    "slots: -1",
+		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"slots":-2}}]}}`:                    "slots: -1",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"groups":[{}]}}]}}`:                 "group: -1",
 		down(`{"starts":{"count":-1}}`):                                                         "workers to start",
 		down(`{"starts":{"count":100000}}`):                                                     "workers to start",

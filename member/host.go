@@ -12,9 +12,12 @@ import (
 // Host is a place where workers may run.
 type Host struct {
 	Name     string
-	Slots    int  // how many; 0 = any number
+	Slots    int  // how many; 0 = any number, NoSlots = none
 	Draining bool // it is to be left
 }
+
+// NoSlots are the Slots of a host that takes no workers.
+const NoSlots = -1
 
 // orders counts the workers that are ordered and not started yet, by host.
 type orders map[string]int

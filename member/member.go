@@ -157,4 +157,10 @@ func (m *Machine) Proposing() bool { return m.proposed != nil }
 // Paused reports whether the members wait for more workers.
 func (m *Machine) Paused() bool { return m.paused }
 
+// Asking counts the workers that wait to become members.
+func (m *Machine) Asking() int { return len(m.in(ready)) }
+
+// Unplaced counts the workers that are wanted and for which no host has room.
+func (m *Machine) Unplaced() int { return m.unplaced }
+
 func (m *Machine) emit(a Action) { m.out = append(m.out, a) }

@@ -19,7 +19,8 @@ type Record struct {
 	Done  int         // members that have finished
 }
 
-// Voters are the hosts that decide on the generation after r: those of its members, and its head.
+// Voters are the hosts that decide on the generation after r: those of its members, and its head. Where these are an even number, which
+// could part into halves, one more host of the job is a witness: so of three hosts any one can be lost, wherever the members are.
 func (r Record) Voters() (hosts []string) {
 	for _, x := range r.View.Members {
 		if !slices.Contains(hosts, x.Host) {
@@ -28,6 +29,13 @@ func (r Record) Voters() (hosts []string) {
 	}
 	if !slices.Contains(hosts, r.Head) {
 		hosts = append(hosts, r.Head)
+	}
+	if len(hosts)%2 == 0 {
+		for _, h := range r.Hosts {
+			if !h.Draining && !slices.Contains(hosts, h.Name) {
+				return append(hosts, h.Name)
+			}
+		}
 	}
 	return hosts
 }

@@ -234,6 +234,7 @@ func (h *host) apply(a *head.Apply) {
 	}
 	for _, id := range a.Entered {
 		if w := h.workers[id]; w != nil {
+			w.fresh = !w.in && a.View.Generation > 1 // the first members need no state
 			w.in, w.early = true, false
 		}
 	}

@@ -94,7 +94,9 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 	if l.logs[h.name] == nil {
 		l.logs[h.name] = map[uint64]entry{}
 	}
-	l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, a.View.Generation}
+	if h.agent.Record().Belongs(h.name) { // who does not may follow a log that nobody else knows, and begins anew
+		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, a.View.Generation}
+	}
 	if before, known := l.at[h.name]; known && before.members && a.Index != before.index+1 {
 		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
 	}

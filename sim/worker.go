@@ -21,6 +21,7 @@ type worker struct {
 	asked    bool
 	in       bool // a member, as it knows
 	early    bool // and nobody has said so yet
+	fresh    bool // it was let in, and has not begun a step
 	released bool
 	gone     bool // it has ended
 	waits    bool // for a group
@@ -56,10 +57,9 @@ func (w *worker) ask() {
 	}
 }
 
-// again is the call "enter" of a member that did not get the state, before it does anything else. It has no groups then. Those that the
-// job begins with need no state.
+// again is the call "enter" of a member that did not get the state: it has done nothing since it was let in, and has no groups.
 func (w *worker) again() {
-	if w.host.agent.Known().View.Generation > 0 && !w.host.cluster.groups && w.in && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
+	if !w.host.cluster.groups && w.in && w.fresh && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
 		w.in = false
 		w.host.agent.Asks(w.id)
 		w.host.settle()
@@ -89,6 +89,7 @@ func (w *worker) able() bool {
 // begin plans the next step from what the worker knows.
 func (w *worker) begin() {
 	known := w.host.agent.Known()
+	w.fresh = false
 	w.host.cluster.ledger.state[w.id] = true
 	w.step = known.Steps + 1
 	if list := w.neighbours(known.View); len(list) > 1 {
@@ -222,7 +223,7 @@ func (w *worker) exit(how string) {
 	w.gone = true
 	delete(h.workers, w.id)
 	if how == "" {
-		h.agent.Finished(w.id)
+		h.agent.Finished(w.id, "has finished its work")
 	} else {
 		h.agent.Lost(w.id, how)
 	}

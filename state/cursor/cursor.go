@@ -46,6 +46,11 @@ func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
 	return c, c.check()
 }
 
+// SameData reports whether two cursors are places in the same data: as many samples, in the same batches and order.
+func (c Cursor) SameData(o Cursor) bool {
+	return c.Samples == o.Samples && c.Batch == o.Batch && c.Seed == o.Seed && c.Plain == o.Plain
+}
+
 // Order returns the order of the samples in the cursor's epoch.
 func (c Cursor) Order() Order {
 	if c.Plain {
