@@ -6,10 +6,11 @@ import (
 
 // The requests that the launcher of a job answers on its Unix socket, as docs/formats/control.md lists them.
 const (
-	PathJob    = "/v1/job"    // GET: a Job
-	PathResize = "/v1/resize" // POST a Resize: a Job
-	PathStop   = "/v1/stop"   // POST a Stop: a Job
-	PathDrain  = "/v1/drain"  // POST a Drain: a Job
+	PathJob     = "/v1/job"     // GET: a Job
+	PathResize  = "/v1/resize"  // POST a Resize: a Job
+	PathStop    = "/v1/stop"    // POST a Stop: a Job
+	PathDrain   = "/v1/drain"   // POST a Drain: a Job
+	PathRecover = "/v1/recover" // POST a Recover: a Job
 )
 
 // State says in one word what a job does.
@@ -22,6 +23,7 @@ const (
 	Resizing State = "resizing" // workers are about to enter or to be released
 	Paused   State = "paused"   // fewer workers than its minimum: it waits for more
 	Stopping State = "stopping" // somebody asked for its end
+	Stuck    State = "stuck"    // the host that led it is lost, and those that are left are too few to go on by themselves
 )
 
 // Job is a running job as its launcher sees it.
@@ -31,7 +33,8 @@ type Job struct {
 	Dir        string      `json:"dir"` // the directory of the run
 	Command    []string    `json:"command"`
 	Started    time.Time   `json:"started"`
-	PID        int         `json:"pid"` // of the launcher
+	PID        int         `json:"pid"`  // of the launcher
+	Head       string      `json:"head"` // the host that leads it
 	Generation uint64      `json:"generation"`
 	Size       int         `json:"size"` // members
 	Want       int         `json:"want"` // members that it is asked to have
@@ -40,7 +43,8 @@ type Job struct {
 	Steps      uint64      `json:"steps"`
 	Elastic    bool        `json:"elastic"` // it trains in steps, so its size can change
 	Paused     bool        `json:"paused"`
-	Entering   int         `json:"entering"` // workers that become members when the step ends
+	Entering   int         `json:"entering"`          // workers that become members when the step ends
+	NoRoom     int         `json:"no_room,omitempty"` // workers that it is asked to have, and that no host has room for
 	StoppedBy  string      `json:"stopped_by,omitempty"`
 	Join       string      `json:"join,omitempty"` // where other hosts join; "" = they cannot
 	Workers    []JobWorker `json:"workers"`        // also those that have ended, oldest first
@@ -83,6 +87,12 @@ type Stop struct {
 type Drain struct {
 	Host string `json:"host"`
 	Who  string `json:"who"`
+}
+
+// Recover asks a host to lead a job whose other hosts are gone for good, as a person knows who says force.
+type Recover struct {
+	Force bool   `json:"force"`
+	Who   string `json:"who"`
 }
 
 // ControlError is the body of every answer that is not 200.

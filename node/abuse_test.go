@@ -233,7 +233,7 @@ func TestBadMessages(t *testing.T) {
 	refused(bad, "(python, shoal 9.9.9) speaks protocol 2")
 	bad = join
 	bad.Rank = 2
-	refused(bad, "2 is outside 0..1")
+	refused(bad, "2 is no worker that this host has started")
 	bad = join
 	bad.Token = "token-0"
 	refused(bad, "token")
@@ -309,7 +309,7 @@ func FuzzDescriptor(f *testing.F) {
 	}
 	f.Add(bytes.Repeat([]byte{0xff}, 184))
 	dir := f.TempDir()
-	a, err := node.NewAgent(node.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
+	a, err := node.NewAgent(node.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1, Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}

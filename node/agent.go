@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 
@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/cursor"
@@ -26,37 +27,32 @@ import (
 
 // AgentConfig says what an agent serves.
 type AgentConfig struct {
-	Job      string                                     // name of the job, also in messages
-	Socket   string                                     // path of the Unix socket
-	Tokens   []string                                   // a secret a worker that the job begins with; "" = it is on another host
-	Min, Max int                                        // bounds of the job's size; 0 = 1, no limit
-	Orders   Orders                                     // what the membership wants of the launcher
-	OnJoin   func(seat int, client string)              // may be nil
-	OnReport func(seat int, metrics map[string]float64) // may be nil
-	Linger   time.Duration                              // how long calls wait for a rank that has left, for Exited to say why; 0 = not
-	Log      *slog.Logger                               // nil = slog.Default()
-	Hosts    Hosts                                      // other hosts; the zero value where there are none
-	Follow   *Follow                                    // this agent is not the head: it serves one on another host
+	Job      string                                      // name of the job, also in messages
+	Socket   string                                      // path of the Unix socket
+	Size     int                                         // how many workers the job begins with; 0 = this agent joins a job that another leads
+	Min, Max int                                         // bounds of the job's size; 0 = 1, no limit
+	Slots    int                                         // how many workers this host has room for; 0 = any number, member.NoSlots = none
+	Tokens   []string                                    // secrets of the first workers, where the launcher starts them unasked; one a worker
+	Link     func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to other hosts; nil = this host is alone
+	Orders   Orders                                      // what the job wants of the launcher
+	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
+	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
+	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
+	Log      *slog.Logger                                // nil = slog.Default()
 }
 
-// Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the
-// head of the job gave it, which it keeps for life. The first seats are the ranks that the job begins with.
-//
-// One agent of a job is its head, where the calls of all hosts come together; on one host it is the only one.
+// Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the job
+// gave it, which it keeps for life. The first seats are the ranks that the job begins with.
 type Agent struct {
 	cfg      AgentConfig
-	name     string
 	listener *arena.Listener
 	engine   *engine
-	head     *head     // nil = it is on another host
-	office   *office   // the head's, for other hosts
-	follower *follower // nil = this is the head
-	mesh     fabric.Mesh
+	crew     *crew
+	mesh     fabric.Mesh // nil where this host is alone
 	group    *group.Group
 
 	mu     sync.Mutex
 	seats  map[int]*presence
-	next   int // number of the next seat
 	closed bool
 	conns  map[*arena.Conn]struct{}
 }
@@ -66,28 +62,20 @@ type presence struct {
 	token  string
 	late   bool // the job ran already when it was started
 	joined bool // has ever joined
-	left   bool // said leave
 	conn   *arena.Conn
 }
 
 // NewAgent opens the socket, and the links to other hosts if there are to be any; Run serves them.
 func NewAgent(cfg AgentConfig) (*Agent, error) {
-	if len(cfg.Tokens) == 0 && cfg.Follow == nil {
-		return nil, errors.New("node: a job needs at least one worker")
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("node: %w", err)
 	}
 	l, err := arena.Listen(cfg.Socket)
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, name: name, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, group: group.New(context.Background())}
-	if a.engine, err = newEngine(fabric.Host(name), newLanes(a.group), a.expelled); err != nil {
+	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, group: group.New(context.Background())}
+	if a.engine, err = newEngine(newLanes(a.group), a.expelled); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes())
 	}
@@ -98,41 +86,31 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	return a, nil
 }
 
-// link gives the agent its part: head or follower.
-func (a *Agent) link() (err error) {
-	if f := a.cfg.Follow; f != nil {
-		a.follower = &follower{transfers: a.engine.transfers, agent: a, offer: offer{f.Slots, runtime.NumCPU()}, orders: f.Errands,
-			open: map[openCall]*collective.Posted{}, asks: map[uint64]chan *answerNote{}}
-		a.engine.chief = a.follower
-		a.mesh, err = f.Link(a.follower)
-		a.follower.mesh = a.mesh
-	} else {
-		cfg := member.Config{Want: len(a.cfg.Tokens), Min: a.cfg.Min, Max: a.cfg.Max}
-		if link := a.cfg.Hosts.Link; link != nil {
-			a.office = &office{transfers: a.engine.transfers, agent: a}
-			if a.mesh, err = link(a.office); err != nil {
-				return err
-			}
-			a.office.mesh, cfg.Head = a.mesh, string(a.mesh.Self())
-			if n := a.cfg.Hosts.Slots; n > 0 {
-				cfg.Hosts = []member.Host{{Name: cfg.Head, Slots: n}}
-			}
-			a.engine.name = a.mesh.Self()
-		}
-		a.head = newHead(newCrew(len(a.cfg.Tokens), cfg, a.cfg.Orders.withDefaults()), a.engine)
-		a.engine.chief = a.head
-		for seat, token := range a.cfg.Tokens {
-			a.seats[seat] = &presence{token: token}
-			if token != "" {
-				a.head.started(topo.Worker(seat), "")
-			}
-		}
-		a.next = len(a.cfg.Tokens)
+// link opens the mesh and gives the agent its part in the job.
+func (a *Agent) link() error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
 	}
-	if err == nil && a.mesh != nil {
-		a.engine.mesh, a.engine.name = a.mesh, a.mesh.Self()
+	if a.cfg.Link != nil {
+		if a.mesh, err = a.cfg.Link(&links{a.engine.transfers, a.engine}); err != nil {
+			return err
+		}
+		name = string(a.mesh.Self())
 	}
-	return err
+	cfg := head.Config{Self: name, Slots: a.cfg.Slots}
+	if a.cfg.Size > 0 {
+		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max}
+	}
+	a.engine.name = fabric.Host(name)
+	a.engine.crew = &crew{engine: a.engine, agent: head.New(cfg), mesh: a.mesh, orders: a.cfg.Orders.withDefaults(), unwanted: map[topo.Worker]bool{},
+		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens)}
+	a.crew = a.engine.crew
+	for seat, token := range a.cfg.Tokens {
+		a.seats[seat] = &presence{token: token}
+		a.crew.agent.Started(topo.Worker(seat))
+	}
+	return nil
 }
 
 func (a *Agent) stopLanes() error {
@@ -146,15 +124,61 @@ func (a *Agent) Run(ctx context.Context) error {
 	engine.Go("engine", func(context.Context) error { a.engine.serve(); return nil })
 	stop := context.AfterFunc(ctx, a.shut)
 	defer stop()
+	_ = a.engine.later(func() { a.crew.settle() }) // a job that begins wants workers
+	if a.mesh != nil {
+		a.group.Go("ticks", a.tick)
+		a.group.Go("seek", a.seek)
+	}
 	err := a.accept()
 	a.shut()
 	if a.mesh != nil {
+		_ = a.engine.do(func() { a.crew.left = true })
 		a.engine.transfers.close()
 		err = errors.Join(err, a.mesh.Close())
 	}
 	a.engine.stop()
 	return errors.Join(err, engine.Wait(), a.stopLanes(), a.engine.close())
 }
+
+// tick lets the job's protocol repeat what was not answered.
+func (a *Agent) tick(ctx context.Context) error {
+	ticker := time.NewTicker(ticks)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = a.engine.later(func() { a.crew.input(a.crew.agent.Tick) })
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// seek finds out, while this host is stuck, whether the others go on without it.
+func (a *Agent) seek(ctx context.Context) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if !a.Status().Stuck {
+			continue
+		}
+		for host, linked := range a.mesh.Seek(ctx) {
+			names := make([]string, len(linked))
+			for i, l := range linked {
+				names[i] = string(l)
+			}
+			_ = a.engine.later(func() { a.crew.input(func() { a.crew.agent.Seen(string(host), names) }) })
+		}
+	}
+}
+
+// ticks is how often that is. It says nothing about when a host is lost: that is the mesh's to know.
+const ticks = 50 * time.Millisecond
 
 func (a *Agent) accept() error {
 	for {
@@ -206,16 +230,16 @@ func (a *Agent) seat(n int, token string) (late bool, err error) {
 	defer a.mu.Unlock()
 	p := a.seats[n]
 	if p == nil {
-		return false, &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is outside 0..%d", n, a.next-1)}
+		return false, &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is no worker that this host has started", n)}
 	}
-	if p.token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(p.token)) != 1 {
+	if subtle.ConstantTimeCompare([]byte(token), []byte(p.token)) != 1 {
 		return false, &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", n, api.EnvToken)}
 	}
 	return p.late, nil
 }
 
-// admit makes a worker known, once a seat.
-func (a *Agent) admit(m *worker, c *arena.Conn, client string) error {
+// admit makes a worker known, once a seat. It returns the size of the job that the worker is to know at first.
+func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, err error) {
 	a.mu.Lock()
 	p := a.seats[int(m.id)]
 	twice := p.joined
@@ -224,54 +248,40 @@ func (a *Agent) admit(m *worker, c *arena.Conn, client string) error {
 	}
 	a.mu.Unlock()
 	if twice {
-		return fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
+		return 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
 	}
-	return a.engine.do(func() {
-		if a.follower != nil {
-			a.follower.send(&letter{Joined: &joinedNote{m.id, client}})
-		}
-		a.engine.admit(m)
+	err = a.engine.do(func() {
+		size = a.crew.agent.Known().View.Size()
+		a.engine.admit(m, late)
 	})
-}
-
-// size is the number of workers that the job begins with.
-func (a *Agent) size() int {
-	if f := a.cfg.Follow; f != nil {
-		return f.Size()
-	}
-	return len(a.cfg.Tokens)
+	return size, err
 }
 
 // here is the number of workers on this host.
 func (a *Agent) here() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := 0
-	for _, p := range a.seats {
-		if p.token != "" {
-			n++
-		}
-	}
-	return n
+	return len(a.seats)
 }
 
 // groupOf gives a worker a group of the ranks that it lists.
-func (a *Agent) groupOf(w topo.Worker, ranks []int) (id topo.GroupID, self int, err error) {
-	if a.follower != nil {
-		return a.follower.group(w, ranks)
+func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
+	answer := make(chan head.Grouped, 1)
+	var err error
+	if stopped := a.engine.do(func() { err = a.crew.group(w, ranks, answer) }); stopped != nil || err != nil {
+		return head.Grouped{}, cmp.Or(stopped, err)
 	}
-	if stopped := a.engine.do(func() { id, self, err = a.head.group(w, ranks) }); stopped != nil {
-		return 0, 0, stopped
+	select {
+	case g := <-answer:
+		return g, g.Err
+	case <-a.group.Context().Done():
+		return head.Grouped{}, errStopped
 	}
-	return id, self, err
 }
 
 // state notes what the job trains on.
 func (a *Agent) state(w topo.Worker, d cursor.Cursor) (err error) {
-	if a.follower != nil {
-		return a.follower.state(w, d)
-	}
-	if stopped := a.engine.do(func() { err = a.head.crew.state(d) }); stopped != nil {
+	if stopped := a.engine.do(func() { err = a.crew.state(w, d) }); stopped != nil {
 		return stopped
 	}
 	return err
@@ -293,16 +303,13 @@ func (a *Agent) finish(s *session) {
 	}
 }
 
+// leave hears a worker say goodbye. What waits for it goes on without it when its process ends, or after a while.
 func (a *Agent) leave(w topo.Worker, joined bool) {
 	if !joined {
 		return
 	}
-	a.noteLeft(int(w))
 	lose := func() {
-		_ = a.engine.do(func() { a.engine.chief.lose(w, "has left the job") })
-	}
-	if a.follower != nil {
-		_ = a.engine.later(func() { a.follower.send(&letter{Left: &workerNote{Worker: w}}) })
+		_ = a.engine.do(func() { a.crew.lost(w, "has left the job", true) })
 	}
 	if a.cfg.Linger == 0 {
 		lose()
@@ -318,10 +325,6 @@ func (a *Agent) leave(w topo.Worker, joined bool) {
 	})
 }
 
-func (a *Agent) noteJoined(seat int) { a.note(seat, func(p *presence) { p.joined = true }) }
-
-func (a *Agent) noteLeft(seat int) { a.note(seat, func(p *presence) { p.left = true }) }
-
 func (a *Agent) note(seat int, change func(p *presence)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -331,20 +334,14 @@ func (a *Agent) note(seat int, change func(p *presence)) {
 }
 
 func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
-	switch {
-	case a.follower != nil:
-		_ = a.engine.later(func() { a.follower.send(&letter{Report: &reportNote{w, metrics}}) })
-	case a.cfg.OnReport != nil:
+	if a.cfg.OnReport != nil {
 		a.cfg.OnReport(int(w), metrics)
 	}
 }
 
 // expelled hangs up on a worker that broke the protocol.
 func (a *Agent) expelled(w topo.Worker, err error) {
-	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "worker", w, "error", err)
-	if a.follower != nil {
-		a.follower.send(&letter{Expelled: &workerNote{w, err.Error()}})
-	}
+	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host", a.Host(), "worker", w, "error", err)
 	a.note(int(w), func(p *presence) {
 		if p.conn != nil {
 			_ = p.conn.Shutdown()
@@ -358,48 +355,45 @@ func (a *Agent) Host() string { return string(a.engine.name) }
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
-// Joined reports whether a worker has ever joined.
-func (a *Agent) Joined(seat int) (joined bool) {
-	a.note(seat, func(p *presence) { joined = p.joined })
-	return joined
-}
-
-// Left reports whether a worker has said that it leaves.
-func (a *Agent) Left(seat int) (left bool) {
-	a.note(seat, func(p *presence) { left = p.left })
-	return left
-}
-
 // Expect makes room for a worker that the launcher is about to start, and returns its secret. late says that the job runs already.
 func (a *Agent) Expect(seat int, late bool) (token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	token = newToken()
 	a.seats[seat] = &presence{token: token, late: late}
-	a.next = max(a.next, seat+1)
 	return token
 }
 
-// Started tells that the process of a worker runs, or is about to; host is where, "" = here.
-func (a *Agent) Started(seat int, host string) {
-	_ = a.engine.do(func() { a.head.started(topo.Worker(seat), fabric.Host(host)) })
+// Started tells that the process of a worker of this host runs, or is about to.
+func (a *Agent) Started(seat int) {
+	_ = a.engine.do(func() { a.crew.input(func() { a.crew.agent.Started(topo.Worker(seat)) }) })
 }
 
 // Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An elastic job goes on
 // without it; in another, what waits for it fails.
 func (a *Agent) Finished(seat int, how string) {
-	_ = a.engine.do(func() { a.head.crew.finished(topo.Worker(seat), how) })
+	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, true) })
 }
 
 // Lost tells that the process of a worker is gone otherwise ("was killed by SIGKILL").
 func (a *Agent) Lost(seat int, how string) {
-	_ = a.engine.do(func() { a.head.crew.lost(topo.Worker(seat), how) })
+	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, false) })
 }
 
-// Resize asks for another number of workers. who asks is part of the reason that people read.
-func (a *Agent) Resize(n int, who string) (err error) {
-	if e := a.engine.do(func() { err = a.head.crew.resize(n, who) }); e != nil {
-		return e
+// Resize asks for another number of workers, on the head. who asks is part of the reason that people read.
+func (a *Agent) Resize(n int, who string) error {
+	return a.ask(func() error { return a.crew.agent.Resize(n, who) })
+}
+
+// Drain releases the workers of a host when their step ends, without a replacement if there is no room; on the head. who asks is part of
+// the reason that people read.
+func (a *Agent) Drain(host, who string) error {
+	return a.ask(func() error { return a.crew.agent.Drain(host, who) })
+}
+
+func (a *Agent) ask(f func() error) (err error) {
+	if stopped := a.engine.do(func() { a.crew.input(func() { err = f() }) }); stopped != nil {
+		return stopped
 	}
 	return err
 }
@@ -407,23 +401,20 @@ func (a *Agent) Resize(n int, who string) (err error) {
 // Release lets every worker go when the step ends that is under way: its training loop ends as at the end of the data. It returns
 // false in a job that does not train in steps, whose workers have no such moment. why is what people read.
 func (a *Agent) Release(why string) (ok bool) {
-	_ = a.engine.do(func() { ok = a.head.crew.release(why) })
+	_ = a.ask(func() error { ok = a.crew.agent.Release(why); return nil })
 	return ok
 }
 
-// Status is the state of a job.
-type Status struct {
-	Generation uint64
-	Size, Want int
-	Steps      uint64
-	Seats      []int // by rank
-	Entering   int   // workers that wait for the end of a step to become members
-	Elastic    bool  // losses do not end the job
-	Paused     bool
+// Force makes this agent the head of a job whose other hosts a person knows to be gone.
+func (a *Agent) Force() { _ = a.ask(func() error { a.crew.agent.Force(); return nil }) }
+
+// Tell sends the launcher of another host a note. It is on its way when Tell returns: closing the links does not lose it.
+func (a *Agent) Tell(host string, note []byte) {
+	_ = a.engine.do(func() { a.mesh.Send(fabric.Host(host), wrap(note)) })
 }
 
-// Status returns the state of the job.
+// Status is the state of the job, as this agent knows it.
 func (a *Agent) Status() (s Status) {
-	_ = a.engine.do(func() { s = a.head.crew.status() })
+	_ = a.engine.do(func() { s = a.crew.status() })
 	return s
 }

@@ -50,7 +50,7 @@ func startAgentWith(t *testing.T, parent context.Context, n int, orders node.Ord
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Tokens: tokens, Orders: orders, Log: slog.New(slog.DiscardHandler)})
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Size: n, Tokens: tokens, Orders: orders, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestLastReportsAreHeard(t *testing.T) {
 	heard := 0
 	said, hungUp := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Tokens: []string{"token-0", "token-1"},
+	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Size: 2, Tokens: []string{"token-0", "token-1"},
 		OnReport: func(int, map[string]float64) {
 			if heard++; heard == 1 {
 				<-said

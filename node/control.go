@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -47,6 +48,7 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
 	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
+	mux.HandleFunc("POST "+api.PathRecover, l.answerRecover)
 	mux.HandleFunc("/", refuseUnknown)
 	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout, MaxHeaderBytes: maxControlBody,
 		ErrorLog: log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
@@ -65,13 +67,17 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 }
 
 func (l *launch) answerJob(w http.ResponseWriter) {
-	j := l.job()
-	if j.Want == 0 { // a live agent always wants workers
-		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.spec.Name, l.dir.path))
+	s := l.agent.Status()
+	switch {
+	case s.Want == 0: // a live agent always wants workers
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.name(), l.dir.path))
+		return
+	case !l.leads() && !s.Stuck:
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(j) // a tool that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(l.describe(s)) // a tool that has gone needs no answer
 }
 
 func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +88,7 @@ func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
 	}
 	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
 		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can have on one host; give 1 to %d, and to end the job use shoal stop %s",
-			ask.Workers, job.MaxWorkers, l.spec.Name))
+			ask.Workers, job.MaxWorkers, l.name()))
 		return
 	}
 	if by := l.stoppedBy(); by != "" {
@@ -119,6 +125,25 @@ func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w)
 }
 
+func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
+	var ask api.Recover
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	switch s := l.agent.Status(); {
+	case !ask.Force:
+		refuse(w, http.StatusBadRequest, errors.New("force: only a person can know that the other hosts are gone for good; say so with --force"))
+		return
+	case !s.Stuck:
+		refuse(w, http.StatusConflict, fmt.Errorf("job %s is led by %s, which can be reached: there is nothing to recover", l.name(), s.Head))
+		return
+	}
+	l.console.Note(ask.Who + " says that the other hosts are gone for good")
+	l.agent.Force()
+	l.answerJob(w)
+}
+
 // readControl reads the body of a request, and makes sure that who asks has a name that can be printed.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
@@ -140,11 +165,11 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotFound
-	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathStop, api.PathDrain}, r.URL.Path) {
+	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathStop, api.PathDrain, api.PathRecover}, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s and POST %s",
-		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathStop, api.PathDrain))
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathStop, api.PathDrain, api.PathRecover))
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {
@@ -153,44 +178,40 @@ func refuse(w http.ResponseWriter, code int, err error) {
 	_ = json.NewEncoder(w).Encode(api.ControlError{Error: err.Error()})
 }
 
-// job describes the job as it is now.
-func (l *launch) job() api.Job {
-	s := l.agent.Status()
-	j := api.Job{Name: l.spec.Name, Dir: l.dir.path, Command: l.spec.Command, Started: l.started, PID: os.Getpid(),
-		Generation: s.Generation, Size: s.Size, Want: s.Want, Min: l.spec.Min, Max: l.spec.Max, Steps: s.Steps, Elastic: s.Elastic,
-		Paused: s.Paused, Entering: s.Entering, StoppedBy: l.stoppedBy()}
+// describe is the job as it is now.
+func (l *launch) describe(s Status) api.Job {
+	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Steps: s.Steps, Elastic: s.Elastic,
+		Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for seat, w := range l.workers {
-		rank := slices.Index(s.Seats, seat)
+	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command, l.job.Spec.Min, l.job.Spec.Max
+	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
+		h := l.hands[seat]
+		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat), PID: h.pid, Running: h.exit == nil, Metrics: l.reports[seat]}
 		if s.Generation == 0 {
-			rank = seat
+			w.Rank = seat
 		}
-		j.Workers = append(j.Workers, api.JobWorker{Worker: seat, Host: w.Host(), Rank: rank, PID: w.PID(), Running: true, Metrics: l.reports[seat]})
-	}
-	for _, e := range l.ended {
-		if e.rank < len(j.Workers) { // one that has ended already may not be in the list of the started yet
-			x := &j.Workers[e.rank]
-			x.Rank, x.Running, x.How = -1, false, e.exit.String()
+		if h.exit != nil {
+			w.Rank, w.How = -1, h.exit.String()
 		}
+		j.Workers = append(j.Workers, w)
 	}
-	j.State = l.stateOf(j)
-	return j
-}
-
-func (l *launch) stateOf(j api.Job) api.State {
 	switch {
 	case j.StoppedBy != "":
-		return api.Stopping
+		j.State = api.Stopping
+	case s.Stuck:
+		j.State = api.Stuck
 	case j.Paused:
-		return api.Paused
-	case j.Generation == 0 && anyJoined(len(j.Workers), l.agent.Joined):
-		return api.Starting
+		j.State = api.Paused
+	case j.Generation == 0 && l.anyJoined():
+		j.State = api.Starting
 	case j.Elastic && (j.Size != j.Want || j.Entering > 0):
-		return api.Resizing
+		j.State = api.Resizing
+	default:
+		j.State = api.Running
 	}
-	return api.Running
+	return j
 }

@@ -78,10 +78,10 @@ func (f *flock) runAt(at *node.Agent, seat int, token string, does script) {
 			return nil // the head hears it from the link
 		}
 		if errors.Is(err, errDies) {
-			f.agent.Lost(seat, "was killed by SIGKILL")
+			at.Lost(seat, "was killed by SIGKILL")
 			return nil
 		}
-		f.agent.Finished(seat, "exited with code 0")
+		at.Finished(seat, "exited with code 0")
 		return err
 	})
 }
@@ -244,7 +244,7 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	for range 2 {
 		seat := <-f.started
 		token := f.agent.Expect(seat, true)
-		f.agent.Started(seat, "")
+		f.agent.Started(seat)
 		f.run(seat, token, stays)
 	}
 	f.check(0)

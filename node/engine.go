@@ -12,35 +12,22 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// chief decides for an agent: the head of the job, in this process or on another host. All of it is called on the engine's thread.
-type chief interface {
-	// arrived tells that a worker has joined.
-	arrived(w topo.Worker)
-	// post hands over a call that is sound as far as its memory goes.
-	post(p *collective.Posted)
-	// flown tells that this agent's part of a flight is executed, or why it cannot be.
-	flown(id uint64, err error)
-	// lose tells of a worker that will post no more.
-	lose(w topo.Worker, why string)
-}
-
-// engine serves the workers of this host: it takes their calls out of the control blocks, executes what its chief says is complete,
-// and completes the slots. One thread owns all of its state. Sessions talk to it through do.
+// engine serves the workers of this host: it takes their calls out of the control blocks, executes what the crew says counts, and
+// completes the slots. One thread owns all of its state. Sessions talk to it through do.
 type engine struct {
 	bell      *arena.Bell
 	lanes     *lanes
 	members   []*worker // that are here, in the order in which they came
 	byID      map[topo.Worker]*worker
-	chief     chief
+	crew      *crew
 	name      fabric.Host
-	mesh      fabric.Mesh // nil while this agent is the only one
 	broke     func(w topo.Worker, err error)
 	transfers *transfers
 
 	schedule collective.Schedule
 	run      collective.Run
 	calls    []*collective.Call
-	spare    []*collective.Posted
+	posted   collective.Posted // the call that is read
 
 	mu      sync.Mutex
 	inbox   []func()
@@ -51,19 +38,19 @@ type engine struct {
 const _ uint = arena.Slots - collective.MaxStep
 
 // newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the protocol.
-func newEngine(name fabric.Host, l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
+func newEngine(l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
 	bell, err := arena.NewBell()
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bell: bell, name: name, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke, transfers: newTransfers()}, nil
+	return &engine{bell: bell, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke, transfers: newTransfers()}, nil
 }
 
 // admit makes a worker known.
-func (e *engine) admit(m *worker) {
+func (e *engine) admit(m *worker, late bool) {
 	e.members = append(e.members, m)
 	e.byID[m.id] = m
-	e.chief.arrived(m.id)
+	e.crew.arrived(m, late)
 }
 
 var errStopped = errors.New("the agent is stopping")
@@ -191,50 +178,41 @@ func (e *engine) drain(m *worker) bool {
 	return worked
 }
 
-// take reads the next descriptor of a worker and hands the call to the chief, or fails it.
+// take reads the next descriptor of a worker and hands the call to the crew, or fails it.
 func (e *engine) take(m *worker) {
-	p := e.fresh()
+	p := &e.posted
 	p.Worker, p.Ticket = m.id, m.taken+1
+	p.Call = collective.Call{Shape: p.Call.Shape[:0]}
 	m.taken++
 	m.open++
 	err := e.read(m, p)
 	var broken *protocolError
 	switch {
 	case errors.As(err, &broken):
-		e.refuse(p, err)
+		e.fail(p, err)
 		e.expel(m, err)
 	case err != nil:
-		e.refuse(p, err)
+		e.fail(p, err)
 	default:
-		e.chief.post(p)
+		e.crew.post(m, p)
 	}
 }
 
-// refuse completes a call that cannot be handed on.
-func (e *engine) refuse(p *collective.Posted, err error) {
-	e.finish(p.Worker, p.Ticket, -1, arena.Failed, err.Error())
-	e.recycle(p)
+// fail completes a call with an error.
+func (e *engine) fail(p *collective.Posted, err error) {
+	status := arena.Failed
+	var lost *collective.LostError
+	if errors.As(err, &lost) {
+		status = arena.Lost
+	}
+	e.finish(p.Worker, p.Ticket, -1, status, err.Error())
 }
 
 // expel takes nothing more from a worker that broke the protocol, and fails what waits for it.
 func (e *engine) expel(m *worker, err error) {
 	m.broken = true
-	e.chief.lose(m.id, "broke the protocol ("+err.Error()+")")
+	e.crew.lost(m.id, "broke the protocol ("+err.Error()+")", false)
 	e.broke(m.id, err)
-}
-
-func (e *engine) fresh() *collective.Posted {
-	if n := len(e.spare); n > 0 {
-		p := e.spare[n-1]
-		e.spare = e.spare[:n-1]
-		return p
-	}
-	return new(collective.Posted)
-}
-
-func (e *engine) recycle(p *collective.Posted) {
-	p.Call = collective.Call{Shape: p.Call.Shape[:0]}
-	e.spare = append(e.spare, p)
 }
 
 // execute runs a set of calls whose memory is all here, from inputs to outputs.
@@ -276,25 +254,6 @@ func (e *engine) finish(w topo.Worker, ticket uint64, source int, status arena.S
 		m.bell.Ring()
 	}
 	m.open--
-}
-
-// tell writes a worker's view into its control block.
-func (e *engine) tell(w topo.Worker, v arena.View) {
-	m := e.byID[w]
-	if m == nil {
-		return
-	}
-	m.rank = topo.Rank(v.Rank)
-	if err := m.control.SetView(v); err != nil {
-		e.expel(m, err)
-	}
-}
-
-// drainOf takes what a worker had submitted before it was lost.
-func (e *engine) drainOf(w topo.Worker) {
-	if m := e.byID[w]; m != nil {
-		e.drain(m)
-	}
 }
 
 // close frees what is left after serve has ended.

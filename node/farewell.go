@@ -81,7 +81,7 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 		l.signal(syscall.SIGTERM)
 	}
 	late := time.After(graceAsked)
-	for len(l.endings()) < len(l.workers) {
+	for len(l.living()) > 0 {
 		select {
 		case <-l.changed:
 		case <-late:
@@ -109,21 +109,19 @@ func (l *launch) noteStop(s Status, why string) {
 
 // dismiss ends the workers that have not entered yet; they hold nothing.
 func (l *launch) dismiss(members []int) {
-	l.mu.Lock()
-	for seat := range l.workers {
-		if !slices.Contains(members, seat) {
-			l.farewell.dismissed = append(l.farewell.dismissed, seat)
+	for _, h := range l.living() {
+		if !slices.Contains(members, h.seat) {
+			l.mu.Lock()
+			l.farewell.dismissed = append(l.farewell.dismissed, h.seat)
+			l.mu.Unlock()
+			l.signalOne(h, syscall.SIGTERM)
 		}
-	}
-	l.mu.Unlock()
-	for _, seat := range l.farewell.dismissed {
-		l.workers[seat].Signal(syscall.SIGTERM)
 	}
 }
 
 // outcome is what to say of a job that was stopped on request: nothing when every worker ended well.
 func (l *launch) outcome() error {
-	s := &Stopped{Job: l.spec.Name, By: l.stoppedBy()}
+	s := &Stopped{Job: l.name(), By: l.stoppedBy()}
 	if s.By == "" {
 		return nil
 	}

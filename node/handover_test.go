@@ -96,7 +96,7 @@ func (f *flock) runAndGrow(size int) {
 	for range size - f.size {
 		seat := <-f.started
 		token := f.agent.Expect(seat, true)
-		f.agent.Started(seat, "")
+		f.agent.Started(seat)
 		f.run(seat, token, stays)
 	}
 }

@@ -1,13 +1,19 @@
 package node
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -22,37 +28,226 @@ const (
 // that holds their output open, uses it up.
 const draining = 300 * time.Millisecond
 
-// launch is one run on this host.
+// launch is the launcher of one host: it runs the workers that the job wants here. Where the job is led it also sees to the job as a
+// whole: when it is over, and what tools and people are told.
 type launch struct {
 	cfg     RunConfig
-	spec    job.Spec
 	host    string
 	started time.Time
 	place   *proc.Place
-	dir     *runDir
-	agent   *Agent
 	console *proc.Console
-	outputs []*proc.Output
-	workers []hand // by seat
-	hosts   hosts
-
-	program string
-	around  surroundings
-	port    int          // for MASTER_PORT
+	agent   *Agent
 	group   *group.Group // the workers
+	least   int          // workers that the job begins with, on the host that begins it
 
-	told     chan struct{} // holds a token when there is news
-	changed  chan struct{} // holds a token when a worker has joined or ended, or the membership wants something
+	changed chan struct{} // holds a token when there is something to decide about
+	told    chan struct{} // holds a token when there is news for the terminal
+	due     chan struct{} // holds a token when there are errands
+
 	mu       sync.Mutex
+	job      *jobNote // what the job is; nil = not known yet
+	dir      *runDir
+	program  string
+	around   surroundings
+	errands  []func()
+	orders   []StartOrder // that wait for the job to be known
+	ordered  int          // workers that are to be started here
+	hands    map[int]*hand
 	ended    []ending
-	telling  int          // endings that the membership is being told of
-	wanted   []StartOrder // that are not carried out yet
-	lost     bool         // no member is left, and none has finished its work
-	unwanted []int        // seats of workers that the membership wants to end
-	news     []string     // lines for the terminal
-	stopping int          // how many had ended when the launcher began to stop the others; -1 = it has not
+	faults   []ending       // of workers of this host that the membership has not heard of
+	telling  int            // endings that the membership is being told of
+	rooms    map[string]int // the other hosts that have offered room, on the host that leads
+	leader   string
+	lost     bool     // no member is left, and none has finished its work
+	over     bool     // this host is not needed any more
+	fatal    error    // why the job cannot go on here
+	muted    bool     // the job is over: what hosts do now is no news
+	news     []string // lines for the terminal
+	stopping int      // how many had ended when the launcher began to stop the others; -1 = it has not
 	reports  map[int]map[string]float64
 	farewell farewell
+}
+
+func newLaunch(cfg RunConfig) (*launch, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	runtimeDir, err := proc.RuntimeDir()
+	if err != nil {
+		return nil, err
+	}
+	l := &launch{cfg: cfg, host: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		hands: map[int]*hand{}, rooms: map[string]int{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
+	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// settle learns what the job is: it finds the program and makes the directory of the run. A host that joins has its name in there.
+func (l *launch) settle(j jobNote, at string) (err error) {
+	program, err := find(j.Spec)
+	if err != nil {
+		return err
+	}
+	parent := l.cfg.Dir
+	if parent == "" {
+		if parent, err = RunsDir(); err != nil {
+			return err
+		}
+	}
+	dir, name, err := newRunDir(parent, j.Spec.Name+at)
+	if err != nil {
+		return err
+	}
+	if at == "" {
+		j.Spec.Name = name
+	}
+	if err := dir.writeJob(j.Spec, l.place.Run, l.started); err != nil {
+		return errors.Join(err, dir.close())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.job, l.dir, l.program = &j, dir, program
+	l.around = l.surround(j)
+	return nil
+}
+
+// find looks for the job's program on this host.
+func find(spec job.Spec) (program string, err error) {
+	path, set := spec.Env["PATH"]
+	if !set {
+		path = os.Getenv("PATH")
+	}
+	return proc.Lookup(spec.Command[0], path)
+}
+
+// run starts everything, waits for a verdict, and ends everything.
+func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
+	control, err := listenControl(l.place.Control())
+	if err != nil {
+		return errors.Join(err, l.place.Close())
+	}
+	l.console = proc.NewConsole(l.cfg.Stdout, l.cfg.Stderr, max(l.least, 1), l.cfg.Color)
+	if l.agent, err = NewAgent(l.agentConfig()); err != nil {
+		return errors.Join(err, control.Close(), l.place.Close())
+	}
+	l.host = l.agent.Host()
+	if l.least > 0 {
+		l.leader = l.host
+	} else {
+		l.console.Forward = l.forward
+	}
+	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
+	house.Go("agent", l.agent.Run)
+	house.Go("herald", l.herald)
+	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, control) })
+	if l.dir != nil && l.cfg.OnStart != nil {
+		l.cfg.OnStart(l.name(), l.dir.path)
+	}
+	l.group = group.New(context.Background())
+	var v verdict
+	if l.guard(house) {
+		if f := l.cfg.Fleet; f != nil && f.Ready != nil {
+			f.Ready()
+		}
+		house.Go("errands", l.attend)
+		v, err = l.await(ctx, house, leave)
+	}
+	err = errors.Join(err, l.stop(ctx.Err() != nil || l.stoppedBy() != ""), l.outcome())
+	l.hearOut()
+	l.sayGoodbye()
+	house.Stop(nil)
+	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(l.group), l.place.Close())
+	if v.fault != noFault {
+		err = errors.Join(l.failure(v), err)
+	}
+	return err
+}
+
+// agentConfig is what the agent serves: a job that begins here, or one to join.
+func (l *launch) agentConfig() AgentConfig {
+	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport,
+		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
+	if l.job != nil {
+		spec := l.job.Spec
+		cfg.Job, cfg.Size, cfg.Min, cfg.Max = spec.Name, spec.Workers, spec.Min, spec.Max
+	}
+	if f := l.cfg.Fleet; f != nil {
+		cfg.Link, cfg.Slots = f.Link, cmp.Or(f.Slots, member.NoSlots)
+	}
+	return cfg
+}
+
+// guard starts the guard and returns when it runs, or false when it cannot: a worker before that could outlive us.
+func (l *launch) guard(house *group.Group) bool {
+	runs := make(chan struct{})
+	first := sync.OnceFunc(func() { close(runs) })
+	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, func(int) { first() }) })
+	select {
+	case <-runs:
+		return true
+	case <-house.Context().Done():
+		return false // house.Wait has the error
+	}
+}
+
+// await blocks until the job is over or has to be stopped, or this host is not needed any more.
+func (l *launch) await(ctx context.Context, house *group.Group, leave <-chan struct{}) (verdict, error) {
+	asked := leave
+	for {
+		select {
+		case <-l.changed:
+			if done, err := l.dismissed(asked == nil && leave != nil); done || err != nil {
+				return verdict{}, err
+			}
+			if v := l.judge(); v.done {
+				return v, nil
+			}
+		case <-asked:
+			asked = nil
+			l.later(l.sayLeaving)
+		case <-l.farewell.asked:
+			return verdict{}, l.part(ctx, house)
+		case <-ctx.Done():
+			return verdict{}, l.interrupted(ctx)
+		case <-house.Context().Done():
+			return verdict{}, nil // the error comes from house.Wait
+		}
+	}
+}
+
+func (l *launch) interrupted(ctx context.Context) error {
+	return fmt.Errorf("job %s was stopped: %w", l.name(), context.Cause(ctx))
+}
+
+// judge decides about the job from the workers that have ended, where it is led. A head that is new waits for what all hosts know.
+func (l *launch) judge() verdict {
+	s := l.agent.Status()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leader != l.host || l.job == nil || l.telling > 0 {
+		return verdict{}
+	}
+	for _, host := range s.Hosts {
+		if _, has := l.rooms[host]; !has && host != l.host {
+			return verdict{}
+		}
+	}
+	return judge(max(len(l.hands)+l.ordered, l.least), l.ended, l.hasJoined, l.anyJoined(), l.lost)
+}
+
+// dismissed reports whether this host is not needed any more and its workers have ended: those that were let go may still save a
+// model, say. leaving says that it asked to go.
+func (l *launch) dismissed(leaving bool) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	idle := l.ordered == 0
+	for _, h := range l.hands {
+		idle = idle && (h.host != l.host || h.exit != nil)
+	}
+	return idle && (l.over || leaving && l.leader != l.host), l.fatal
 }
 
 // stop ends the workers that still run: politely, then not.
@@ -63,10 +258,7 @@ func (l *launch) stop(asked bool) error {
 		grace, kill = graceStopped, l.cfg.Kill
 	}
 	l.signal(syscall.SIGTERM)
-	// Only now do the others hear of it: most have ended by then, and the output shows one exception and not one a rank.
-	for _, e := range l.endings() {
-		l.agent.Lost(e.rank, e.exit.String())
-	}
+	l.confess()
 	if l.allEnd(time.After(grace), kill) {
 		return nil
 	}
@@ -75,6 +267,18 @@ func (l *launch) stop(asked bool) error {
 		return nil
 	}
 	return errors.New("node: workers were killed but do not end; look at their state in ps")
+}
+
+// confess tells the membership of the workers that have failed. Only when the others are being stopped do they hear of it: most have ended
+// by then, and the output shows one exception and not one a rank.
+func (l *launch) confess() {
+	l.mu.Lock()
+	faults := l.faults
+	l.faults = nil
+	l.mu.Unlock()
+	for _, e := range faults {
+		l.agent.Lost(e.rank, e.exit.String())
+	}
 }
 
 // beginStop tells apart the workers that end by themselves from those that end because the launcher wants it.
@@ -86,15 +290,16 @@ func (l *launch) beginStop() {
 	}
 }
 
+// signal sends all workers a signal that this host answers for.
 func (l *launch) signal(sig syscall.Signal) {
-	for _, w := range l.workers {
-		w.Signal(sig)
+	for _, h := range l.living() {
+		l.signalOne(h, sig)
 	}
 }
 
 // allEnd waits until all started workers have ended, or one of the channels says that it has been long enough.
 func (l *launch) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
-	for len(l.endings()) < len(l.workers) {
+	for len(l.living()) > 0 {
 		select {
 		case <-l.changed:
 		case <-timeout:
@@ -109,9 +314,9 @@ func (l *launch) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
 // hearOut lets what workers left behind finish writing, such as the tee of a shell script.
 func (l *launch) hearOut() {
 	timeout := time.After(draining)
-	for _, w := range l.workers {
+	for _, h := range l.near() {
 		select {
-		case <-w.Silent():
+		case <-h.process.Silent():
 		case <-timeout:
 			return
 		case <-l.cfg.Kill:
@@ -122,71 +327,14 @@ func (l *launch) hearOut() {
 
 // drain waits for the last output, after every process that could write has been swept away.
 func (l *launch) drain(workers *group.Group) error {
-	for _, w := range l.workers {
-		w.Drain(draining)
+	for _, h := range l.near() {
+		h.process.Drain(draining)
 	}
 	err := workers.Wait()
-	for _, out := range l.outputs {
-		_ = out.Close() // the console has said what is missing from a log
+	for _, h := range l.near() {
+		_ = h.output.Close() // the console has said what is missing from a log
 	}
 	return err
-}
-
-func (l *launch) onJoin(rank int, client string) {
-	l.wake()
-	if l.cfg.OnJoin != nil {
-		l.cfg.OnJoin(rank, client)
-	}
-}
-
-func (l *launch) onReport(rank int, metrics map[string]float64) {
-	// A full disk must not end a training run; what is missing shows in the file.
-	_ = l.dir.report(rank, metrics, time.Now())
-	l.mu.Lock()
-	l.reports[rank] = metrics
-	l.mu.Unlock()
-	if l.cfg.OnReport != nil {
-		l.cfg.OnReport(rank, metrics)
-	}
-}
-
-func (l *launch) onExit(seat int, e proc.Exit) {
-	survived := !e.OK() && l.survives(seat, e)
-	l.mu.Lock()
-	l.ended = append(l.ended, ending{seat, e, survived})
-	stopping := l.stopping >= 0
-	l.telling++
-	l.mu.Unlock()
-	switch {
-	case e.OK():
-		l.agent.Finished(seat, e.String())
-	case survived || stopping:
-		l.agent.Lost(seat, e.String())
-	} // else stop tells
-	l.mu.Lock()
-	l.telling--
-	l.mu.Unlock()
-	l.wake()
-	if survived && e.Signal == syscall.SIGKILL && l.isHere(seat) { // which hits one process, and not those that load data for it
-		_ = proc.SweepGroup(l.place.Run, e.PID) // what it misses goes with the job
-	}
-}
-
-// isHere reports whether a worker runs, or ran, on this host.
-func (l *launch) isHere(seat int) bool {
-	hands := l.hands()
-	return seat >= len(hands) || hands[seat].Host() == l.host
-}
-
-// judge decides about the workers that have ended, once the membership knows of all of them.
-func (l *launch) judge() verdict {
-	l.mu.Lock()
-	telling, lost, ended := l.telling, l.lost, l.ended[:len(l.ended):len(l.ended)]
-	l.mu.Unlock()
-	if telling > 0 {
-		return verdict{}
-	}
-	return judge(l.launched(), ended, l.agent.Joined, lost)
 }
 
 func (l *launch) wake() {
@@ -196,6 +344,32 @@ func (l *launch) wake() {
 	}
 }
 
+// name is what the job is called.
+func (l *launch) name() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.job == nil {
+		return "joining"
+	}
+	return l.job.Spec.Name
+}
+
+func (l *launch) spec() job.Spec {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.job == nil {
+		return job.Spec{}
+	}
+	return l.job.Spec
+}
+
+// leads reports whether this host leads the job.
+func (l *launch) leads() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leader == l.host
+}
+
 func (l *launch) endings() []ending {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,19 +377,30 @@ func (l *launch) endings() []ending {
 }
 
 func (l *launch) failure(v verdict) *Failure {
-	w, e := l.workers[v.culprit.rank], v.culprit.exit
-	return &Failure{Job: l.spec.Name, Rank: v.culprit.rank, Size: len(l.workers), Host: w.Host(), Exit: e,
-		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: w.Tail(), Log: w.LogPath()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h, e := l.hands[v.culprit.rank], v.culprit.exit
+	f := &Failure{Job: l.job.Spec.Name, Rank: v.culprit.rank, Size: max(len(l.hands), l.least), Host: h.host, Exit: e,
+		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: h.tail, Log: h.log}
+	if h.output != nil {
+		f.Tail, f.Log = h.output.Tail(), h.output.LogPath()
+	}
+	return f
 }
 
 func (l *launch) result(err error) *Result {
-	r := &Result{Job: l.spec.Name, Dir: l.dir.path, OK: err == nil, StoppedBy: l.stoppedBy(), Started: l.started,
-		Seconds: time.Since(l.started).Seconds(), Alone: !anyJoined(len(l.workers), l.agent.Joined)}
+	r := &Result{Job: l.name(), Dir: l.dir.path, OK: err == nil, StoppedBy: l.stoppedBy(), Started: l.started, Seconds: time.Since(l.started).Seconds()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.Alone = !l.anyJoined()
+	if l.leader != l.host {
+		r.GoesOn = l.leader
+	}
 	if err != nil {
 		r.Error = err.Error()
 	}
-	for i, e := range l.endings() {
-		r.Workers = append(r.Workers, WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(), Stopped: i >= l.stopping,
+	for i, e := range l.ended {
+		r.Workers = append(r.Workers, WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(), Stopped: l.stopping >= 0 && i >= l.stopping,
 			Seconds: e.exit.Ended.Sub(e.exit.Started).Seconds()})
 	}
 	return r

@@ -63,7 +63,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	<-late
 	seat := <-f.started
 	token := f.agent.Expect(seat, true)
-	f.agent.Started(seat, "")
+	f.agent.Started(seat)
 	f.run(seat, token, func(*flock, int, int) error { return fmt.Errorf("a worker trains in a job that has ended") })
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)

@@ -5,14 +5,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
-	"os"
-	"sync"
 	"time"
 
-	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
 )
@@ -36,6 +32,16 @@ type RunConfig struct {
 	Fleet          *Fleet        // other hosts; nil = this one alone
 }
 
+// Fleet is what a job on several hosts needs of who starts it.
+type Fleet struct {
+	Link  func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to the other hosts
+	Slots int                                         // workers that this host takes; the others are placed elsewhere
+	Addr  string                                      // by which the other hosts reach this one, for torch's own rendezvous
+	Ready func()                                      // called when the mesh is open; may be nil
+	Join  func() string                               // HOST:PORT where other hosts join; may be nil
+	Need  func(missing int)                           // called when the hosts' room changes and is not enough; may be nil
+}
+
 // Result says how a run went. It is what result.json holds.
 type Result struct {
 	Job       string         `json:"job"`
@@ -44,6 +50,7 @@ type Result struct {
 	Error     string         `json:"error,omitempty"`
 	Alone     bool           `json:"alone"`                // nobody joined: each process was a job of its own
 	StoppedBy string         `json:"stopped_by,omitempty"` // who asked for its end
+	GoesOn    string         `json:"goes_on,omitempty"`    // the host that leads the job, which goes on without this one
 	Started   time.Time      `json:"started"`
 	Seconds   float64        `json:"seconds"`
 	Workers   []WorkerResult `json:"workers"` // in the order in which they ended
@@ -59,7 +66,8 @@ type WorkerResult struct {
 }
 
 // Run starts the agent and the workers, waits until the job is over, and leaves no process, socket or memory behind. It
-// returns nil when all workers have ended well, a *Stopped when they have not because somebody stopped the job, a *Failure when one has not, an error that wraps context.Cause(ctx) when
+// returns nil when all workers have ended well, or the job goes on on other hosts without this one; a *Stopped when they have not
+// because somebody stopped the job, a *Failure when one has not, an error that wraps context.Cause(ctx) when
 // ctx ended, and a *job.Error or *proc.CommandError when there was nothing to start. The Result is nil when no worker
 // was started.
 func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
@@ -70,21 +78,23 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	path, set := spec.Env["PATH"]
-	if !set {
-		path = os.Getenv("PATH")
+	if _, err := find(spec); err != nil { // before anything is made
+		return nil, err
 	}
-	program, err := proc.Lookup(spec.Command[0], path)
+	l, err := newLaunch(cfg)
 	if err != nil {
 		return nil, err
 	}
-	l := &launch{cfg: cfg, spec: spec, changed: make(chan struct{}, 1), told: make(chan struct{}, 1), stopping: -1,
-		reports: map[int]map[string]float64{}, farewell: newFarewell()}
-	if err := l.settle(); err != nil {
-		return nil, err
+	l.least = spec.Workers
+	addr := "127.0.0.1"
+	if cfg.Fleet != nil {
+		addr = cfg.Fleet.Addr
 	}
-	err = l.run(ctx, program)
-	if len(l.ended) == 0 && l.stoppedBy() == "" {
+	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort()}, ""); err != nil {
+		return nil, errors.Join(err, l.place.Close())
+	}
+	err = l.run(ctx, nil)
+	if len(l.ended) == 0 && l.stoppedBy() == "" && l.leads() {
 		return nil, errors.Join(err, l.dir.close())
 	}
 	result := l.result(err)
@@ -94,111 +104,38 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	return result, err
 }
 
-// settle makes the place, the run directory and the agent.
-func (l *launch) settle() (err error) {
-	if l.host, err = os.Hostname(); err != nil {
-		return fmt.Errorf("node: %w", err)
+// ServeConfig says how this host takes part in a job that was begun on another.
+type ServeConfig struct {
+	Link           func(h fabric.Handler) (fabric.Mesh, error) // joins the mesh
+	Join           func() string                               // HOST:PORT where other hosts join; may be nil
+	Slots          int                                         // workers that this host can run
+	Dir            string                                      // where the directory of the run is made; "" = RunsDir()
+	Stdout, Stderr io.Writer
+	Color          bool
+	Leave          <-chan struct{}       // when closed, this host asks to be relieved of its workers, and leaves when they are gone
+	OnJob          func(job, dir string) // may be nil
+}
+
+// Serve runs the workers that a job wants on this host, until the job is over, this host has left it, or ctx ends. When the host that
+// leads the job is lost, this one may go on in its place: then Serve sees the job through as Run does, and returns the same errors. It
+// leaves no process, socket or memory behind.
+func Serve(ctx context.Context, cfg ServeConfig) error {
+	if err := proc.Supported(); err != nil {
+		return err
 	}
-	runtimeDir, err := proc.RuntimeDir()
+	l, err := newLaunch(RunConfig{Dir: cfg.Dir, Stdout: cfg.Stdout, Stderr: cfg.Stderr, Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob,
+		Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Slots: cfg.Slots}})
 	if err != nil {
 		return err
 	}
-	parent := l.cfg.Dir
-	if parent == "" {
-		if parent, err = RunsDir(); err != nil {
-			return err
-		}
-	}
-	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
+	err = l.run(ctx, cfg.Leave)
+	if l.dir == nil {
 		return err
 	}
-	if l.dir, l.spec.Name, err = newRunDir(parent, l.spec.Name); err != nil {
-		return errors.Join(err, l.place.Close())
+	if l.leads() {
+		err = errors.Join(err, l.dir.writeResult(l.result(err)))
 	}
-	l.started, l.port = time.Now(), freePort()
-	l.console = proc.NewConsole(l.cfg.Stdout, l.cfg.Stderr, l.spec.Workers, l.cfg.Color)
-	if err := l.dir.writeJob(l.spec, l.place.Run, l.started); err != nil {
-		return errors.Join(err, l.place.Close(), l.dir.close())
-	}
-	return nil
-}
-
-// run starts everything, waits for a verdict, and ends everything.
-func (l *launch) run(ctx context.Context, program string) error {
-	control, err := listenControl(l.place.Control())
-	if err != nil {
-		return errors.Join(err, l.place.Close())
-	}
-	agent, err := NewAgent(AgentConfig{Job: l.spec.Name, Socket: l.place.Socket(), Tokens: make([]string, l.spec.Workers), Min: l.spec.Min, Max: l.spec.Max,
-		OnJoin: l.onJoin, OnReport: l.onReport, Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd},
-		Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), Hosts: l.fleet()})
-	if err != nil {
-		return errors.Join(err, control.Close(), l.place.Close())
-	}
-	l.agent, l.host = agent, agent.Host()
-	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
-	house.Go("agent", agent.Run)
-	house.Go("herald", l.herald)
-	house.Go("hosts", l.hosts.attend)
-	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, control) })
-	if l.cfg.OnStart != nil {
-		l.cfg.OnStart(l.spec.Name, l.dir.path)
-	}
-	l.program, l.group = program, group.New(context.Background())
-	if l.guard(house) {
-		err = l.startAll()
-	}
-	var v verdict
-	if err == nil {
-		v, err = l.await(ctx, house)
-	}
-	err = errors.Join(err, l.stop(ctx.Err() != nil || l.stoppedBy() != ""), l.outcome())
-	l.hearOut()
-	l.agent.Dismiss()
-	house.Stop(nil)
-	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(l.group), l.place.Close())
-	if v.fault != noFault {
-		err = errors.Join(l.failure(v), err)
-	}
-	return err
-}
-
-// guard starts the guard and returns when it runs, or false when it cannot: a worker before that could outlive us.
-func (l *launch) guard(house *group.Group) bool {
-	runs := make(chan struct{})
-	first := sync.OnceFunc(func() { close(runs) })
-	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, func(int) { first() }) })
-	select {
-	case <-runs:
-		return true
-	case <-house.Context().Done():
-		return false // house.Wait has the error
-	}
-}
-
-// await blocks until the job is over or has to be stopped.
-func (l *launch) await(ctx context.Context, house *group.Group) (verdict, error) {
-	for {
-		select {
-		case <-l.changed:
-			if v := l.judge(); v.done {
-				return v, nil
-			}
-			if err := l.obey(); err != nil {
-				return verdict{}, err
-			}
-		case <-l.farewell.asked:
-			return verdict{}, l.part(ctx, house)
-		case <-ctx.Done():
-			return verdict{}, l.interrupted(ctx)
-		case <-house.Context().Done():
-			return verdict{}, nil // the error comes from house.Wait
-		}
-	}
-}
-
-func (l *launch) interrupted(ctx context.Context) error {
-	return fmt.Errorf("job %s was stopped: %w", l.spec.Name, context.Cause(ctx))
+	return errors.Join(err, l.dir.close())
 }
 
 // newToken makes a secret by which an agent knows a worker.

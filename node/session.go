@@ -105,7 +105,8 @@ func (s *session) join(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := a.admit(m, s.conn, r.Client); err != nil {
+	size, err := a.admit(m, s.conn, late)
+	if err != nil {
 		m.close()
 		return err
 	}
@@ -113,7 +114,7 @@ func (s *session) join(r *api.Request) error {
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
-	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.name, Rank: r.Rank, Size: a.size(), Generation: 1,
+	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: 1,
 		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: spinMicros(a.here())}
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
@@ -180,11 +181,11 @@ func (s *session) free(id uint32) error {
 }
 
 func (s *session) group(list []int) error {
-	id, self, err := s.agent.groupOf(s.worker, list)
+	g, err := s.agent.groupOf(s.worker, list)
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeGroup, ID: uint32(id), Rank: self, Size: len(list)})
+	return s.conn.Send(api.Reply{Type: api.TypeGroup, ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
 // data notes what the job trains on.

@@ -10,14 +10,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// transfer is one agent's part of a flight: it exchanges pieces with the other agents of the flight.
+// transfer is one agent's part of a collective of a flight: it exchanges pieces with the other agents that have calls in it.
 type transfer struct {
 	id       uint64
 	schedule collective.Schedule
 	relay    collective.Relay
 	calls    []*collective.Call
 	workers  []topo.Worker // of this host
-	peers    []fabric.Host // the sites of the flight
+	peers    []fabric.Host // that have calls, in the order of their first
+	sites    collective.Sites
 	mesh     fabric.Mesh
 	done     func()
 
@@ -184,74 +185,3 @@ func (d delivery) Chunks() int { return d.relay.Deliveries() }
 
 // Chunk delivers piece i.
 func (d delivery) Chunk(i int, s *collective.Scratch) { d.relay.Deliver(i, s) }
-
-// begin works on this agent's part of a flight. calls are those of all sites, in group order; of says at which site each is, and
-// workers whose the calls of this one are.
-func (e *engine) begin(id uint64, calls []*collective.Call, of []int, workers []topo.Worker, peers []fabric.Host, self int) {
-	t := e.transfers.fresh()
-	t.id, t.calls, t.workers, t.peers, t.mesh = id, calls, workers, peers, e.mesh
-	t.done = func() { _ = e.later(func() { e.chief.flown(id, nil) }) } // a stopped engine needs no news
-	if err := build(&t.schedule, calls); err != nil {
-		e.transfers.skip(id)
-		e.chief.flown(id, err)
-		return
-	}
-	longest := 0
-	for _, m := range t.schedule.Moves {
-		longest = max(longest, m.N*calls[0].DType.Size())
-	}
-	t.relay.Prepare(&t.schedule, calls, collective.Sites{Of: of, N: len(peers), Self: self}, collective.Suits(longest))
-	e.transfers.add(t)
-	e.lanes.execute(t, t.schedule.Bytes)
-	t.look()
-}
-
-// fly is begin for a flight of which the head and this agent are one process.
-func (e *engine) fly(f *flight) {
-	calls := make([]*collective.Call, len(f.calls))
-	var workers []topo.Worker
-	for i, p := range f.calls {
-		calls[i] = &p.Call
-		if f.sites[f.of[i]] == site(e) {
-			workers = append(workers, p.Worker)
-		}
-	}
-	peers := make([]fabric.Host, len(f.sites))
-	self := 0
-	for i, at := range f.sites {
-		peers[i] = at.host()
-		if at == site(e) {
-			self = i
-		}
-	}
-	e.begin(f.id, calls, f.of, workers, peers, self)
-}
-
-// land hands the results of a flight to the workers.
-func (e *engine) land(id uint64) {
-	t := e.transfers.take(id)
-	if t == nil {
-		return
-	}
-	t.rest()
-	e.lanes.execute(delivery{t}, t.schedule.Bytes)
-	t.calls = nil
-	e.transfers.spare = append(e.transfers.spare, t)
-}
-
-// abort forgets a flight. Its memory is not used again, and that of its workers stays: a piece may be on its way out of or into it.
-func (e *engine) abort(id uint64) {
-	t := e.transfers.take(id)
-	e.transfers.skip(id)
-	if t == nil {
-		return
-	}
-	t.rest()
-	for _, w := range t.workers {
-		if m := e.byID[w]; m != nil {
-			m.pinned = true
-		}
-	}
-}
-
-func (e *engine) host() fabric.Host { return e.name }

@@ -28,9 +28,9 @@ type verdict struct {
 
 // judge decides from the endings so far, in their order: the first fault counts, those after it may be its effects. A failure that
 // the job has survived is none; that all members were lost, nothing survives, however those end that were none any more. To end well
-// without joining is a fault only when another has joined; where nobody joins, each process is a job of its own.
-func judge(started int, ended []ending, joined func(rank int) bool, lost bool) verdict {
-	awaited, well := anyJoined(started, joined), 0
+// without joining is a fault only when another has joined (awaited); where nobody joins, each process is a job of its own.
+func judge(started int, ended []ending, joined func(rank int) bool, awaited, lost bool) verdict {
+	well := 0
 	for _, e := range ended {
 		switch {
 		case e.survived:
@@ -52,13 +52,4 @@ func judge(started int, ended []ending, joined func(rank int) bool, lost bool) v
 		return verdict{done: true, culprit: last, fault: allLost}
 	}
 	return verdict{done: len(ended) == started}
-}
-
-func anyJoined(size int, joined func(rank int) bool) bool {
-	for rank := range size {
-		if joined(rank) {
-			return true
-		}
-	}
-	return false
 }

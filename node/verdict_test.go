@@ -37,7 +37,7 @@ func TestJudge(t *testing.T) {
 		"who was released carries nothing": {[]ending{well(2), lost(1), lost(0)}, []int{0, 1, 2}, true, 0, allLost},
 		"nor who never got the state":      {[]ending{lost(0), lost(1), well(2)}, []int{0, 1, 2}, true, 1, allLost},
 	} {
-		v := judge(3, c.ended, func(rank int) bool { return slices.Contains(c.joined, rank) }, c.fault == allLost)
+		v := judge(3, c.ended, func(rank int) bool { return slices.Contains(c.joined, rank) }, len(c.joined) > 0, c.fault == allLost)
 		if v.done != c.done || v.fault != c.fault || v.culprit.rank != c.culprit {
 			t.Errorf("%s: done %v, fault %v of rank %d", name, v.done, v.fault, v.culprit.rank)
 		}

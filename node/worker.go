@@ -20,6 +20,9 @@ type worker struct {
 	bell     *arena.Bell
 	segments map[uint32]*arena.Segment
 	dying    []*arena.Segment // freed by the worker, perhaps still used by open calls
+	entered  bool             // it takes part in the job, as it knows
+	fresh    bool             // it has entered, and not begun a step yet: perhaps it has not got the state
+	enter    uint64           // the ticket of its call that asks to take part; 0 = none waits
 	taken    uint64           // tickets read from the control block
 	open     int              // calls that are not complete
 	broken   bool             // nothing more is taken from it

@@ -145,6 +145,11 @@ func (j *Job) Drain(ctx context.Context, host, who string) error {
 	return j.ask(ctx, http.MethodPost, api.PathDrain, api.Drain{Host: host, Who: who})
 }
 
+// Recover has the host lead the job, without the hosts that are gone for good.
+func (j *Job) Recover(ctx context.Context, who string) error {
+	return j.ask(ctx, http.MethodPost, api.PathRecover, api.Recover{Force: true, Who: who})
+}
+
 // Refusal is a launcher's answer to a request that it does not carry out.
 type Refusal struct{ Reason string }
 

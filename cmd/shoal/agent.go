@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +40,9 @@ func newAgentCommand() *cobra.Command {
 
 The agent runs workers of the job here, as many as it has slots for, and exchanges their tensors with the other hosts over
 links that are encrypted and authenticated on both sides. It ends with the job.
+
+When the host that leads the job is lost, another one goes on in its place, without a lost step: then shoal ps, resize,
+logs and stop work there.
 
 Ctrl-C or SIGTERM, as a spot notice brings it, lets this host's workers go when their step ends, so that no work is
 repeated; then the agent ends. A second one ends them at once: the job goes on without them.`,
@@ -72,6 +77,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	if f.slots == 0 {
 		f.slots = defaultSlots()
 	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who started it over ssh may be lost, and its terminal; the job goes on
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	g := group.New(context.Background())
 	g.Go("second signal", func(end context.Context) error {
@@ -91,10 +97,14 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again ends its workers at once")
 	})
 	defer said()
+	var mesh *tcp.Mesh
 	err = node.Serve(hard, node.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: ctx.Done(),
 		Link: func(h fabric.Handler) (fabric.Mesh, error) {
-			return tcp.Join(hard, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
+			joined, err := tcp.Join(hard, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
+			mesh = joined
+			return joined, err
 		},
+		Join: func() string { return mesh.Addr() },
 		OnJob: func(job, dir string) {
 			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", counted(f.slots, "worker"), job, dir)
 		},

@@ -76,11 +76,37 @@ func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread 
 	return s
 }
 
+// led waits until one of some hosts answers for the job, and turns to it.
+func (s *spread) led(hosts ...string) (host string) {
+	s.Helper()
+	s.until("another head", func() (bool, error) {
+		for _, host = range hosts {
+			s.Setenv("XDG_RUNTIME_DIR", filepath.Join(s.dir, "run-"+host))
+			if j, err := control.Find(s.ctx, "train"); err == nil {
+				s.job, s.head = j, s.agents[host]
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	return host
+}
+
+// says waits until a process has said something.
+func (s *spread) says(p *process, what string) {
+	s.Helper()
+	s.until(what, func() (bool, error) { return strings.Contains(s.said(p), what), nil })
+}
+
 func (s *spread) token() string { return filepath.Join(s.dir, "token") }
 
 // agent lends a host to the job.
 func (s *spread) agent(host, name string) *process {
-	p := s.start(host, "agent", "--join", s.net.address(s.net.hosts[0])+":7077", "--token-file", s.token(), "--slots", strconv.Itoa(s.slots), "--name", name)
+	at := s.net.address(s.net.hosts[0]) + ":7077"
+	if s.job != nil {
+		at = s.job.Join
+	}
+	p := s.start(host, "agent", "--join", at, "--token-file", s.token(), "--slots", strconv.Itoa(s.slots), "--name", name)
 	s.agents[name] = p
 	return p
 }

@@ -18,11 +18,10 @@ func TestHostIsCutOff(t *testing.T) {
 	s := startSpread(t, n, 1, audited)
 	took := []time.Duration{s.cut("b", "b")}
 	victim := s.agents["b"]
-	s.ends(victim, 1)
-	if said := s.said(victim); !strings.Contains(said, "the head of the job") {
-		t.Errorf("the host that was cut off says: %s", said)
-	}
+	s.says(victim, "shoal recover --force train")
 	n.mend("b")
+	s.ends(victim, 1)
+	s.says(victim, "the others go on without it")
 	s.agent("b", "b2")
 	s.shoal("resize", "train", "3")
 	s.trains(3, 10)
@@ -176,7 +175,69 @@ func TestHostsCannotReachEachOther(t *testing.T) {
 	if n := s.lost(); n != 1 {
 		t.Errorf("%d were lost: %+v", n, s.ledger())
 	}
+	for name, agent := range s.agents {
+		if len(s.on(name)) == 0 {
+			s.ends(agent, 1)
+		}
+	}
 	s.finish(2)
+}
+
+// The host that leads is lost, with its launcher: the others lose no step, and one of them leads on. There it can grow again.
+func TestTheHeadIsLost(t *testing.T) {
+	for how, lose := range map[string]func(n *network, s *spread){
+		"killed":  func(_ *network, s *spread) { s.signal(syscall.SIGKILL, nil, s.head) },
+		"cut off": func(n *network, _ *spread) { n.cut("a") },
+	} {
+		t.Run(how, func(t *testing.T) {
+			n := newNetwork(t, "a", "b", "c")
+			s := startSpread(t, n, 1, audited)
+			old, workers := s.head, s.on(s.job.Head)
+			lose(n, s)
+			host := s.led("b", "c")
+			s.trains(2, 10)
+			if how == "cut off" {
+				n.mend("a")
+				s.ends(old, 1)
+			}
+			s.gone(workers)
+			s.agent("a", "d")
+			s.shoal("resize", "train", "3")
+			s.trains(3, 10)
+			if n := s.lost(); n != 1 {
+				t.Errorf("%d were lost: %+v", n, s.ledger())
+			}
+			s.says(s.agents[host], "this host leads the job now")
+			s.finish(3)
+			s.ends(s.agents["d"], 0)
+		})
+	}
+}
+
+// The host that leads is drained: it hands over, and its launcher ends well while the job goes on.
+func TestTheHeadLeaves(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+	old, workers := s.head, s.on(s.job.Head)
+	s.shoal("drain", "train", s.job.Head)
+	s.led("b", "c")
+	s.ends(old, 0)
+	s.says(old, "goes on on host")
+	s.gone(workers)
+	s.trains(2, 10)
+	s.finish(2)
+}
+
+// Of two hosts the one that led is lost. The other cannot know that it is gone, and waits until a person says so.
+func TestOneOfTwoHostsWaits(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b"), 1, audited)
+	s.signal(syscall.SIGKILL, nil, s.head)
+	s.led("b")
+	if s.job.State != api.Stuck {
+		t.Errorf("the job is %s", s.job.State)
+	}
+	s.shoal("recover", "train", "--force")
+	s.trains(1, 10)
+	s.finish(1)
 }
 
 // Who has no token of the job is refused, whatever he says, and the job does not notice.

@@ -177,6 +177,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 		return err
 	}
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
+	if result.GoesOn != "" {
+		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n", result.Job, took, result.GoesOn)
+		return nil
+	}
 	by := ""
 	if result.StoppedBy != "" {
 		by = "was stopped by " + result.StoppedBy + " and "

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Orders is what the job wants of the launcher of a host. The functions run on the engine's thread: they must not wait for the agent.
+type Orders struct {
+	Start func(o StartOrder)                // start more workers on this host
+	Stop  func(seat int, why string)        // end a worker of this host that is no member
+	Event func(e Event)                     // something that a person may want to know; on the head
+	End   func(ok bool, why string)         // the job is over
+	Leave func(why string, drained bool)    // this host is no part of the job any more
+	Lead  func(host string)                 // who leads the job now
+	Gone  func(host, how string)            // another host is lost, or has left, with all its workers
+	Note  func(from string, b []byte) error // what another host's launcher says; an error ends the link
+}
+
+// StartOrder asks for workers; First and those after it are their seats.
+type StartOrder struct{ First, Count int }
+
+// withDefaults fills in functions that do nothing.
+func (o Orders) withDefaults() Orders {
+	if o.Start == nil {
+		o.Start = func(StartOrder) {}
+	}
+	if o.Stop == nil {
+		o.Stop = func(int, string) {}
+	}
+	if o.Event == nil {
+		o.Event = func(Event) {}
+	}
+	if o.End == nil {
+		o.End = func(bool, string) {}
+	}
+	if o.Leave == nil {
+		o.Leave = func(string, bool) {}
+	}
+	if o.Lead == nil {
+		o.Lead = func(string) {}
+	}
+	if o.Gone == nil {
+		o.Gone = func(string, string) {}
+	}
+	if o.Note == nil {
+		o.Note = func(string, []byte) error { return nil }
+	}
+	return o
+}
+
+// Event is a change of the membership.
+type Event struct {
+	What       string `json:"what"` // "generation", "pause", "resume", "stop"
+	Generation uint64 `json:"generation"`
+	Size       int    `json:"size"`
+	Joined     []int  `json:"joined,omitempty"` // seats
+	Lost       []int  `json:"lost,omitempty"`
+	Finished   []int  `json:"finished,omitempty"`
+	Released   []int  `json:"released,omitempty"`
+	Again      []int  `json:"again,omitempty"` // did not get the state of the job, and come back
+	Step       uint64 `json:"step"`            // committed before it
+	Because    string `json:"because"`
+}
+
+// String writes the event as a line for a person.
+func (e Event) String() string {
+	if e.What != "generation" {
+		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
+	}
+	return fmt.Sprintf("generation %d at step %d: %d workers: %s", e.Generation, e.Step, e.Size, e.Because)
+}
+
+// tellNews tells the launcher of a decision of the membership.
+func (c *crew) tellNews(d member.Action) {
+	known := c.agent.Known()
+	e := Event{What: "generation", Step: known.Steps}
+	switch d := d.(type) {
+	case member.Activate:
+		e.Generation, e.Size, e.Because = uint64(d.View.Generation), d.View.Size(), string(d.Because)
+		e.Joined, e.Lost, e.Finished, e.Released, e.Again = seats(d.Joined), seats(d.Lost), seats(d.Finished), seats(d.Released), seats(d.Again)
+	case member.Pause:
+		e.What, e.Because = "pause", string(d.Because)
+	case member.Resume:
+		e.What, e.Because = "resume", string(d.Because)
+	}
+	if view := c.agent.Record().View; e.What != "generation" {
+		e.Generation, e.Size = uint64(view.Generation), view.Size()
+	}
+	if c.parted || !known.Elastic && e.Generation > 1 {
+		return // the job is about to end; its launcher says why
+	}
+	c.orders.Event(e)
+}
+
+func seats(ws []topo.Worker) (list []int) {
+	for _, w := range ws {
+		list = append(list, int(w))
+	}
+	return list
+}
+
+// Status is the state of a job.
+type Status struct {
+	Head       string // the host that leads; "" = not known yet
+	Hosts      []string
+	Generation uint64
+	Size, Want int
+	Steps      uint64
+	Seats      []int // by rank
+	Entering   int   // workers that wait for the end of a step to become members; on the head
+	Short      int   // workers that are wanted and for which no host has room; on the head
+	Elastic    bool  // losses do not end the job
+	Paused     bool  // on the head
+	Stuck      bool  // the head is lost, and the hosts that are left are too few to go on
+}

@@ -1,0 +1,155 @@
+package node
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+)
+
+// flight is what this agent executes before the head lets it count: results lie in staging memory until then.
+type flight struct {
+	parts []head.Part
+	errs  []error // by part: why it cannot be executed
+	flies []bool  // by part: a transfer of this agent's works on it
+	open  int     // transfers that are not done
+}
+
+// transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has collectives.
+func transferOf(n head.Flight, part int) uint64 { return uint64(n)*collective.MaxStep + uint64(part) }
+
+// execute works on this agent's parts of a flight. What one host has all calls of is executed when it counts: nobody else needs it.
+func (c *crew) execute(x head.Execute) {
+	f := &flight{parts: x.Parts, errs: make([]error, len(x.Parts)), flies: make([]bool, len(x.Parts))}
+	c.flights[x.Flight] = f
+	var begun []*transfer
+	for i, part := range x.Parts {
+		if part.Err != nil {
+			continue
+		}
+		t := c.transfer(x, part)
+		if t == nil {
+			continue
+		}
+		if f.errs[i] = build(&t.schedule, t.calls); f.errs[i] != nil {
+			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
+			continue
+		}
+		t.id, f.flies[i] = transferOf(x.Flight, i), true
+		f.open++
+		begun = append(begun, t)
+	}
+	for _, t := range begun {
+		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight) }) } // a stopped engine needs no news
+		c.engine.begin(t)
+	}
+	if f.open == 0 {
+		c.input(func() { c.agent.Executed(x.Flight) })
+	}
+}
+
+// transfer finds what this agent has to do for a part; nil = nothing.
+func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
+	var sites []int
+	for _, host := range part.Of {
+		if !slices.Contains(sites, host) {
+			sites = append(sites, host)
+		}
+	}
+	self := slices.IndexFunc(sites, func(host int) bool { return x.Hosts[host] == string(c.engine.name) })
+	if self < 0 || len(sites) == 1 {
+		return nil
+	}
+	t := c.engine.transfers.fresh()
+	t.mesh, t.calls, t.workers, t.peers = c.mesh, nil, nil, nil
+	of := make([]int, len(part.Of))
+	for _, host := range sites {
+		t.peers = append(t.peers, fabric.Host(x.Hosts[host]))
+	}
+	for i, p := range part.Calls {
+		t.calls = append(t.calls, &p.Call)
+		if of[i] = slices.Index(sites, part.Of[i]); of[i] == self {
+			t.workers = append(t.workers, p.Worker)
+		}
+	}
+	t.sites = collective.Sites{Of: of, N: len(sites), Self: self}
+	return t
+}
+
+// flown tells that a transfer of a flight is done.
+func (c *crew) flown(n head.Flight) {
+	f := c.flights[n]
+	if f == nil {
+		return // dropped meanwhile
+	}
+	if f.open--; f.open == 0 {
+		c.input(func() { c.agent.Executed(n) })
+	}
+}
+
+// drop forgets a flight.
+func (c *crew) drop(n head.Flight) {
+	if f := c.flights[n]; f != nil {
+		delete(c.flights, n)
+		for i := range f.parts {
+			c.engine.abort(transferOf(n, i))
+		}
+	}
+}
+
+// results brings the results of a flight to their place, and notes which parts have failed.
+func (c *crew) results(a *head.Apply) {
+	f := c.flights[a.Flight]
+	delete(c.flights, a.Flight)
+	c.errs = c.errs[:0]
+	for i, part := range a.Parts {
+		err := part.Err
+		switch {
+		case err != nil:
+		case f != nil && f.errs[i] != nil:
+			err = c.engine.blame(part.Calls, f.errs[i])
+		case f != nil && f.flies[i]:
+			c.engine.land(transferOf(a.Flight, i))
+		case part.Calls[0].Call.Far == nil:
+			err = c.engine.execute(part.Calls)
+		}
+		c.errs = append(c.errs, err)
+	}
+}
+
+// begin works on a transfer.
+func (e *engine) begin(t *transfer) {
+	longest := 0
+	for _, m := range t.schedule.Moves {
+		longest = max(longest, m.N*t.calls[0].DType.Size())
+	}
+	t.relay.Prepare(&t.schedule, t.calls, t.sites, collective.Suits(longest))
+	e.transfers.add(t)
+	e.lanes.execute(t, t.schedule.Bytes)
+	t.look()
+}
+
+// land hands the results of a transfer to the workers.
+func (e *engine) land(id uint64) {
+	t := e.transfers.take(id)
+	t.rest()
+	e.lanes.execute(delivery{t}, t.schedule.Bytes)
+	t.calls = nil
+	e.transfers.spare = append(e.transfers.spare, t)
+}
+
+// abort forgets a transfer. Its memory is not used again, and that of its workers stays: a piece may be on its way out of or into it.
+func (e *engine) abort(id uint64) {
+	t := e.transfers.take(id)
+	e.transfers.skip(id)
+	if t == nil {
+		return
+	}
+	t.rest()
+	for _, w := range t.workers {
+		if m := e.byID[w]; m != nil {
+			m.pinned = true
+		}
+	}
+}

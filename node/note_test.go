@@ -1,0 +1,74 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/job"
+)
+
+// No bytes from a link can make a launcher panic, and what is a note says the same when it is written again.
+func FuzzNote(f *testing.F) {
+	for _, n := range []note{
+		{Offer: &offerNote{Slots: 2, Known: true}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &joinedNote{1, "go"}},
+		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}},
+		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
+		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
+	} {
+		f.Add(n.encode())
+	}
+	f.Add([]byte(`{"offer":{"slots":-1}}`))
+	f.Add([]byte(`{"over":{"why":""},"leaving":{"why":""}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, err := decodeNote(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeNote(n.encode())
+		if err != nil {
+			t.Fatalf("%s becomes %s: %v", b, n.encode(), err)
+		}
+		if d := cmp.Diff(n, again); d != "" {
+			t.Error(d)
+		}
+		l := &launch{host: "b", leader: "b", hands: map[int]*hand{}, changed: make(chan struct{}, 1), job: &jobNote{}}
+		if _, is := n.worker(); is && n.Report == nil { // a report goes into a file
+			l.enter("a", n)
+		}
+	})
+}
+
+// What two hosts say to each other comes as it was said, beside the messages of their agents.
+func TestNotesAreWrapped(t *testing.T) {
+	said := (&note{Line: &lineNote{1, false, "}}"}}).encode()
+	heard, is := unwrap(wrap(said))
+	if !is || string(heard) != string(said) {
+		t.Errorf("%s becomes %s", said, heard)
+	}
+	if _, is := unwrap([]byte(`{"frame":{}}`)); is {
+		t.Error("a message of an agent is taken for a note")
+	}
+}
+
+// The books keep the first word about the end of a worker, and believe nobody about another host's.
+func TestBooks(t *testing.T) {
+	l := &launch{host: "a", leader: "a", hands: map[int]*hand{}, changed: make(chan struct{}, 1)}
+	for _, w := range []struct {
+		from string
+		note
+	}{
+		{"b", note{Started: &startedNote{3, 77}}},
+		{"c", note{Started: &startedNote{3, 99}}},
+		{"b", note{Joined: &joinedNote{3, "go"}}},
+		{"c", note{Ended: &endedNote{Worker: 3, Code: 1}}},
+		{"b", note{Ended: &endedNote{Worker: 3, PID: 77, Log: "/log"}}},
+		{"b", note{Ended: &endedNote{Worker: 3, Lost: "was lost with its host b"}}},
+	} {
+		l.enter(w.from, &w.note)
+	}
+	h := l.hands[3]
+	if h.host != "b" || h.pid != 77 || !h.joined || h.exit == nil || !h.exit.OK() || h.log != "b:/log" || len(l.ended) != 1 {
+		t.Errorf("%+v, ended %+v", h, l.ended)
+	}
+}

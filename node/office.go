@@ -1,0 +1,367 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// tell notes something about a worker of this host in the books of the host that leads, which may be this one.
+func (l *launch) tell(n *note) {
+	l.mu.Lock()
+	leader := l.leader
+	l.mu.Unlock()
+	if leader != "" && leader != l.host {
+		l.agent.Tell(leader, n.encode())
+	}
+	l.enter(l.host, n) // only now: with the last worker that has ended this host may leave
+}
+
+// forward sends the line of a worker to the host that leads, for the terminal there.
+func (l *launch) forward(seat int, stderr bool, line string) {
+	l.mu.Lock()
+	leader := l.leader
+	l.mu.Unlock()
+	if leader != "" && leader != l.host {
+		l.agent.Tell(leader, (&note{Line: &lineNote{seat, stderr, line}}).encode())
+	}
+}
+
+// onNote is told what the launcher of another host says.
+func (l *launch) onNote(from string, b []byte) error {
+	n, err := decodeNote(b)
+	if err == nil {
+		l.later(func() { l.hear(from, n) })
+	}
+	return err
+}
+
+// hear deals with a note of another host. What comes from one that is not asked is of the time before another led.
+func (l *launch) hear(from string, n *note) {
+	l.mu.Lock()
+	leads, heeds := l.leader == l.host, l.leader == from
+	l.mu.Unlock()
+	switch {
+	case n.Job != nil && heeds:
+		l.begin(*n.Job)
+	case n.Signal != nil && heeds:
+		if h := l.hand(n.Signal.Worker); h != nil {
+			l.signalOne(h, syscall.Signal(n.Signal.Signal))
+			l.confess()
+		}
+	case n.Over != nil && heeds:
+		l.leave(n.Over.Why)
+	case !leads:
+	case n.Offer != nil:
+		l.welcome(from, *n.Offer)
+	case n.Leaving != nil:
+		if err := l.agent.Drain(from, from); err != nil {
+			l.console.Note(fmt.Sprintf("host %s asks to leave (%s), but its workers cannot be released: %v", from, n.Leaving.Why, err))
+		}
+	case n.Line != nil:
+		l.console.Line(n.Line.Worker, n.Line.Error, n.Line.Text)
+	default:
+		l.enter(from, n)
+	}
+}
+
+// enter writes into the books what is known of a worker.
+func (l *launch) enter(host string, n *note) {
+	seat, is := n.worker()
+	if !is {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.hands[seat]
+	if h == nil {
+		h = &hand{seat: seat, host: host}
+		l.hands[seat] = h
+	}
+	switch {
+	case h.host != host || n.Ended != nil && h.exit != nil:
+		return // of the time before it was lost
+	case n.Started != nil:
+		h.pid = n.Started.PID
+	case n.Joined != nil:
+		h.joined, h.client = true, n.Joined.Client
+	case n.Report != nil:
+		// A full disk must not end a training run; what is missing shows in the file.
+		_ = l.dir.report(seat, n.Report.Metrics, time.Now())
+		l.reports[seat] = n.Report.Metrics
+	case n.Ended != nil:
+		e := n.Ended.exit()
+		h.exit, h.tail, h.log = &e, n.Ended.Tail, n.Ended.Log
+		if host != l.host {
+			h.log = host + ":" + h.log
+		}
+		l.ended = append(l.ended, ending{seat, e, n.Ended.Survived})
+	}
+	l.wake()
+}
+
+// begin learns what the job is, on a host that joins it.
+func (l *launch) begin(j jobNote) {
+	l.mu.Lock()
+	known, orders := l.job != nil, l.orders
+	l.orders = nil
+	l.mu.Unlock()
+	if known {
+		return
+	}
+	if err := l.settle(j, "@"+l.host); err != nil {
+		l.fail(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
+		return
+	}
+	if l.cfg.OnStart != nil {
+		l.cfg.OnStart(j.Spec.Name, l.dir.path)
+	}
+	for _, o := range orders {
+		l.startAll(o)
+	}
+}
+
+// welcome takes the offer of a host that joins, or that has another head.
+func (l *launch) welcome(host string, o offerNote) {
+	l.mu.Lock()
+	l.rooms[host] = o.Slots
+	job := l.job
+	l.mu.Unlock()
+	if job == nil {
+		return // it leads, and has not heard of the job: then nobody has
+	}
+	if !o.Known {
+		l.agent.Tell(host, (&note{Job: job}).encode())
+		l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, o.Slots))
+	}
+	l.needRoom()
+	l.wake()
+}
+
+// needRoom tells how many of the first workers have no place yet.
+func (l *launch) needRoom() {
+	s := l.agent.Status()
+	if f := l.cfg.Fleet; s.Generation == 0 && s.Short > 0 && f != nil && f.Need != nil {
+		f.Need(s.Short)
+	}
+}
+
+// onLead is told who leads the job.
+func (l *launch) onLead(host string) { l.later(func() { l.follow(host) }) }
+
+// follow turns to a host that leads: it learns what it must know of this one.
+func (l *launch) follow(leader string) {
+	l.mu.Lock()
+	before := l.leader
+	l.leader = leader
+	known, slots, leaving := l.job != nil, 0, l.over
+	if l.cfg.Fleet != nil {
+		slots = l.cfg.Fleet.Slots
+	}
+	if before != leader {
+		clear(l.rooms)
+		maps.DeleteFunc(l.hands, func(_ int, h *hand) bool { return h.host != l.host && leader != l.host })
+	}
+	hands := slices.Collect(maps.Values(l.hands))
+	l.mu.Unlock()
+	switch {
+	case before == leader || leaving:
+	case leader == l.host:
+		l.console.Note("this host leads the job now")
+	default:
+		if known {
+			l.console.Note(fmt.Sprintf("host %s leads the job now", leader))
+		}
+		l.agent.Tell(leader, (&note{Offer: &offerNote{slots, known}}).encode())
+		for _, h := range hands {
+			l.introduce(leader, h)
+		}
+	}
+	l.wake()
+}
+
+// introduce tells a host that leads of a worker.
+func (l *launch) introduce(leader string, h *hand) {
+	l.mu.Lock()
+	notes := []*note{{Started: &startedNote{h.seat, h.pid}}}
+	if h.joined {
+		notes = append(notes, &note{Joined: &joinedNote{h.seat, h.client}})
+	}
+	if m := l.reports[h.seat]; m != nil {
+		notes = append(notes, &note{Report: &reportNote{h.seat, m}})
+	}
+	if e := h.exit; e != nil {
+		n := &endedNote{Worker: h.seat, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Seconds: e.Ended.Sub(e.Started).Seconds(), Tail: h.tail, Log: h.log}
+		for _, x := range l.ended {
+			n.Survived = n.Survived || x.rank == h.seat && x.survived
+		}
+		notes = append(notes, &note{Ended: n})
+	}
+	l.mu.Unlock()
+	for _, n := range notes {
+		l.agent.Tell(leader, n.encode())
+	}
+}
+
+// onGone is told of a host that is lost, or has left: all its workers have ended.
+func (l *launch) onGone(host, how string) {
+	l.later(func() {
+		l.mu.Lock()
+		leader, muted := l.leader == host, l.muted
+		if leader {
+			l.leader = ""
+		}
+		delete(l.rooms, host)
+		l.mu.Unlock()
+		for _, h := range l.living() {
+			if h.host == host {
+				l.enter(host, &note{Ended: &endedNote{Worker: h.seat, PID: h.pid, Lost: "was lost with its host " + host, Survived: l.agent.Status().Elastic}})
+			}
+		}
+		if leader && !muted {
+			l.orphaned(host, how)
+		}
+		l.wake()
+	})
+}
+
+// orphaned tells that the host that led the job is lost, and what comes of it.
+func (l *launch) orphaned(host, how string) {
+	l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
+	if l.agent.Status().Stuck {
+		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if you know that %s is gone for good, say so: shoal recover --force %s", host, l.name()))
+	}
+}
+
+// onLeave is told that this host is no part of the job any more.
+func (l *launch) onLeave(why string, drained bool) {
+	if drained {
+		why = ""
+	}
+	l.later(func() { l.leave(why) })
+}
+
+// leave ends this host's part in the job: with an error if there is one, else when its workers have ended.
+func (l *launch) leave(why string) {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	if why != "" {
+		l.fail(fmt.Errorf("this host is no part of job %s any more: %s", l.name(), why))
+	}
+	l.wake()
+}
+
+// onEnd is told that nobody is left to carry on.
+func (l *launch) onEnd(ok bool, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = !ok
+	if l.leader != l.host { // that the head goes now is no news
+		l.over, l.muted = true, true
+	}
+	l.wake()
+}
+
+// sayLeaving asks for this host to be left.
+func (l *launch) sayLeaving() {
+	l.mu.Lock()
+	leader := l.leader
+	l.mu.Unlock()
+	const why = "it was asked to stop"
+	switch leader {
+	case "":
+		l.leave("")
+	case l.host:
+		if err := l.agent.Drain(l.host, why); err != nil {
+			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
+		}
+	default:
+		l.agent.Tell(leader, (&note{Leaving: &reasonNote{why}}).encode())
+	}
+}
+
+// drainHost lets the workers of a host go when their step ends.
+func (l *launch) drainHost(host, who string) error {
+	if !slices.Contains(l.agent.Status().Hosts, host) && host != l.host {
+		return fmt.Errorf("no host called %q belongs to the job; shoal ps %s lists them", host, l.name())
+	}
+	return l.agent.Drain(host, who)
+}
+
+// dismissal is how long other hosts may take to leave a job that is over.
+const dismissal = 3 * time.Second
+
+// sayGoodbye tells the other hosts that the job is over, and waits until they have left.
+func (l *launch) sayGoodbye() {
+	l.mu.Lock()
+	l.muted = true
+	hosts := slices.Collect(maps.Keys(l.rooms))
+	leads := l.leader == l.host
+	l.mu.Unlock()
+	if !leads {
+		return
+	}
+	for _, host := range hosts {
+		l.agent.Tell(host, (&note{Over: &reasonNote{}}).encode())
+	}
+	late, cancel := context.WithTimeout(context.Background(), dismissal)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		waiting := len(l.rooms) > 0
+		l.mu.Unlock()
+		if !waiting {
+			return
+		}
+		select {
+		case <-l.changed:
+		case <-late.Done():
+			return
+		}
+	}
+}
+
+// onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
+func (l *launch) onEvent(e Event) {
+	l.mu.Lock()
+	muted, dir := l.muted, l.dir
+	if !muted && (e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
+		l.news = append(l.news, e.String())
+	}
+	l.mu.Unlock()
+	if muted || dir == nil {
+		return
+	}
+	select {
+	case l.told <- struct{}{}:
+	default:
+	}
+	_ = dir.event(e, time.Now()) // as with reports
+	if l.cfg.OnEvent != nil {
+		l.cfg.OnEvent(e)
+	}
+}
+
+// herald writes what there is to tell, until the end. It has a goroutine of its own: a terminal that takes no more, as that
+// of a pager does, must not hold up who tells, which is the engine's thread.
+func (l *launch) herald(ctx context.Context) error {
+	for last := false; !last; {
+		select {
+		case <-l.told:
+		case <-ctx.Done():
+			last = true
+		}
+		l.mu.Lock()
+		news := l.news
+		l.news = nil
+		l.mu.Unlock()
+		for _, line := range news {
+			l.console.Note(line)
+		}
+	}
+	return nil
+}
