@@ -18,7 +18,8 @@ type follower struct {
 	workers map[topo.Worker]*local
 	staged  map[Flight]*staged
 	groups  map[topo.GroupID]*known
-	index   uint64 // of the last entry that was applied
+	next    topo.Worker // this host was asked for no worker with this number or a higher one
+	index   uint64      // of the last entry that was applied
 	state   State
 	recent  []Commit       // applied here, and perhaps not everywhere
 	ended   int            // how many of the workers have
@@ -112,6 +113,7 @@ func (f *follower) hear(b Body) {
 	case Groups:
 		f.grouped(b)
 	case Starts:
+		f.next = max(f.next, b.First+topo.Worker(b.Count))
 		f.agent.emit(b.Start)
 	case Stops:
 		f.agent.emit(b.Stop)
@@ -246,7 +248,7 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 
 // report tells a head all that it must know of this host.
 func (f *follower) report() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
+	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers, f.workers[w].report(w, f.state.View))
 	}

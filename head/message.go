@@ -37,7 +37,8 @@ type (
 	// Report is the first body of a follower: all that a new head must know.
 	Report struct {
 		Slots   int
-		Index   uint64 // of the log, applied
+		Next    topo.Worker // this host was asked for no worker with this number or a higher one
+		Index   uint64      // of the log, applied
 		State   State
 		Recent  []Commit // the newest entries that were applied; the last one is Index
 		Flights []Staged // in the order of their numbers

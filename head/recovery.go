@@ -43,6 +43,9 @@ func (r *leader) recover() {
 	}
 	reports := r.reports
 	r.reports = nil
+	for _, rep := range reports {
+		r.machine.Numbered(rep.Next)
+	}
 	r.readLog(reports)
 	strays := r.setAside(reports)
 	r.matcher = collective.NewMatcher(r.members())
@@ -170,6 +173,10 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 	r.machine.Host(host, rep.Slots)
 	for _, w := range rep.Workers {
 		id := w.Worker
+		if other, taken := r.home[id]; taken && other != host { // an order of an earlier head, of which nobody told in time
+			r.send(host, Stops{Stop{id, "another worker has its number"}})
+			continue
+		}
 		r.home[id] = host
 		asked := w.Asked && !entered[id] && !away[id]
 		_, member := r.machine.View().Rank(id)

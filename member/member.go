@@ -157,6 +157,9 @@ func (m *Machine) Proposing() bool { return m.proposed != nil }
 // Paused reports whether the members wait for more workers.
 func (m *Machine) Paused() bool { return m.paused }
 
+// Numbered tells that the numbers below next were given, by a head before this one: a number is never given twice.
+func (m *Machine) Numbered(next topo.Worker) { m.next = max(m.next, next) }
+
 // Asking counts the workers that wait to become members.
 func (m *Machine) Asking() int { return len(m.in(ready)) }
 

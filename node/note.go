@@ -138,4 +138,3 @@ func (n *endedNote) exit() proc.Exit {
 	return proc.Exit{PID: n.PID, Code: n.Code, Signal: syscall.Signal(n.Signal), Lost: n.Lost, Ended: now, Started: now.Add(-time.Duration(n.Seconds * float64(time.Second)))}
 }
 
-var errNotMine = errors.New("a note about a worker of another host, or from one that does not lead")
