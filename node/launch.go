@@ -54,9 +54,10 @@ type launch struct {
 	ordered  int          // workers that are to be started here
 	hands    map[int]*hand
 	ended    []ending
-	faults   []ending       // of workers of this host that the membership has not heard of
-	telling  int            // endings that the membership is being told of
-	rooms    map[string]int // the other hosts that have offered room, on the host that leads
+	faults   []ending        // of workers of this host that the membership has not heard of
+	telling  int             // endings that the membership is being told of
+	expected map[string]bool // hosts that have yet to tell what they know, on a host that leads anew
+	rooms    map[string]int  // the other hosts that have offered room, on the host that leads
 	leader   string
 	lost     bool     // no member is left, and none has finished its work
 	over     bool     // this host is not needed any more
@@ -78,7 +79,7 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 		return nil, err
 	}
 	l := &launch{cfg: cfg, host: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
-		hands: map[int]*hand{}, rooms: map[string]int{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
+		hands: map[int]*hand{}, rooms: map[string]int{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
 	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
 		return nil, err
 	}
@@ -224,16 +225,10 @@ func (l *launch) interrupted(ctx context.Context) error {
 
 // judge decides about the job from the workers that have ended, where it is led. A head that is new waits for what all hosts know.
 func (l *launch) judge() verdict {
-	s := l.agent.Status()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.leader != l.host || l.job == nil || l.telling > 0 {
+	if l.leader != l.host || l.job == nil || l.telling > 0 || len(l.expected) > 0 {
 		return verdict{}
-	}
-	for _, host := range s.Hosts {
-		if _, has := l.rooms[host]; !has && host != l.host {
-			return verdict{}
-		}
 	}
 	return judge(max(len(l.hands)+l.ordered, l.least), l.ended, l.hasJoined, l.anyJoined(), l.lost)
 }

@@ -136,4 +136,3 @@ func (n *endedNote) exit() proc.Exit {
 	now := time.Now()
 	return proc.Exit{PID: n.PID, Code: n.Code, Signal: syscall.Signal(n.Signal), Lost: n.Lost, Ended: now, Started: now.Add(-time.Duration(n.Seconds * float64(time.Second)))}
 }
-

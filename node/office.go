@@ -128,6 +128,7 @@ func (l *launch) begin(j jobNote) {
 func (l *launch) welcome(host string, o offerNote) {
 	l.mu.Lock()
 	l.rooms[host] = o.Slots
+	delete(l.expected, host)
 	job := l.job
 	l.mu.Unlock()
 	if job == nil {
@@ -154,6 +155,7 @@ func (l *launch) onLead(host string) { l.later(func() { l.follow(host) }) }
 
 // follow turns to a host that leads: it learns what it must know of this one.
 func (l *launch) follow(leader string) {
+	hosts := l.agent.Status().Hosts
 	l.mu.Lock()
 	before := l.leader
 	l.leader = leader
@@ -163,6 +165,12 @@ func (l *launch) follow(leader string) {
 	}
 	if before != leader {
 		clear(l.rooms)
+		clear(l.expected)
+		for _, host := range hosts {
+			if leader == l.host && host != l.host {
+				l.expected[host] = true
+			}
+		}
 		maps.DeleteFunc(l.hands, func(_ int, h *hand) bool { return h.host != l.host && leader != l.host })
 	}
 	hands := slices.Collect(maps.Values(l.hands))
@@ -215,6 +223,7 @@ func (l *launch) onGone(host, how string) {
 			l.leader = ""
 		}
 		delete(l.rooms, host)
+		delete(l.expected, host)
 		l.mu.Unlock()
 		for _, h := range l.living() {
 			if h.host == host {

@@ -48,7 +48,7 @@ The command ends when the job has N workers, or says why it will not.`,
 			if err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout(), j, n)
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), j, n)
 		},
 	}
 	flags := cmd.Flags()
@@ -65,7 +65,8 @@ type resized struct {
 	Seconds    float64 `json:"seconds"`
 }
 
-func (f *resizeFlags) run(ctx context.Context, out io.Writer, j *control.Job, n int) error {
+func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
+	told := 0
 	ledger, known, start := newTail(node.Ledger(j.Dir)), endedWorkers(j), time.Now()
 	if err := j.Resize(ctx, n, myself()); err != nil {
 		return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
@@ -85,6 +86,9 @@ func (f *resizeFlags) run(ctx context.Context, out io.Writer, j *control.Job, n 
 			return false, err
 		case j.Want != n:
 			return false, notReached(j, n, known)
+		case j.NoRoom > told:
+			told = j.NoRoom
+			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", counted(told, "worker"), howToJoin(j))
 		}
 		return j.Size == n && j.Entering == 0, nil
 	})
@@ -100,6 +104,14 @@ func (f *resizeFlags) run(ctx context.Context, out io.Writer, j *control.Job, n 
 	}
 	_, err = fmt.Fprintf(out, "job %s has %s after %v\n", j.Name, counted(n, "worker"), took.Round(time.Millisecond))
 	return err
+}
+
+// howToJoin says how a job gets another host.
+func howToJoin(j *control.Job) string {
+	if j.Join == "" {
+		return "this job takes no other hosts, since it was not started with --listen"
+	}
+	return "shoal agent --join " + j.Join + " --token-file FILE"
 }
 
 func showEntry(out io.Writer, e node.Entry, asJSON bool) error {
