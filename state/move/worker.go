@@ -11,13 +11,16 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A worker moves one block at a time. Its three buffers are all the memory that a move needs.
+// window is how much is read back at a time: what stays in a core's nearest cache until it is compared.
+const window = 64 << 10
+
+// A worker moves one block at a time. Its buffers are all the memory that a move needs.
 type worker struct {
 	*run
-	bytes   []byte // what is to be written
-	back    []byte // what was read back
-	scratch []byte // a box of the source, packed
+	bytes   []byte // of a block of the target
+	scratch []byte // a box of the source, packed; then a window of what was read back
 	pieces  []piece
+	written [][2]int64 // what write has written: from and to, in the region
 }
 
 // A piece is a box of an op in a block.
@@ -31,7 +34,8 @@ type piece struct {
 // block brings a block to the target, unless that was done and holds.
 func (w *worker) block(b *block) error {
 	w.cut(b)
-	if parts := w.done[b.Block]; parts != nil && w.readBack(b) == nil {
+	w.bytes = slices.Grow(w.bytes[:0], int(b.To-b.From))[:b.To-b.From]
+	if parts := w.done[b.Block]; parts != nil && w.Target.Read(b.Region, w.bytes, b.From) == nil {
 		for i := range w.pieces {
 			w.pieces[i].sum = w.summed(b, &w.pieces[i])
 		}
@@ -39,7 +43,6 @@ func (w *worker) block(b *block) error {
 			return w.finished(b, parts, false)
 		}
 	}
-	w.bytes = slices.Grow(w.bytes[:0], int(b.To-b.From))[:b.To-b.From]
 	for i := range w.pieces {
 		if err := w.fetch(b, &w.pieces[i]); err != nil {
 			return err
@@ -117,13 +120,15 @@ func (w *worker) fetch(b *block, p *piece) error {
 
 // write writes a block, and nothing into its holes. Pieces of ops that overlap are written at once when they leave none.
 func (w *worker) write(b *block) error {
-	var from, to int64 // what is ready to be written, in the region
-	flush := func() error {
+	w.written = w.written[:0]
+	put := func(from, to int64) error {
 		if from == to {
 			return nil
 		}
+		w.written = append(w.written, [2]int64{from, to})
 		return w.Target.Write(b.Region, w.bytes[from-b.From:to-b.From], from)
 	}
+	var from, to int64 // what is ready to be written, in the region
 	for i := 0; i < len(w.pieces); {
 		group, end := w.group(i)
 		first, last := max(w.pieces[i].from, b.From), min(end, b.To)
@@ -134,7 +139,7 @@ func (w *worker) write(b *block) error {
 		}
 		if int64(filled) == last-first {
 			if first != to {
-				if err := flush(); err != nil {
+				if err := put(from, to); err != nil {
 					return err
 				}
 				from = first
@@ -144,13 +149,13 @@ func (w *worker) write(b *block) error {
 		}
 		for k := range group {
 			for run, at := range group[k].runs(b, group[k].box.Packed(0)) {
-				if err := w.Target.Write(b.Region, w.bytes[at:at+run.N*group[k].size], b.From+int64(at)); err != nil {
+				if err := put(b.From+int64(at), b.From+int64(at+run.N*group[k].size)); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	return flush()
+	return put(from, to)
 }
 
 // group returns the pieces from number i on whose ops overlap, and where the last of these ends.
@@ -163,37 +168,43 @@ func (w *worker) group(i int) (group []piece, end int64) {
 	return w.pieces[i:k], end
 }
 
-func (w *worker) readBack(b *block) error {
-	w.back = slices.Grow(w.back[:0], int(b.To-b.From))[:b.To-b.From]
-	return w.Target.Read(b.Region, w.back, b.From)
-}
-
-// summed is the sum of a piece over what was read back.
+// summed is the sum of a piece at the places where the new layout has it, over the bytes of the block.
 func (w *worker) summed(b *block, p *piece) (sum digest.Sum) {
 	shape := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
 	for run, at := range p.runs(b, shape) {
-		sum = sum.Plus(w.Key.Run(run.A*p.size, w.back[at:at+run.N*p.size]))
+		sum = sum.Plus(w.Key.Run(run.A*p.size, w.bytes[at:at+run.N*p.size]))
 	}
 	return sum
 }
 
-// check reads a block back and compares. A piece that lies in one run has the sum of the source when its bytes are those
-// that the source's sum was taken of; all others are summed up again, where they are now.
+// check reads a block back. When its bytes are those that were to be written, it has their sums: that of the source, for a
+// piece that lies in one run; the others were taken apart since, and are summed up again, where they are now.
 func (w *worker) check(b *block) error {
-	if err := w.readBack(b); err != nil {
-		return err
+	for _, x := range w.written {
+		for from := x[0]; from < x[1]; from += window {
+			n := min(window, x[1]-from)
+			w.scratch = slices.Grow(w.scratch[:0], int(n))[:n]
+			if err := w.Target.Read(b.Region, w.scratch, from); err != nil {
+				return err
+			}
+			if !bytes.Equal(w.scratch, w.bytes[from-b.From:][:n]) {
+				return w.spoiled(b, from, from+n)
+			}
+		}
 	}
 	for i := range w.pieces {
-		p := &w.pieces[i]
-		if n := p.bytes(); p.at >= 0 && bytes.Equal(w.back[p.at:p.at+n], w.bytes[p.at:p.at+n]) {
-			continue
-		}
-		if sum := w.summed(b, p); sum != p.sum {
-			return fmt.Errorf("tensor %q: what was written to %s, bytes %d to %d, is not what was read back (fingerprint %v, not %v); the memory or the disk is faulty, or somebody else writes there",
-				w.Plan.Dst.Tensors[p.Tensor].Name, w.Target.Name(b.Region), b.From, b.To, sum, p.sum)
+		if p := &w.pieces[i]; p.at < 0 && w.summed(b, p) != p.sum {
+			return w.spoiled(b, p.from, p.to)
 		}
 	}
 	return nil
+}
+
+// spoiled is the error of a target that does not hold what it should, between two places.
+func (w *worker) spoiled(b *block, from, to int64) error {
+	i := slices.IndexFunc(w.pieces, func(p piece) bool { return p.from < to && from < p.to })
+	return fmt.Errorf("tensor %q: what was written to %s, bytes %d to %d, is not what was read back; the memory or the disk is faulty, or somebody else writes there",
+		w.Plan.Dst.Tensors[w.pieces[i].Tensor].Name, w.Target.Name(b.Region), from, to)
 }
 
 // parts adds the pieces of each tensor up.

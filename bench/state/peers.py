@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Converts the same state with shoal and with torch's and safetensors' own tools, compares the results bit by bit, and prints a table.
+
+    make build && scripts/setup torch2
+    .venv-torch2/bin/python bench/state/peers.py [--dir /dev/shm] [--gb 1]
+
+Each figure is the median of three runs of a process of its own, start and imports taken off for the Python tools: what is measured is
+the conversion. shoal verifies what it has written; the others do not.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHOAL = ROOT / "bin/shoal"
+
+MAKE = """
+import sys, torch
+import torch.distributed.checkpoint as dcp
+torch.manual_seed(1)
+n = int(float(sys.argv[2]) * 1e9 / 14 / 4096 / 8)
+state = {}
+for i in range(8):
+    state[f"layers.{i}.w"] = torch.randn(n, 4096).bfloat16()
+    for kind in ("master", "exp_avg", "exp_avg_sq"):
+        state[f"optimizer.{kind}.layers.{i}.w"] = torch.randn(n, 4096)
+torch.save(state, sys.argv[1] + "/state.pt")
+dcp.save(state, checkpoint_id=sys.argv[1] + "/dcp", no_dist=True)
+"""
+
+# Each reads argv[1], writes argv[2], and prints how long that took without the imports.
+TORCH = {
+    "dcp to pt": "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as convert",
+    "pt to dcp": "from torch.distributed.checkpoint.format_utils import torch_save_to_dcp as convert",
+    "pt to hf": "import torch\nfrom safetensors.torch import save_file\n"
+                "def convert(a, b): save_file(torch.load(a, mmap=True), b)",
+    "hf to pt": "import torch\nfrom safetensors.torch import load_file\n"
+                "def convert(a, b): torch.save(load_file(a), b)",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dir", default="/dev/shm")
+    parser.add_argument("--gb", default="1")
+    options = parser.parse_args()
+    folder = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
+    try:
+        subprocess.run([sys.executable, "-W", "ignore", "-c", MAKE, folder, options.gb], check=True)
+        subprocess.run([SHOAL, "state", "convert", folder / "state.pt", folder / "hf.safetensors", "--format", "hf"], check=True, stdout=subprocess.DEVNULL)
+        source = {"pt": folder / "state.pt", "dcp": folder / "dcp", "hf": folder / "hf.safetensors"}
+        print("| conversion | shoal | torch, safetensors | ratio | same bits |\n|---|---|---|---|---|")
+        for what, code in TORCH.items():
+            before, _, after = what.split()
+            ours, theirs = [], []
+            for i in range(3):
+                a, b = folder / f"ours.{after}", folder / f"theirs.{after}"
+                for path in (a, b):
+                    remove(path)
+                target = folder / "ours.safetensors" if after == "hf" else a
+                remove(target)
+                ours.append(timed([SHOAL, "state", "convert", source[before], target, "--format", after]))
+                script = f"import sys, time, warnings\nwarnings.simplefilter('ignore')\n{code}\nt = time.time()\nconvert(sys.argv[1], sys.argv[2])\nprint(time.time() - t)"
+                out = subprocess.run([sys.executable, "-c", script, source[before], b], check=True, stdout=subprocess.PIPE, text=True).stdout
+                theirs.append(float(out.split()[-1]))
+            same = subprocess.run([SHOAL, "state", "diff", target, b], stdout=subprocess.DEVNULL).returncode == 0
+            x, y = statistics.median(ours), statistics.median(theirs)
+            print(f"| {what} | {x:.2f} s | {y:.2f} s | {y / x:.2f}× | {'yes' if same else 'no'} |", flush=True)
+    finally:
+        shutil.rmtree(folder)
+
+
+def timed(command):
+    started = time.time()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.time() - started
+
+
+def remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.exists():
+        os.remove(path)
+
+
+if __name__ == "__main__":
+    main()
