@@ -298,10 +298,11 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 }
 
-// welcome takes in a host that comes while the job runs. One that comes with members is too late: the others went on without it.
+// welcome takes in a host that comes while the job runs. One that comes with members is too late: the others went on without it. So is
+// one with workers that the job was to begin with, which may be in their first step.
 func (r *leader) welcome(host string, rep Report) {
 	for _, w := range rep.Workers {
-		if _, member := rep.State.View.Rank(w.Worker); member && rep.State.View.Generation > 0 || len(w.Open) > 0 {
+		if _, member := rep.State.View.Rank(w.Worker); member || len(w.Open) > 0 {
 			r.send(host, Leaves{Leave{Because: "the others went on without it"}})
 			r.peers[host].left = true
 			return

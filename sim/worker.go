@@ -51,7 +51,7 @@ func (w *worker) ask() {
 	}
 	w.host.agent.Asks(w.id)
 	w.host.settle()
-	if v := w.host.agent.Known().View; v.Generation == 0 && w.host.agent.Leads() { // beside the head, one that the job begins with waits for nobody
+	if v := w.host.agent.Known().View; v.Generation == 0 { // one that the job begins with waits for nobody
 		_, w.in = v.Rank(w.id)
 		w.early = w.in
 	}
