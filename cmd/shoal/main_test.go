@@ -17,9 +17,10 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"shoal":   main,
-		"joiner":  joiner,
-		"trainer": trainer,
+		"shoal":    main,
+		"joiner":   joiner,
+		"trainer":  trainer,
+		"fallible": fallible,
 	})
 }
 
