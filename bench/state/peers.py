@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Converts the same state with shoal and with torch's and safetensors' own tools, compares the results bit by bit, and prints a table.
+"""Converts the same state with shoal and with torch's own tools, compares the results bit by bit, and prints a table.
 
     make build && scripts/setup torch2
     .venv-torch2/bin/python bench/state/peers.py [--dir /dev/shm] [--gb 1]
 
-Each figure is the median of three runs of a process of its own, start and imports taken off for the Python tools: what is measured is
-the conversion. shoal verifies what it has written; the others do not.
+Each figure is the median of three runs, each a process of its own; of torch's, start and imports are not counted. shoal verifies what it has written; the others do not.
 """
 
 import argparse
@@ -39,10 +38,6 @@ dcp.save(state, checkpoint_id=sys.argv[1] + "/dcp", no_dist=True)
 TORCH = {
     "dcp to pt": "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as convert",
     "pt to dcp": "from torch.distributed.checkpoint.format_utils import torch_save_to_dcp as convert",
-    "pt to hf": "import torch\nfrom safetensors.torch import save_file\n"
-                "def convert(a, b): save_file(torch.load(a, mmap=True), b)",
-    "hf to pt": "import torch\nfrom safetensors.torch import load_file\n"
-                "def convert(a, b): torch.save(load_file(a), b)",
 }
 
 
@@ -54,9 +49,8 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
     try:
         subprocess.run([sys.executable, "-W", "ignore", "-c", MAKE, folder, options.gb], check=True)
-        subprocess.run([SHOAL, "state", "convert", folder / "state.pt", folder / "hf.safetensors", "--format", "hf"], check=True, stdout=subprocess.DEVNULL)
-        source = {"pt": folder / "state.pt", "dcp": folder / "dcp", "hf": folder / "hf.safetensors"}
-        print("| conversion | shoal | torch, safetensors | ratio | same bits |\n|---|---|---|---|---|")
+        source = {"pt": folder / "state.pt", "dcp": folder / "dcp"}
+        print("| conversion | shoal | torch | ratio | same bits |\n|---|---|---|---|---|")
         for what, code in TORCH.items():
             before, _, after = what.split()
             ours, theirs = [], []
@@ -64,13 +58,11 @@ def main():
                 a, b = folder / f"ours.{after}", folder / f"theirs.{after}"
                 for path in (a, b):
                     remove(path)
-                target = folder / "ours.safetensors" if after == "hf" else a
-                remove(target)
-                ours.append(timed([SHOAL, "state", "convert", source[before], target, "--format", after]))
+                ours.append(timed([SHOAL, "state", "convert", source[before], a, "--format", after]))
                 script = f"import sys, time, warnings\nwarnings.simplefilter('ignore')\n{code}\nt = time.time()\nconvert(sys.argv[1], sys.argv[2])\nprint(time.time() - t)"
                 out = subprocess.run([sys.executable, "-c", script, source[before], b], check=True, stdout=subprocess.PIPE, text=True).stdout
                 theirs.append(float(out.split()[-1]))
-            same = subprocess.run([SHOAL, "state", "diff", target, b], stdout=subprocess.DEVNULL).returncode == 0
+            same = subprocess.run([SHOAL, "state", "diff", a, b], stdout=subprocess.DEVNULL).returncode == 0
             x, y = statistics.median(ours), statistics.median(theirs)
             print(f"| {what} | {x:.2f} s | {y:.2f} s | {y / x:.2f}× | {'yes' if same else 'no'} |", flush=True)
     finally:
