@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +106,7 @@ def main() -> int:
         started = time.strftime("%Y-%m-%d", time.gmtime())
         try:
             os.nice(PRIORITY)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception: nothing is left behind
             if "openmpi" in args.only:
                 programs.compile_openmpi()
             results = measure(args)

@@ -85,7 +85,7 @@ builds, measures and prints the tables; `bench/hosts/run.py --write` wrote this 
 
 {tables}
 
-A time is the median over {runs} runs, with the smallest and the largest, and from 1 MiB on its share of the bound:
+A time is the median over the runs, up to {runs}, with the smallest and the largest, and from 1 MiB on its share of the bound:
 2(H−1)/H · bytes / rate, in which a host can send what any schedule must send that sums on the hosts. "sent / bound" is what the
 busiest host put on its cable for a call, with all headers. Packets of {mtu} bytes carry {carried:.1f} % of data, so that is the most there
 can be of the bound. The other rows are how many times longer a peer takes, each pair from one round.
@@ -104,6 +104,7 @@ can be of the bound. The other rows are how many times longer a peer takes, each
 - **shoal** is `shoal run --listen` on the first host, `shoal agent` on the others, and the Go workers of `shoal bench allreduce`. Data between
   hosts is encrypted by TLS unless the row says otherwise; the peers do not encrypt.
 - **OpenMPI** is `MPI_Allreduce` with its TCP between hosts, **torch + gloo** is `torch.distributed.all_reduce`.
+- Where a row has no entry, or a program is missing, it was not measured there.
 - All programs run at a raised priority (nice −10).
 - Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before it, every element of the result checked, the
   slowest rank counts, and the programs take turns.
