@@ -25,7 +25,7 @@ class Network:
             self._ip(self._name, "link", "set", "switch", "up")
             for h in self.hosts:
                 self._plug(h, rate, str(mtu))
-        except Exception:
+        except BaseException:  # also when it is told to end
             self.close()
             raise
 
