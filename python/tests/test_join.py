@@ -136,7 +136,7 @@ try:
 except shoal.JoinError as err:
     print(err)
 """)  # fmt: skip
-    for text in ("token: ", "rank: 1 is outside", "speaks protocol 99", "joined already"):
+    for text in ("token: ", "rank: 1 is no worker", "speaks protocol 99", "joined already"):
         assert text in output
 
 
