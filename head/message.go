@@ -25,6 +25,14 @@ type Frame struct {
 	Bodies []Body
 }
 
+// Halves cuts a frame that is too long for a message. It needs two bodies; sent in turn, the halves say the same.
+func (f Frame) Halves() (one, other Frame) {
+	one, other = f, f
+	half := len(f.Bodies) / 2
+	one.Bodies, other.Bodies, other.First = f.Bodies[:half], f.Bodies[half:], f.First+uint64(half)
+	return one, other
+}
+
 func (Ask) message()    {}
 func (Answer) message() {}
 func (Frame) message()  {}

@@ -69,7 +69,7 @@ func (c *crew) settle() {
 func (c *crew) carryOut(action head.Action) {
 	switch a := action.(type) {
 	case head.Send:
-		c.mesh.Send(fabric.Host(a.To), head.Encode(a.Message))
+		c.send(fabric.Host(a.To), a.Message)
 	case head.Execute:
 		c.execute(a)
 	case head.Drop:
@@ -100,6 +100,23 @@ func (c *crew) carryOut(action head.Action) {
 		c.orders.Leave(string(a.Because), a.Drained)
 	case head.Finish:
 		c.orders.End(a.OK, string(a.Because))
+	}
+}
+
+// send sends a message, in pieces where it is too long: a frame that is sent again has all that was not answered. What cannot be cut
+// ends the link, for the other side would wait for it in vain.
+func (c *crew) send(to fabric.Host, m head.Message) {
+	b := head.Encode(m)
+	f, frame := m.(head.Frame)
+	switch {
+	case len(b) <= fabric.MaxMessage:
+		c.mesh.Send(to, b)
+	case frame && len(f.Bodies) > 1:
+		one, other := f.Halves()
+		c.send(to, one)
+		c.send(to, other)
+	default:
+		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d bytes, and a message has at most %d: make fewer collectives a step", len(b), fabric.MaxMessage))
 	}
 }
 

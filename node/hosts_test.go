@@ -31,7 +31,8 @@ type cluster struct {
 	head    *node.Agent // that the job begins on
 	mu      sync.Mutex
 	agents  map[string]*node.Agent
-	started chan seat // workers that the membership ordered
+	ends    map[string]context.CancelFunc // by host: ends its agent
+	started chan seat                     // workers that the membership ordered
 }
 
 // seat is a worker that is to be started.
@@ -44,7 +45,7 @@ type seat struct {
 // startCluster starts a job of the given slots a host; it begins on the first.
 func startCluster(t *testing.T, workers int, slots []int, orders node.Orders) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: mem.NewNetwork(), workers: workers, orders: orders, starts: group.New(context.Background()), agents: map[string]*node.Agent{}, started: make(chan seat, 1000)}
+	c := &cluster{t: t, net: mem.NewNetwork(), workers: workers, orders: orders, starts: group.New(context.Background()), agents: map[string]*node.Agent{}, ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
 	t.Cleanup(func() {
 		if err := c.starts.Wait(); err != nil {
 			t.Error(err)
@@ -91,10 +92,10 @@ func (c *cluster) agent(name string, cfg node.AgentConfig) *node.Agent {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.mu.Lock()
-	c.agents[name] = a
-	c.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
+	c.mu.Lock()
+	c.agents[name], c.ends[name] = a, cancel
+	c.mu.Unlock()
 	g := group.New(context.Background())
 	g.Go("agent "+name, func(context.Context) error { return a.Run(ctx) })
 	c.t.Cleanup(func() {
@@ -207,6 +208,8 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 	}
 	f.check(0)
 	joined, released := 0, 0
+	f.mu.Lock() // late news may still come
+	defer f.mu.Unlock()
 	for _, e := range f.events {
 		joined += len(e.Joined)
 		released += len(e.Released)

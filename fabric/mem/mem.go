@@ -66,7 +66,11 @@ func (n *Network) Kill(host fabric.Host) {
 	if m == nil {
 		return
 	}
-	for _, l := range m.all() {
+	links := m.all()
+	m.mu.Lock()
+	clear(m.links) // while one link after the other ends, it says no more
+	m.mu.Unlock()
+	for _, l := range links {
 		l.end(fabric.ErrClosed)
 		l.other.end(fabric.ErrClosed)
 	}
