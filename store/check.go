@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -72,7 +73,7 @@ func (v *recordValue) check() error {
 		if names[h.Name] {
 			err = errors.Join(err, fmt.Errorf("host %s twice", h.Name))
 		}
-		if h.Slots < 0 {
+		if h.Slots < member.NoSlots {
 			err = errors.Join(err, fmt.Errorf("host %s has %d slots", h.Name, h.Slots))
 		}
 		names[h.Name] = true

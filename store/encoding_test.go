@@ -106,7 +106,7 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(w), Host: name.Draw(t, "host")})
 	}
 	for _, h := range rapid.SliceOfNDistinct(name, 0, 5, rapid.ID).Draw(t, "hosts") {
-		r.Hosts = append(r.Hosts, member.Host{Name: h, Slots: size.Draw(t, "slots"), Draining: rapid.Bool().Draw(t, "draining")})
+		r.Hosts = append(r.Hosts, member.Host{Name: h, Slots: rapid.IntRange(member.NoSlots, math.MaxInt32).Draw(t, "slots"), Draining: rapid.Bool().Draw(t, "draining")})
 	}
 	return r
 }

@@ -163,6 +163,9 @@ func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err er
 // call does something with a session, and says what became of it in the words of package store.
 func (c *client) call(ctx context.Context, key string, do func(context.Context, *session) error) error {
 	s, err := c.use()
+	if errors.Is(err, store.ErrUnavailable) {
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}

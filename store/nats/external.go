@@ -38,6 +38,14 @@ type external struct {
 // Connect opens the store on NATS servers, which must have JetStream. The bucket is made if it is not there, with three replicas on a
 // cluster. It fails if no server answers now.
 func Connect(ctx context.Context, s Servers) (store.Store, error) {
+	e, err := connect(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())
 	e.client = client{"at " + bare(s.URL), e.session}

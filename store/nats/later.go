@@ -1,0 +1,53 @@
+package nats
+
+import (
+	"context"
+	"sync"
+
+	"github.com/shoal-ml/shoal/store"
+)
+
+// later is a store on servers elsewhere that need not answer yet.
+type later struct {
+	client
+	servers Servers
+
+	mu     sync.Mutex
+	found  *external // nil = nobody has answered yet
+	closed bool
+}
+
+// Later returns the store on NATS servers without asking whether they are there: the first call connects, and where it finds nobody, the
+// next one. It is for who must not wait, such as an agent that may lead a job one day.
+func Later(s Servers) store.Store {
+	l := &later{servers: s}
+	l.client = client{"at " + bare(s.URL), l.session}
+	return l
+}
+
+func (l *later) session() (*session, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, errClosed
+	}
+	if l.found == nil {
+		e, err := connect(context.Background(), l.servers)
+		if err != nil {
+			return nil, err
+		}
+		l.found = e
+	}
+	return l.found.session()
+}
+
+// Close ends the connection, if there is one.
+func (l *later) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.found == nil {
+		return nil
+	}
+	return l.found.Close()
+}

@@ -1,0 +1,33 @@
+package nats
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/storetest"
+)
+
+// patient opens clients that do not ask whether the server is there.
+type patient struct{ *elsewhere }
+
+func (p patient) Open(testing.TB) store.Store { return Later(p.servers) }
+
+func TestLater(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Server { return patient{serve(t, nil)} })
+}
+
+// TestLaterThanTheServer: the server comes when the store has been asked already.
+func TestLaterThanTheServer(t *testing.T) {
+	e := serve(t, nil)
+	e.Stop(t)
+	s := Later(e.servers)
+	defer s.Close()
+	if _, err := s.Get(t.Context(), "a"); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	e.Start(t)
+	if _, err := s.Create(t.Context(), "a", nil); err != nil {
+		t.Error(err)
+	}
+}
