@@ -123,6 +123,7 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 // decided tells the launcher of another head, and of hosts that the job goes on without, also those that it can still reach. The workers of
 // one that was drained have been let go, and end in their own time.
 func (c *crew) decided(r member.Record) {
+	c.orders.Decided(r)
 	for _, h := range c.hosts {
 		if !h.Draining && !r.Belongs(h.Name) {
 			c.orders.Gone(h.Name, "is no part of the job any more")

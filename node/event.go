@@ -17,6 +17,8 @@ type Orders struct {
 	Lead  func(host string)                 // who leads the job now
 	Gone  func(host, how string)            // another host is lost, or has left, with all its workers
 	Note  func(from string, b []byte) error // what another host's launcher says; an error ends the link
+
+	Decided func(r member.Record) // a generation is decided; before Gone and Lead, which may follow from it
 }
 
 // StartOrder asks for workers; First and those after it are their seats.
@@ -47,6 +49,9 @@ func (o Orders) withDefaults() Orders {
 	}
 	if o.Note == nil {
 		o.Note = func(string, []byte) error { return nil }
+	}
+	if o.Decided == nil {
+		o.Decided = func(member.Record) {}
 	}
 	return o
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/node/proc"
+	"github.com/shoal-ml/shoal/store"
 )
 
 // How long workers may take to end by themselves between SIGTERM and SIGKILL: when a person stops the job, and when one
@@ -39,6 +40,9 @@ type launch struct {
 	agent   *Agent
 	group   *group.Group // the workers
 	least   int          // workers that the job begins with, on the host that begins it
+	record  *recording   // nil = the job has none, as far as this host is concerned
+	stores  func(url string) store.Store
+	resumed *resumption // what the record knew when this host began; nil = the job is new
 
 	changed chan struct{} // holds a token when there is something to decide about
 	told    chan struct{} // holds a token when there is news for the terminal
@@ -140,6 +144,7 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 	} else {
 		l.console.Forward = l.forward
 	}
+	l.openRecord()
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", l.agent.Run)
 	house.Go("herald", l.herald)
@@ -171,6 +176,9 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 func (l *launch) agentConfig() AgentConfig {
 	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport,
 		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
+	if l.record != nil {
+		cfg.Orders.Decided = l.record.decided
+	}
 	if l.job != nil {
 		spec := l.job.Spec
 		cfg.Job, cfg.Size, cfg.Min, cfg.Max = spec.Name, spec.Workers, spec.Min, spec.Max

@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // note is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it. One field is set. One side is the host
@@ -72,6 +74,15 @@ type (
 		Spec job.Spec `json:"spec"`
 		Port int      `json:"port"` // for MASTER_PORT
 		Addr string   `json:"addr"` // for MASTER_ADDR
+
+		Record *recordNote `json:"record,omitempty"` // nil = none that this host could write
+	}
+	// recordNote says where the record of the job is.
+	recordNote struct {
+		URL   string          `json:"url"`             // of the store
+		Job   string          `json:"job"`             // as which the store knows it
+		Run   string          `json:"run"`             // in which it is
+		After topo.Generation `json:"after,omitempty"` // the record has so many generations of heads that have ended
 	}
 	signalNote struct {
 		Worker int `json:"worker"`
@@ -105,6 +116,9 @@ func decodeNote(b []byte) (*note, error) {
 	case n.Job != nil:
 		if err := n.Job.Spec.WithDefaults().Validate(); err != nil {
 			return nil, fmt.Errorf("a job that cannot be: %w", err)
+		}
+		if r := n.Job.Record; r != nil && (r.URL == "" || r.Job == "" || r.Run == "") {
+			return nil, errors.New("a record that is nowhere")
 		}
 	}
 	if seat, is := n.worker(); is && seat < 0 {

@@ -15,9 +15,11 @@ func FuzzNote(f *testing.F) {
 		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}},
 		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
+		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, Record: &recordNote{"nats://db", "x", "r", 7}}},
 	} {
 		f.Add(n.encode())
 	}
+	f.Add([]byte(`{"job":{"spec":{"command":["true"]},"port":1,"addr":"h","record":{"url":"","job":"x","run":"r"}}}`))
 	f.Add([]byte(`{"offer":{"slots":-1}}`))
 	f.Add([]byte(`{"over":{"why":""},"leaving":{"why":""}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -116,6 +116,9 @@ func (l *launch) begin(j jobNote) {
 		l.fail(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
 		return
 	}
+	if l.record != nil && j.Record != nil {
+		l.record.learn(*j.Record, l.stores(j.Record.URL))
+	}
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(j.Spec.Name, l.dir.path)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
+	"github.com/shoal-ml/shoal/store"
 )
 
 // lingering keeps the others waiting for a worker that has left. It is mostly about to end, of an exception that would
@@ -30,6 +31,7 @@ type RunConfig struct {
 	OnReport       func(rank int, metrics map[string]float64)
 	OnEvent        func(e Event) // a change of the membership
 	Fleet          *Fleet        // other hosts; nil = this one alone
+	Record         *RecordConfig // where the record of the job is kept; nil = nowhere
 }
 
 // Fleet is what a job on several hosts needs of who starts it.
@@ -85,15 +87,20 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.claim(ctx, spec.Name); err != nil {
+		return nil, errors.Join(err, l.place.Close())
+	}
 	l.least = spec.Workers
 	addr := "127.0.0.1"
 	if cfg.Fleet != nil {
 		addr = cfg.Fleet.Addr
 	}
-	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort()}, ""); err != nil {
+	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort(), Record: l.record.shared()}, ""); err != nil {
+		l.recorded()
 		return nil, errors.Join(err, l.place.Close())
 	}
 	err = l.run(ctx, nil)
+	l.recorded()
 	if len(l.ended) == 0 && l.stoppedBy() == "" && l.leads() {
 		return nil, errors.Join(err, l.dir.close())
 	}
@@ -112,8 +119,9 @@ type ServeConfig struct {
 	Dir            string                                      // where the directory of the run is made; "" = RunsDir()
 	Stdout, Stderr io.Writer
 	Color          bool
-	Leave          <-chan struct{}       // when closed, this host asks to be relieved of its workers, and leaves when they are gone
-	OnJob          func(job, dir string) // may be nil
+	Store          func(url string) store.Store // the store of the job's record, if this host must go on with it; nil = it does not
+	Leave          <-chan struct{}              // when closed, this host asks to be relieved of its workers, and leaves when they are gone
+	OnJob          func(job, dir string)        // may be nil
 }
 
 // Serve runs the workers that a job wants on this host, until the job is over, this host has left it, or ctx ends. When the host that
@@ -128,7 +136,12 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Store != nil {
+		l.record = &recording{at: l.joinAddress, say: func(line string) { l.console.Note(line) }}
+		l.stores = cfg.Store
+	}
 	err = l.run(ctx, cfg.Leave)
+	l.recorded()
 	if l.dir == nil {
 		return err
 	}

@@ -29,17 +29,21 @@ type agentFlags struct {
 	name      string
 	listen    string
 	logDir    string
+	job       string
+	store     storeFlags
 }
 
 func newAgentCommand() *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
-		Use:   "agent --join HOST:PORT --token-file FILE",
+		Use:   "agent --join HOST:PORT | --store URL --job NAME  --token-file FILE",
 		Short: "Lend this host to a job that runs on others",
 		Long: `Lend this host to a job that was started elsewhere with shoal run --listen.
 
 The agent runs workers of the job here, as many as it has slots for, and exchanges their tensors with the other hosts over
 links that are encrypted and authenticated on both sides. It ends with the job.
+
+With --store and --job it asks the store of the job where that listens, which is right also when another host leads it by now.
 
 When the host that leads the job is lost, another one goes on in its place, without a lost step: then shoal ps, resize,
 logs and stop work there.
@@ -47,13 +51,17 @@ logs and stop work there.
 Ctrl-C or SIGTERM, as a spot notice brings it, lets this host's workers go when their step ends, so that no work is
 repeated; then the agent ends. A second one ends them at once: the job goes on without them.`,
 		Example: `  shoal agent --join head:7077 --token-file token
-  shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token`,
+  shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token
+  shoal agent --store nats://db:4222 --job digits --token-file token`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&f.join, "join", "", "where the job listens, as shoal run said")
+	flags.StringVar(&f.store.at, "store", "", "instead of --join: the `URL` of the job's store, such as nats://db:4222")
+	flags.StringVar(&f.job, "job", "", "with --store: the name of the job")
+	f.store.credentialsFlag(flags)
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the token that shoal run wrote; - reads it from standard input")
 	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes (default: one a GPU, else one a core)")
 	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
@@ -63,8 +71,14 @@ repeated; then the agent ends. A second one ends them at once: the job goes on w
 }
 
 func (f *agentFlags) run(cmd *cobra.Command) error {
-	if f.join == "" || f.tokenFile == "" {
+	byName := f.store.at != ""
+	switch {
+	case f.join == "" && !byName || f.tokenFile == "":
 		return usageError("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run --listen prints both")
+	case f.join != "" && byName:
+		return usageError("--join and --store are two ways to the same job: give one of them")
+	case byName != (f.job != ""):
+		return usageError("to join by name give --store URL and --job NAME")
 	}
 	if f.slots < 0 {
 		return usageError("--slots %d: a host takes 1 worker or more", f.slots)
@@ -72,6 +86,11 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	token, err := readToken(cmd.InOrStdin(), f.tokenFile)
 	if err != nil {
 		return err
+	}
+	if byName {
+		if f.join, err = f.store.find(cmd.Context(), f.job); err != nil {
+			return err
+		}
 	}
 	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if f.slots == 0 {
@@ -104,7 +123,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			mesh = joined
 			return joined, err
 		},
-		Join: func() string { return mesh.Addr() },
+		Join: func() string { return mesh.Addr() }, Store: f.store.later,
 		OnJob: func(job, dir string) {
 			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", counted(f.slots, "worker"), job, dir)
 		},

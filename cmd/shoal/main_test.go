@@ -21,6 +21,8 @@ func TestMain(m *testing.M) {
 		"joiner":   joiner,
 		"trainer":  trainer,
 		"fallible": fallible,
+		"natsd":    natsd,
+		"recorded": recorded,
 	})
 }
 

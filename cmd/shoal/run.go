@@ -29,6 +29,7 @@ type runFlags struct {
 	slots   int
 	token   string
 	plain   bool
+	store   storeFlags
 }
 
 func newRunCommand() *cobra.Command {
@@ -49,6 +50,10 @@ and waits at the end of a step while it has fewer than N, until shoal resize giv
 With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
 --hosts the agents of other hosts are started over ssh. What hosts say to each other is encrypted and authenticated.
 
+With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
+membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and
+no job needs one to survive.
+
 A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
 Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C.`,
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
@@ -56,6 +61,8 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
   shoal run -n 4 --min 2 --max 8 -- python3 train.py
   shoal run -n 8 --listen :7077 -- python3 train.py            other hosts join with shoal agent
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py   over ssh
+  shoal run -n 4 --name digits --store ./record -- python3 train.py
+  shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 --store-creds shoal.creds -- python3 train.py
   shoal run -f job.yaml                      the file gives name, workers, min, max, command and env
   shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,6 +92,9 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes (default with --listen: one a GPU, else one a core)")
 	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
 	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors in the clear, faster; anyone on the network can read and change them")
+	flags.StringVar(&f.store.at, "store", "", "keep the record of the job on NATS servers (`URL`, such as nats://db:4222), or in a folder of this host")
+	f.store.credentialsFlag(flags)
+	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of this name is led elsewhere, because you know that it is gone")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 	return cmd
 }
@@ -165,16 +175,23 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if err != nil {
 		return err
 	}
+	record, err := f.store.open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if record != nil {
+		defer record.Store.Close()
+	}
 	defer others.close()
 	result, err := node.Run(cmd.Context(), node.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
-		Fleet: others.config(cmd.Context(), spec.Name),
+		Fleet: others.config(cmd.Context(), spec.Name), Record: record,
 		OnStart: func(name, dir string) {
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
 		},
 	})
 	if err != nil {
-		return err
+		return byForce(err)
 	}
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {
