@@ -82,6 +82,9 @@ func (c *crew) carryOut(action head.Action) {
 		}
 	case head.Stop:
 		c.unwanted[a.Worker] = true
+		if m := c.engine.byID[a.Worker]; m != nil && m.enter != 0 { // it has asked meanwhile
+			c.turnAway(m)
+		}
 		c.orders.Stop(int(a.Worker), string(a.Because))
 	case head.Grouped:
 		if list := c.asking[a.Worker]; len(list) > 0 {
@@ -185,12 +188,21 @@ func (c *crew) enter(m *worker, ticket uint64) {
 	case m.entered && !m.fresh:
 		c.engine.finish(m.id, ticket, -1, arena.Done, "")
 	case c.unwanted[m.id] || c.agent.Known().Parted != "":
-		c.tell(m, arena.View{Size: 1, Released: true}, c.agent.Known())
-		c.engine.finish(m.id, ticket, -1, arena.Changed, "")
+		m.enter = ticket
+		c.turnAway(m)
+	case m.enter != 0:
+		c.engine.finish(m.id, ticket, -1, arena.Failed, "this worker asks to take part already")
 	default:
 		m.entered, m.fresh, m.enter = false, false, ticket
 		c.input(func() { c.agent.Asks(m.id) })
 	}
+}
+
+// turnAway answers a worker that asks to take part, and is not taken.
+func (c *crew) turnAway(m *worker) {
+	c.tell(m, arena.View{Size: 1, Released: true}, c.agent.Known())
+	c.engine.finish(m.id, m.enter, -1, arena.Changed, "")
+	m.enter = 0
 }
 
 // lost tells that a worker is gone, or will post no more; done that its work is. What it has posted in full still counts.

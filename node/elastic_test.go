@@ -32,6 +32,7 @@ type flock struct {
 	steps    map[int]int
 	events   []node.Event
 	released []int    // ranks
+	free     []int    // seats of these
 	started  chan int // seats that the membership ordered
 	ended    bool
 	endedOK  bool
@@ -140,7 +141,7 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 	defer f.mu.Unlock()
 	f.finals[seat], f.steps[seat] = slices.Clone(p), t.Step()
 	if t.Released() {
-		f.released = append(f.released, j.Rank())
+		f.released, f.free = append(f.released, j.Rank()), append(f.free, seat)
 	}
 	return errors.Join(t.Err(), j.Close())
 }
