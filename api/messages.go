@@ -41,6 +41,7 @@ type Request struct {
 	Batch    uint64  `json:"batch,omitempty"`
 	Seed     uint64  `json:"seed,omitempty"`
 	Shuffle  bool    `json:"shuffle,omitempty"`
+	Cursor   []byte  `json:"cursor,omitempty"`
 	Metrics  Metrics `json:"metrics,omitempty"`
 }
 

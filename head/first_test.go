@@ -140,3 +140,33 @@ func TestNobodyIsLeftToBegin(t *testing.T) {
 		t.Errorf("%d steps, then %d", before, got)
 	}
 }
+
+// A job that goes on from a checkpoint is told its place before its first step; later nobody can move it.
+func TestGoesOnFromAPlace(t *testing.T) {
+	a := newAlone(t, 2)
+	begin, err := cursor.New(20, 6, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := begin.Commit(1, []bool{true})
+	for w := range topo.Worker(2) {
+		a.Started(w)
+		a.State(w, begin)
+		a.Asks(w)
+	}
+	a.run()
+	a.State(0, place)
+	a.State(1, place)
+	for w := range topo.Worker(2) {
+		a.step(w)
+	}
+	if got := a.Known().Data; got.Step != 2 || got.Next != 12 {
+		t.Errorf("one step from step 1, position 6, the place is %+v", got)
+	}
+	a.State(0, a.Known().Data.Commit(1, []bool{true}))
+	a.step(0)
+	a.step(1)
+	if got := a.Known().Data; got.Step != 3 {
+		t.Errorf("it was moved while it trained: %+v", got)
+	}
+}

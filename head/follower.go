@@ -83,7 +83,7 @@ func (f *follower) ends(e Ended) {
 }
 
 func (f *follower) states(w topo.Worker, data cursor.Cursor) {
-	if f.state.Data == nil && f.stated == nil {
+	if have := cmp.Or(f.stated, f.state.Data); have == nil || f.state.Steps == 0 && data.Step > have.Step {
 		f.stated = &data
 	}
 	f.agent.tell(Stated{w, data})
@@ -154,7 +154,10 @@ func (f *follower) commit(c Commit, here *flight) {
 	}
 	f.state.Steps, f.state.Elastic, f.state.Parted = c.Steps, c.Elastic, c.Parted
 	if c.Data != nil {
-		f.state.Data, f.stated = c.Data, nil
+		f.state.Data = c.Data
+		if f.stated != nil && f.stated.Step <= c.Data.Step {
+			f.stated = nil
+		}
 	}
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)

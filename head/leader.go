@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -146,7 +147,7 @@ func (r *leader) ended(e Ended) {
 
 func (r *leader) stated(s Stated, host string) {
 	switch have := r.state.Data; {
-	case have == nil:
+	case have == nil || r.goesOn(s.Data):
 		r.state.Data, r.state.Elastic = &s.Data, true
 		r.matcher.SetElastic()
 		r.news = true
@@ -155,6 +156,11 @@ func (r *leader) stated(s Stated, host string) {
 			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)
 		r.send(host, Refuses{Refuse{s.Worker, why}})
 	}
+}
+
+// goesOn reports whether a job that has not begun goes on from a place in its data, which a checkpoint gave it.
+func (r *leader) goesOn(place cursor.Cursor) bool {
+	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
 }
 
 func (r *leader) group(g WantsGroup, host string) {

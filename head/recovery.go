@@ -254,7 +254,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 				}
 			}
 		}
-		if rep.Stated != nil && r.state.Data == nil {
+		if rep.Stated != nil && (r.state.Data == nil || r.goesOn(*rep.Stated)) {
 			r.state.Data, r.state.Elastic = rep.Stated, true
 			r.matcher.SetElastic()
 			r.news = true

@@ -188,11 +188,21 @@ func (s *session) group(list []int) error {
 	return s.conn.Send(api.Reply{Type: api.TypeGroup, ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
-// data notes what the job trains on.
+// data notes what the job trains on, and the place where it goes on.
 func (s *session) data(r *api.Request) error {
 	d, err := cursor.New(r.Samples, r.Batch, r.Seed, r.Shuffle)
 	if err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
+	}
+	if len(r.Cursor) > 0 {
+		place, err := cursor.Parse(r.Cursor)
+		if err == nil && !place.SameData(d) {
+			err = errors.New("it is a place in other data")
+		}
+		if err != nil {
+			return &collective.FieldError{Field: "cursor", Problem: err.Error()}
+		}
+		d = place
 	}
 	if err := s.agent.state(s.worker, d); err != nil {
 		return err

@@ -124,14 +124,25 @@ class State:
             parts = self._fetch(world, joined, header)
         except LostError:
             return False
-        notes = header["notes"]
-        if notes.keys() != self._parts.keys():
-            theirs, ours = sorted(notes), sorted(self._parts)
-            raise ShoalError(f"the members of the job registered the state {theirs}, this worker {ours}: run the same program everywhere")
-        for name, part in self._parts.items():
-            part.set(build(notes[name], parts))
+        self.restore(header["notes"], {}, parts)
         self._room.clear()
         return True
+
+    def plans(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """The plans of what is alike on all workers, and of what is this worker's own. Appends the arrays to `items`."""
+        notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
+        for name, part in self._parts.items():
+            notes[not part.alike][name] = self._plan(name, part, items)
+        return notes
+
+    def restore(self, notes: Dict[str, Any], own: Dict[str, Any], parts: List[memoryview]) -> None:
+        """Set all parts of the state. Raises ShoalError when it is not that of this program."""
+        notes = {**notes, **own}
+        if notes.keys() != self._parts.keys():
+            theirs, ours = sorted(notes), sorted(self._parts)
+            raise ShoalError(f"the state comes from workers that registered {theirs}, this worker {ours}: run the same program everywhere")
+        for name, part in self._parts.items():
+            part.set(build(notes[name], parts))
 
     def _fetch(self, world: "Group", joined: int, header: Dict[str, Any]) -> List[memoryview]:
         """The bytes of all items, from all who were members before."""

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, Typ
 from ._layout import DType
 from ._tensor import Shape, Tensor
 from ._view import View
+from .cursor import Cursor
 from .handle import Handle
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Port(Protocol):
 
     def follow(self, changed: Callable[[], None]) -> None: ...
 
-    def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None: ...
+    def state_data(self, place: Cursor) -> None: ...
 
     def enter(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import math
 import mmap
@@ -18,6 +19,7 @@ from ._link import Link, Refused
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
 from ._view import View
+from .cursor import Cursor
 from .errors import ForkError, JoinError, ShoalError
 from .handle import AnySourceHandle, Handle, StagedHandle
 from .solo import alone
@@ -243,9 +245,14 @@ class Worker:
         self._detour, self._elders = _OWN_GROUPS, None
         self._changed()
 
-    def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None:
-        """Tell what the job trains on; every worker tells the same. The job is elastic from then on."""
-        message = {"type": "data", "samples": samples, "batch": batch, "seed": seed, "shuffle": shuffle}
+    def state_data(self, place: Cursor) -> None:
+        """Tell what the job trains on, and from which place; every worker tells the same. The job is elastic from then on.
+
+        Before the first step it may be told again, with a place that is further.
+        """
+        message = {"type": "data", "samples": place.samples, "batch": place.batch, "seed": place.seed, "shuffle": place.shuffle}
+        if place.committed():
+            message["cursor"] = base64.b64encode(place.pack()).decode()
         try:
             self.link.request(message, "data")
         except Refused as err:

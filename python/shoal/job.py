@@ -7,9 +7,11 @@ import contextlib
 import operator
 import os
 import threading
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
+from ._checkpoint import Checkpoints
 from ._handover import State
 from ._layout import KINDS, OPS
 from ._port import Port
@@ -37,6 +39,7 @@ class Job(Group):
         self.generation = port.generation
         self._state = State()
         self._progress: Optional[Progress] = None
+        self._checkpoints: Optional[Checkpoints] = None
         port.follow(self._follow)
         self._pid = os.getpid()
         atexit.register(self._at_exit)
@@ -70,6 +73,7 @@ class Job(Group):
         wanted = (samples, batch, seed, shuffle)
         if self._progress is None:
             self._progress = Progress(self, self._state, *wanted)
+            self._progress.checkpoints = self._checkpoints
         have = self._progress.cursor
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
             raise ValueError(f"this job trains on {have.samples} samples, {have.batch} a step: a job has one data set")
@@ -83,6 +87,24 @@ class Job(Group):
         no arrays, and the new worker gets that of rank 0. Every worker registers the same names.
         """
         self._state.register(name, get, set, alike)
+
+    def checkpoint(self, folder: Union[str, "os.PathLike[str]"], every: "Union[int, timedelta]" = timedelta(minutes=10), keep: int = 2) -> None:
+        """Write checkpoints of a training loop into a folder, and go on from the newest one that is there.
+
+            job.checkpoint("runs/digits", every=500)        # before the loop, on every worker
+            for step in job.steps(len(images), batch=128, epochs=10): ...
+
+        `every` so many steps, or every timedelta, and behind the last step, the workers write what is registered, each an equal share, while training goes on; it
+        stops only to copy that share. The newest `keep` checkpoints stay. A program that is started again, on any number of workers,
+        goes on at the next step of the newest checkpoint that is whole, and no sample counts twice. What cannot be written is said
+        in the log, and training goes on. All hosts of the job need the same folder. Needs NumPy; the loop begins with ShoalError when
+        there are checkpoints of another program, or none that can be used.
+        """
+        if self._checkpoints is not None:
+            raise ValueError(f"this job writes its checkpoints to {self._checkpoints.root} already: it has one folder")
+        self._checkpoints = Checkpoints(self, self._state, os.fspath(folder), every, keep)
+        if self._progress is not None:
+            self._progress.checkpoints = self._checkpoints
 
     def unused(self, name: str) -> str:
         """The name, or one with a number where it is registered already."""

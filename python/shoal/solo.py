@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 from ._layout import KINDS, DType
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._view import View
+from .cursor import Cursor
 from .errors import ShoalError
 from .handle import Finished, Handle
 
@@ -81,7 +82,7 @@ class Solo:
     def follow(self, changed: Callable[[], None]) -> None:
         """Nothing ever changes."""
 
-    def state_data(self, samples: int, batch: int, seed: int, shuffle: bool) -> None:
+    def state_data(self, place: Cursor) -> None:
         """Nobody needs to know."""
         self.check()
 

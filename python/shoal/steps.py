@@ -13,6 +13,7 @@ from .errors import ShoalError
 from .handle import Handle
 
 if TYPE_CHECKING:
+    from ._checkpoint import Checkpoints
     from .cursor import Samples
     from .job import Job
 
@@ -136,7 +137,9 @@ class Progress:
         self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn
         self._order: Optional[Order] = None
         self._epoch = 0  # of the order
-        job._port.state_data(samples, batch, seed, shuffle)
+        self.checkpoints: "Optional[Checkpoints]" = None
+        self._begun = False
+        job._port.state_data(self.cursor)
 
     def changed(self) -> None:
         """The agent has written another view."""
@@ -154,7 +157,23 @@ class Progress:
                     "step.allreduce(gradient), or use shoal.torch.ddp or shoal.torch.optimizer, once in every step"
                 )
             self.cursor, self._next, self.step = self.next(), None, None
-        return not self._pass() or end.at(self.cursor)
+        checkpoints, port = self.checkpoints, self.job._port
+        if checkpoints is not None and not self._begun and not port.late:
+            self._resume(checkpoints)
+        self._begun = True
+        if not self._pass():
+            return True
+        ended = end.at(self.cursor)
+        if checkpoints is not None:
+            checkpoints.end(self.cursor) if ended else checkpoints.between(self.cursor)
+        return ended
+
+    def _resume(self, checkpoints: "Checkpoints") -> None:
+        place = checkpoints.resume(self.cursor)
+        if place != self.cursor:
+            self.cursor = place
+            self.job._port.state_data(place)
+            self._replan()
 
     @property
     def place(self) -> Cursor:

@@ -1,0 +1,61 @@
+"""A worker that trains with NumPy and writes checkpoints: `seen` counts how often each sample was trained on, over all starts.
+
+    checkpoint_numpy.py FOLDER SAMPLES BATCH EPOCHS EVERY KEEP [ELEMENTS]
+
+ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker finishes its part of the checkpoint under way,
+and dies by SIGKILL. The rank DOOMED dies in the first checkpoint, before it has written anything.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+
+import shoal
+from shoal._checkpoint import Capture
+
+folder = sys.argv[1]
+samples, batch, epochs, every, keep = map(int, sys.argv[2:7])
+more = int(sys.argv[7]) if len(sys.argv) > 7 else 1
+stop = int(os.environ.get("STOP", 1 << 60))
+job = shoal.join()
+seen, weights = np.zeros((samples,), "int32"), np.zeros((samples, 3))
+large = np.arange(more, dtype="float64")
+noise = np.random.default_rng(os.getpid() if job.outside else 7 + job.rank)
+job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
+job.register("weights", lambda: {"w": weights, "half": (np.float16([1, 2]), "a note")}, lambda value: np.copyto(weights, value["w"]))
+job.register("large", lambda: large, lambda value: np.copyto(large, value))
+job.register("noise", lambda: noise.bit_generator.state, lambda value: setattr(noise.bit_generator, "state", value), alike=False)
+job.checkpoint(folder, every=every, keep=keep)
+if os.environ.get("DOOMED") == str(job.rank):
+    Capture.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+gradient = job.empty((samples, 3), "float64")
+print("PID", os.getpid(), flush=True)
+first = True
+for step in job.steps(samples, batch, seed=3, epochs=epochs):
+    if first:
+        print("FROM", step.number, flush=True)
+        first = False
+    if step.number >= stop:
+        for thread in threading.enumerate():
+            if thread.name == "shoal checkpoint":
+                thread.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+    gradient.fill(0)
+    if step.weight:
+        gradient[step.indices, 0] = 1 / step.weight
+    gradient[:, 1] = 0.5 * weights[:, 2] + noise.normal()
+    gradient[:, 2] = np.sin(weights[:, 1] + step.number)
+    step.allreduce(gradient)
+    seen += gradient[:, 0] > 0
+    weights += gradient
+    large += 1
+    if step.number % 10 == 0 and job.rank == 0:
+        print("STEP", step.number, flush=True)
+if not job.released:
+    assert (seen == epochs).all(), f"samples seen how often: {np.unique(seen, return_counts=True)}"
+    assert large[0] == job.committed and large[-1] == more - 1 + job.committed
+    print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), float(noise.normal())]), flush=True)

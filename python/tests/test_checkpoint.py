@@ -1,0 +1,200 @@
+"""Checkpoints of a job: started again on any number of workers it goes on at the same sample, whatever was killed or damaged."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numpy")
+import numpy as np
+
+from shoal import _sealing, _shard
+from shoal._fingerprint import PRIME, Key, text
+
+WORKER = pathlib.Path(__file__).with_name("checkpoint_numpy.py")
+SAMPLES, BATCH, EPOCHS = 300, 16, 4  # 76 steps
+
+
+@pytest.fixture
+def train(launch, tmp_path):
+    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was printed."""
+
+    def run(n, folder="checkpoints", every=5, keep=2, more=1, **env):
+        process = launch.start(n, WORKER, tmp_path / folder, SAMPLES, BATCH, EPOCHS, every, keep, more, env={k: str(v) for k, v in env.items()})
+        output, _ = process.communicate(timeout=100)
+        return output
+
+    return run
+
+
+def results(output):
+    """What each worker that finished printed, by rank."""
+    assert "Traceback" not in output, output
+    return {r[0]: r[1:] for r in map(json.loads, re.findall("RESULT (.*)", output))}
+
+
+def steps(folder):
+    """The steps of the sealed checkpoints."""
+    return [s.step for s in _sealing.sealed(str(folder))]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_same_number_of_workers_ends_with_the_same_bits(train, n):
+    whole = results(train(n, folder="undisturbed"))
+    train(n, STOP=31)
+    output = train(n)
+    assert int(re.search(r"FROM (\d+)", output)[1]) in range(5, 32), output
+    assert results(output) == whole
+
+
+@pytest.mark.parametrize("before, after", [(2, 3), (3, 2), (1, 2), (3, 1)])
+def test_another_number_of_workers_takes_every_sample_once(train, before, after):
+    train(before, STOP=23)
+    output = train(after)
+    assert int(re.search(r"FROM (\d+)", output)[1]) >= 5 and len(results(output)) == after, output  # the workers count the samples
+
+
+def test_the_last_one_is_that_of_the_end_and_so_many_are_kept(train, tmp_path):
+    train(2, keep=1)
+    assert steps(tmp_path / "checkpoints") == [76]
+    assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-000000000076"
+    output = train(2)
+    assert "FROM" not in output and len(results(output)) == 2, output
+
+
+def damage(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_one_is_passed_over(train, tmp_path, binary):
+    train(2, keep=3)
+    newest, *older = steps(tmp_path / "checkpoints")
+    damage(tmp_path / "checkpoints" / f"step-{newest:012d}" / "shard-00002-of-00002.safetensors")
+    assert subprocess.run([binary, "state", "verify", tmp_path / "checkpoints" / "latest"], stdout=subprocess.PIPE, stderr=subprocess.PIPE).returncode
+    output = train(3, keep=3)
+    assert f"checkpoint of step {newest} cannot be used" in output and "not as it was sealed" in output
+    assert f"goes on from the checkpoint of step {older[0]}" in output and len(results(output)) == 3, output
+
+
+def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
+    train(1, keep=1)
+    damage(next((tmp_path / "checkpoints").glob("step-*/*.safetensors")))
+    output = train(1, keep=1)
+    assert "none of the 1 checkpoints" in output and "FROM" not in output, output
+
+
+@pytest.mark.parametrize("doomed", [0, 1])
+def test_a_worker_that_is_killed_while_it_writes(train, tmp_path, doomed):
+    output = train(3, DOOMED=doomed)
+    assert "checkpoint of step 5 in" in output and "is abandoned: a worker was lost" in output, output
+    ended = results(output)
+    assert len(ended) == 2 and steps(tmp_path / "checkpoints")[0] == ended[0][1], output
+
+
+def test_what_others_can_read(train, tmp_path, binary):
+    train(3, more=5000)
+    for tool in ("ls", "check", "verify"):
+        done = subprocess.run([binary, "state", tool, tmp_path / "checkpoints" / "latest"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_kill_everything_at_random_moments(launch, tmp_path, binary):
+    """KILLS=100 for more; SEED=N repeats the choices."""
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print("seed", seed)
+    choice = random.Random(seed)
+    folder, reached = tmp_path / "checkpoints", 0
+    for _ in range(int(os.environ.get("KILLS", 3))):
+        n = choice.choice([1, 2, 3])
+        process = launch.start(n, WORKER, folder, 3000, 10, 100, 3, 2, 100_000)
+        wanted, lines, pids = choice.randrange(2, 14), 0, []
+        for line in process.stdout:
+            pids += map(int, re.findall(r"PID (\d+)", line))
+            assert "Traceback" not in line and "cannot be used" not in line, line
+            lines += "STEP" in line or "sealed" in line
+            if lines >= wanted:
+                break
+        for pid in [process.pid, *pids]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+        found = steps(folder)
+        assert not found or found[0] >= reached, f"step {reached} was sealed, and now the newest is {found}"
+        reached = found[0] if found else 0
+        for step in found:
+            done = subprocess.run([binary, "state", "verify", folder / f"step-{step:012d}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert done.returncode == 0, done.stdout
+    assert reached
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 4 MiB."""
+    if os.geteuid() or not sys.platform.startswith("linux"):
+        pytest.skip("needs root to mount a small disk")
+    path = tmp_path / "small"
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("cannot mount a tmpfs here")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_full_disk(train, small_disk):
+    output = train(2, folder=small_disk / "checkpoints", more=1_000_000)
+    assert "training goes on" in output and "No space left" in output and len(results(output)) == 2, output
+    assert steps(small_disk / "checkpoints") == [] and not list(small_disk.glob("checkpoints/step-*"))
+
+
+def test_the_fingerprint_has_the_values_of_the_format():
+    key, ramp = Key(42), np.arange(20000).astype(np.uint8)
+    assert text(key.run(3, np.array([1, 2, 3], np.uint8)), 3) == "10d789e83ddacd6b/3"
+    assert text(key.run(1 << 40, ramp), 20000) == "1c56b3b30ed50583/20000"
+    assert text(key.tensor("w", "bf16", [2, 3], key.run(0, ramp)), 20000) == "149e72d2d376f2b4/20000"
+    for cut in (1, 8191, 8192, 9001):
+        assert (key.run(0, ramp[:cut]) + key.run(cut, ramp[cut:])) % PRIME == key.run(0, ramp)
+
+
+def test_shares_are_whole_rows_and_all_of_them():
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    choice = random.Random(seed)
+    for _ in range(300):
+        shapes = [[choice.choice([0, 1, 1, 2, 7, 100]) for _ in range(choice.randrange(4))] for _ in range(choice.randrange(6))]
+        kept = [_shard.Kept(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)]
+        size = choice.randrange(1, 6)
+        runs = sorted(run for rank in range(size) for run in _shard.share(kept, rank, size))
+        for i, k in enumerate(kept):
+            mine = [(a, b) for j, a, b in runs if j == i]
+            assert mine and mine[0][0] == 0 and mine[-1][1] == k.nbytes
+            assert all(x[1] == y[0] for x, y in zip(mine, mine[1:])) and all(a % k.row() == 0 for a, _ in mine)
+
+
+TORCH = pathlib.Path(__file__).with_name("checkpoint_torch.py")
+
+
+def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
+    pytest.importorskip("torch")
+
+    def train(folder, n, **env):
+        output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=100)
+        return results(output)
+
+    whole = train("undisturbed", 2)
+    assert len(whole) == 2 and whole[0][0] == 40
+    assert not train("checkpoints", 2, STOP="17")
+    again = train("checkpoints", 2)
+    assert 3 <= again[0][3] <= 17 and {rank: r[:3] for rank, r in again.items()} == {rank: r[:3] for rank, r in whole.items()}
+    assert not train("others", 3, STOP="17")
+    other = train("others", 2)
+    assert len(other) == 2 and other[0][0] == 40 and other[0][1] == other[1][1]
