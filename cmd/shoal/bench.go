@@ -45,7 +45,8 @@ func newBenchCommand() *cobra.Command {
 			return unknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand(), newBenchTuneCommand(), newBenchRecoveryCommand(), newBenchRecoveryWorkerCommand())
+	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand(), newBenchTuneCommand(), newBenchRecoveryCommand(), newBenchRecoveryWorkerCommand(),
+		newBenchStepsCommand(), newBenchStepsWorkerCommand())
 	return cmd
 }
 

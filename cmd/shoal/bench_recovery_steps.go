@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/node"
+)
+
+// Where the workers of shoal bench steps find their second job.
+const (
+	envPlainSocket = "BENCH_PLAIN_SOCKET"
+	envPlainToken  = "BENCH_PLAIN_TOKEN"
+)
+
+// stepsOptions are the flags of `shoal bench steps`.
+type stepsOptions struct {
+	n     int
+	bytes string
+	json  bool
+}
+
+func newBenchStepsCommand() *cobra.Command {
+	var o stepsOptions
+	cmd := &cobra.Command{
+		Use:   "steps",
+		Short: "Measure what it costs while nothing happens that a job can lose workers",
+		Long: `Measure what it costs, while nothing happens, that a job can lose workers and gain some.
+
+The same processes belong to two jobs: one that trains in steps, whose samples are dealt, whose inputs are kept until all have
+the result and whose members may change with every step; and one that only calls the same all-reduce. They take turns, call by
+call, so that whatever else the machine does hits both. The steps do no other work: with a model to train the share is smaller.`,
+		Example: `  shoal bench steps
+  shoal bench steps -n 2 --bytes 1MiB --json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			sizes, err := benchOptions{n: o.n, bytes: o.bytes, dtype: "f32"}.validate()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), sizes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVarP(&o.n, "workers", "n", 4, "number of processes")
+	flags.StringVar(&o.bytes, "bytes", "64KiB,1MiB,16MiB,64MiB", "`sizes` of the gradient: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
+	return cmd
+}
+
+// run starts an agent for the job without steps, and a job with steps whose workers join both.
+func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Writer) (err error) {
+	dir, err := os.MkdirTemp("", "shoal-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	secret, tokens := rand.Text(), make([]string, o.n)
+	for rank := range tokens {
+		tokens[rank] = plainToken(secret, rank)
+	}
+	plain, err := node.NewAgent(node.AgentConfig{Job: "plain", Socket: filepath.Join(dir, "s"), Size: o.n, Tokens: tokens})
+	if err != nil {
+		return err
+	}
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	g := group.New(context.WithoutCancel(ctx))
+	g.Go("agent", func(context.Context) error { return plain.Run(serving) })
+	defer func() { end(); err = errors.Join(err, g.Wait()) }()
+
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program's own file: %w", err)
+	}
+	command := []string{self, "bench", "steps-worker"}
+	for _, bytes := range sizes {
+		command = append(command, strconv.FormatInt(bytes, 10))
+	}
+	show := stepsPrinter{out: out, json: o.json}
+	var printing error
+	_, err = node.Run(ctx, node.RunConfig{
+		Spec: job.Spec{Name: "bench", Workers: o.n, Command: command, Env: map[string]string{envPlainSocket: plain.Socket(), envPlainToken: secret}},
+		Dir:  dir, Stdout: stderr, Stderr: stderr, Kill: hurry(ctx),
+		OnReport: func(_ int, m map[string]float64) { printing = errors.Join(printing, show.print(m)) }, // rank 0 alone reports
+	})
+	return errors.Join(err, printing)
+}
+
+func plainToken(secret string, rank int) string { return secret + "-" + strconv.Itoa(rank) }
+
+// stepsRow is the outcome of one size, and with --json one line of the output. The cost is the median difference of two calls that
+// followed each other, as a share of the median call without steps, with the bounds of its 95 % confidence interval.
+type stepsRow struct {
+	Bytes   int64   `json:"bytes"`
+	Pairs   int     `json:"pairs"`
+	PlainUS float64 `json:"plain_us"`
+	StepsUS float64 `json:"steps_us"`
+	Cost    float64 `json:"cost_percent"`
+	Low     float64 `json:"cost_low"`
+	High    float64 `json:"cost_high"`
+}
+
+// stepsPrinter writes a table, or one JSON object a row.
+type stepsPrinter struct {
+	out  io.Writer
+	json bool
+	rows int
+}
+
+func (p *stepsPrinter) print(m map[string]float64) error {
+	r := stepsRow{int64(m["bytes"]), int(m["pairs"]), m["plain_us"], m["steps_us"], m["cost"], m["low"], m["high"]}
+	if p.json {
+		return json.NewEncoder(p.out).Encode(r)
+	}
+	if p.rows == 0 {
+		fmt.Fprintf(p.out, "%10s %7s %14s %14s %9s   %s\n", "gradient", "pairs", "without steps", "with", "cost", "95 % confidence")
+	}
+	p.rows++
+	line := fmt.Sprintf("%10s %7d %11.1f us %11.1f us %7.2f %%   %.2f .. %.2f %%", formatBytes(r.Bytes), r.Pairs, r.PlainUS, r.StepsUS, r.Cost, r.Low, r.High)
+	_, err := fmt.Fprintln(p.out, strings.TrimRight(line, " "))
+	return err
+}
