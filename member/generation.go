@@ -27,8 +27,12 @@ func (m *Machine) draining(w topo.Worker) bool {
 	return h != nil && h.Draining
 }
 
-// staying are the members whose host is not to be left.
-func (m *Machine) staying() []topo.Worker { return slices.DeleteFunc(m.in(active), m.draining) }
+// staying are the members that are not to be released: by what is proposed, or because their host is to be left.
+func (m *Machine) staying() []topo.Worker {
+	return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool {
+		return m.draining(w) || m.proposed != nil && slices.Contains(m.proposed.activate.Released, w)
+	})
+}
 
 // joiners are the ready workers that the wanted size has room for, when there is a member to give them the state of the job. The
 // first ones need none, and wait for each other.

@@ -135,6 +135,7 @@ func (m *Machine) Decided(g topo.Generation) {
 			m.release(w, a.Because)
 		}
 	}
+	m.place() // where those had their places
 	m.settle()
 }
 
