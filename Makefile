@@ -26,7 +26,7 @@ test: ## every test, with its own set-up; ends with N passed, N failed
 quick: ## the tests for while you work: format, build, house rules, Go
 	scripts/test --quick
 
-soak: ## train under random kills, stops and resizes for SECONDS=60; SEED=N repeats the choices
+soak: ## train under random faults for SECONDS=60, half of them on several hosts (as root); SEED=N repeats the choices
 	SECONDS=$(or $(SECONDS),60) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
 
 reshapes: ## CASES=100000 random changes of layout, each compared with a gather and scatter of whole arrays

@@ -31,8 +31,10 @@ type spread struct {
 	job    *control.Job
 	head   *process
 	agents map[string]*process // by the name of the host in the job
+	names  map[string]string   // in the job, by the host of the network: the newest
 	slots  int                 // that an agent offers
 	faults []string            // how workers may end, beside well or with their host
+	all    []*process          // launchers and agents that were started
 }
 
 // process is a launcher or an agent.
@@ -63,7 +65,7 @@ func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags, 
 	tb.Cleanup(func() { os.RemoveAll(dir) })
 	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
 	tb.Cleanup(cancel)
-	s := &spread{TB: tb, net: n, ctx: ctx, dir: dir, agents: map[string]*process{}, slots: slots}
+	s := &spread{TB: tb, net: n, ctx: ctx, dir: dir, agents: map[string]*process{}, names: map[string]string{}, slots: slots}
 	size := slots * len(hosts)
 	tb.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run-"+hosts[0]))
 	words := append([]string{"run", "-n", strconv.Itoa(size), "--name", "train", "--listen", n.address(hosts[0]) + ":7077",
@@ -81,6 +83,7 @@ func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags, 
 		return s.job != nil, nil
 	})
 	s.trains(size, 1)
+	s.names[hosts[0]], s.agents[s.job.Head] = s.job.Head, s.head
 	return s
 }
 
@@ -91,13 +94,18 @@ func (s *spread) led(hosts ...string) (host string) {
 		for _, host = range hosts {
 			s.Setenv("XDG_RUNTIME_DIR", filepath.Join(s.dir, "run-"+host))
 			if j, err := control.Find(s.ctx, "train"); err == nil {
-				s.job, s.head = j, s.agents[host]
+				s.job, s.head = j, s.agents[s.names[host]]
 				return true, nil
 			}
 		}
 		return false, nil
 	})
 	return host
+}
+
+// elsewhere lists the other hosts of the network.
+func (s *spread) elsewhere(host string) []string {
+	return slices.DeleteFunc(slices.Clone(s.net.hosts), func(h string) bool { return h == host })
 }
 
 // says waits until a process has said something.
@@ -115,7 +123,7 @@ func (s *spread) agent(host, name string) *process {
 		at = s.job.Join
 	}
 	p := s.start(host, "agent", "--join", at, "--token-file", s.token(), "--slots", strconv.Itoa(s.slots), "--name", name)
-	s.agents[name] = p
+	s.agents[name], s.names[host] = p, name
 	return p
 }
 
@@ -131,6 +139,7 @@ func (s *spread) start(host string, words ...string) *process {
 	p.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtime, "XDG_STATE_HOME="+filepath.Join(s.dir, "state-"+host))
 	p.Stdout, p.Stderr = file, file
 	s.must(p.Start())
+	s.all = append(s.all, p)
 	s.Cleanup(func() {
 		p.Process.Signal(syscall.SIGCONT)
 		p.Process.Kill() // ended already, unless the test has failed
@@ -287,8 +296,8 @@ func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Tim
 	return last
 }
 
-// finish stops the job when its step ends, and compares what its members found.
-func (s *spread) finish(members int) {
+// finish stops the job when its step ends, and compares what its members found; it returns the last report of one of them.
+func (s *spread) finish(members int) (report map[string]float64) {
 	s.Helper()
 	s.must(s.job.Stop(s.ctx, false, "the test"))
 	s.ends(s.head, 0)
@@ -305,13 +314,14 @@ func (s *spread) finish(members int) {
 			s.Errorf("worker %d found %v", worker, m)
 		}
 		if m["step"] == last {
-			digests = append(digests, m["digest"])
+			digests, report = append(digests, m["digest"]), m
 		}
 	}
 	if len(digests) != members || slices.Min(digests) != slices.Max(digests) {
 		s.Errorf("after step %.0f %d of %d members end with the parameters %v", last, len(digests), members, digests)
 	}
 	s.endedWell()
+	return report
 }
 
 // endedWell looks at how the workers ended.

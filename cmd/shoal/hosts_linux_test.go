@@ -16,7 +16,7 @@ import (
 func TestHostIsCutOff(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
 	s := startSpread(t, n, 1, audited)
-	took := []time.Duration{s.cut("b", "b")}
+	took := []time.Duration{s.cut("b")}
 	victim := s.agents["b"]
 	s.says(victim, "shoal recover --force train")
 	n.mend("b")
@@ -25,7 +25,7 @@ func TestHostIsCutOff(t *testing.T) {
 	s.agent("b", "b2")
 	s.shoal("resize", "train", "3")
 	s.trains(3, 10)
-	took = append(took, s.cut("c", "c"))
+	took = append(took, s.cut("c"))
 	s.signal(syscall.SIGKILL, nil, s.agents["c"])
 	if s.lost() != 2 {
 		t.Errorf("the ledger: %+v", s.ledger())
@@ -35,38 +35,59 @@ func TestHostIsCutOff(t *testing.T) {
 	t.Logf("from the cut to the next commit of the slowest survivor: %v", took)
 }
 
-// cut cuts the cable of a host, known to the job by some name, and measures until the slowest of the others has made the next step.
-func (s *spread) cut(host, name string) time.Duration {
+// cut cuts the cable of a host and measures until the slowest of the others has made the next step.
+func (s *spread) cut(host string) time.Duration {
 	s.Helper()
+	name := s.names[host]
 	gone := s.on(name)
 	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || w.Host == name })
 	if len(gone) == 0 || len(others) == 0 {
 		s.Fatalf("%d workers on %s, %d elsewhere", len(gone), name, len(others))
 	}
-	generation, at := s.job.Generation, time.Now()
+	generation, leads, at := s.job.Generation, name == s.job.Head, time.Now()
 	s.net.cut(host)
+	if leads {
+		s.led(s.elsewhere(host)...)
+	}
 	return s.next(generation, others).Sub(at)
 }
 
-// BenchmarkHostCut cuts b.N cables, a few in each job, and tells how long the others then need to their next commit:
+// BenchmarkHostCut cuts b.N cables, a few in each job, and tells how long the others then need to their next commit: when the host
+// leads the job, and when it does not:
 //
 //	go test -run '^$' -bench HostCut -benchtime 25x ./cmd/shoal
 func BenchmarkHostCut(b *testing.B) {
+	b.Run("another", func(b *testing.B) {
+		cutHosts(b, func(s *spread, turn int) string { return s.elsewhere(s.leader())[turn%2] })
+	})
+	b.Run("the one that leads", func(b *testing.B) { cutHosts(b, func(s *spread, _ int) string { return s.leader() }) })
+}
+
+// leader is the host of the network that leads the job.
+func (s *spread) leader() string {
+	for host, name := range s.names {
+		if name == s.job.Head {
+			return host
+		}
+	}
+	s.Fatalf("no host is called %s", s.job.Head)
+	return ""
+}
+
+func cutHosts(b *testing.B, victim func(s *spread, turn int) string) {
 	const cutsOfJob = 5
 	var took []time.Duration
 	for len(took) < b.N {
 		n := newNetwork(b, "a", "b", "c")
 		s := startSpread(b, n, 1, audited)
-		names := map[string]string{"b": "b", "c": "c"}
 		for i := range min(cutsOfJob, b.N-len(took)) {
-			host := []string{"b", "c"}[i%2]
-			name := names[host]
-			took = append(took, s.cut(host, name))
-			s.signal(syscall.SIGKILL, nil, s.agents[name])
-			s.ends(s.agents[name], -1)
+			host := victim(s, i)
+			p := s.agents[s.names[host]]
+			took = append(took, s.cut(host))
+			s.signal(syscall.SIGKILL, nil, p)
+			s.ends(p, -1)
 			n.mend(host)
-			names[host] = fmt.Sprintf("%s%d", host, i+2)
-			s.agent(host, names[host])
+			s.agent(host, fmt.Sprintf("%s%d", host, i+2))
 			s.shoal("resize", "train", "3")
 			s.trains(3, 50)
 		}

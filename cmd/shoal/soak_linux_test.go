@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -47,10 +46,10 @@ type soak struct {
 
 	killed  map[int]bool
 	stopped []int // processes
-	did     map[string]int
+	tally   *tally
 }
 
-// TestSoak trains under random faults: for a few seconds, or as many as SECONDS says (make soak).
+// TestSoak trains under random faults, on one host and on several: for a few seconds, or as many as SECONDS says (make soak).
 func TestSoak(t *testing.T) {
 	seconds, seed := 5.0, rand.Uint64()
 	if testing.Short() {
@@ -69,14 +68,25 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	t.Logf("SEED=%d", seed)
+	total, half := newTally(), time.Duration(seconds*float64(time.Second)/2)
+	t.Run("one host", func(t *testing.T) { soakHost(t, rand.New(rand.NewPCG(seed, 0)), total, half) })
+	t.Run("several hosts", func(t *testing.T) { soakHosts(t, rand.New(rand.NewPCG(seed, 1)), total, half) })
+	t.Logf("\n%v", total)
+	for _, line := range total.exceptions {
+		t.Errorf("a worker says: %s", line)
+	}
+}
+
+// soakHost gives a job on this host random faults, for a time.
+func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	dir, err := os.MkdirTemp("", "soak") // a socket path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	s := &soak{t: t, rng: rand.New(rand.NewPCG(seed, 0)), trains: map[int]bool{}, ends: map[int]map[string]float64{}, killed: map[int]bool{}, did: map[string]int{}}
-	result, err := s.run(time.Duration(seconds * float64(time.Second)))
+	s := &soak{t: t, rng: rng, trains: map[int]bool{}, ends: map[int]map[string]float64{}, killed: map[int]bool{}, tally: c}
+	result, err := s.run(length)
 	if err != nil {
 		t.Error(err)
 	}
@@ -148,14 +158,14 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 		}
 		switch s.rng.IntN(6) {
 		case 0:
-			err = s.signal("stopped", syscall.SIGSTOP, s.anyone())
+			err = s.signal("worker stopped", syscall.SIGSTOP, s.anyone())
 		case 1:
 			err = s.kill(1)
 		case 2:
 			err = s.kill(1 + s.rng.IntN(3))
 		default: // each loss has made the wanted size smaller
 			err = s.job.Resize(ctx, 1+s.rng.IntN(soakWorkers), "the soak")
-			s.did["resized"]++
+			s.tally.faults["resized"]++
 		}
 		if err == nil {
 			err = s.pause(ctx)
@@ -206,7 +216,7 @@ func (s *soak) kill(n int) error {
 		if w.Worker < 0 || !s.othersThan(w.Worker) {
 			continue
 		}
-		if err := s.signal("killed", syscall.SIGKILL, w); err != nil {
+		if err := s.signal("worker killed", syscall.SIGKILL, w); err != nil {
 			return err
 		}
 		s.killed[w.Worker] = true
@@ -241,7 +251,7 @@ func (s *soak) signal(what string, sig syscall.Signal, w api.JobWorker) error {
 	if sig == syscall.SIGSTOP {
 		s.stopped = append(s.stopped, w.PID)
 	}
-	s.did[what]++
+	s.tally.faults[what]++
 	return err
 }
 
@@ -249,24 +259,29 @@ func (s *soak) signal(what string, sig syscall.Signal, w api.JobWorker) error {
 func (s *soak) check(result *node.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := 0
+	last := map[string]float64{}
 	for _, m := range s.ends {
-		last = max(last, int(m["step"]))
+		if m["step"] > last["step"] {
+			last = m
+		}
 	}
+	s.tally.add(last)
 	var digests []float64
 	for seat, m := range s.ends {
-		if m["samples_lost"]+m["samples_repeated"]+m["steps_lost"]+m["steps_unequal"] != 0 {
-			s.t.Errorf("worker %d found %v", seat, m)
+		for _, what := range findings {
+			if m[what] != 0 {
+				s.t.Errorf("worker %d found %v", seat, m)
+			}
 		}
-		if int(m["step"]) == last {
+		if m["step"] == last["step"] {
 			digests = append(digests, m["digest"])
 		}
 	}
 	if len(digests) != s.members || s.members == 0 || slices.Min(digests) != slices.Max(digests) {
-		s.t.Errorf("after step %d %d members end with the parameters %v", last, s.members, digests)
+		s.t.Errorf("after step %v %d members end with the parameters %v", last["step"], s.members, digests)
 	}
 	for line := range strings.Lines(s.stderr.String()) {
-		s.t.Errorf("workers say: %s", line)
+		s.tally.exceptions = append(s.tally.exceptions, line)
 	}
 	survivors := 0
 	for _, w := range result.Workers {
@@ -280,11 +295,6 @@ func (s *soak) check(result *node.Result) {
 			s.t.Errorf("worker %d still runs", w.Rank)
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(s.did)) {
-		s.t.Logf("%s: %d", what, s.did[what])
-	}
-	s.t.Logf("%d steps; %d processes, %d of which ended by themselves; %d members at the end; %v samples changed hands",
-		last, len(result.Workers), survivors, s.members, slices.MaxFunc(slices.Collect(maps.Values(s.ends)), func(a, b map[string]float64) int {
-			return int(a["samples_handed_on"] - b["samples_handed_on"])
-		})["samples_handed_on"])
+	s.t.Logf("%d processes, %d of which ended by themselves; %d members at the end; %v samples changed hands",
+		len(result.Workers), survivors, s.members, last["samples_handed_on"])
 }

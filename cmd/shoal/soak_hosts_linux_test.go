@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+)
+
+const (
+	soakRound = 15 * time.Second // a job on several hosts is given faults for
+	soakSlots = 2                // of each of its hosts
+)
+
+// hostSoak is a job on several hosts, of which any may be lost, but only one at a time: the next one when another has come.
+type hostSoak struct {
+	*spread
+	rng   *rand.Rand
+	tally *tally
+	came  int
+
+	frozen  []api.JobWorker
+	dropped map[*process]bool // agents that the job went on without: what their workers say when they are ended is no matter
+}
+
+// soakHosts gives jobs on three hosts random faults, for a time.
+func soakHosts(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
+	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
+		soakHostsOnce(t, rng, c, min(time.Until(end), soakRound))
+	}
+}
+
+func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
+	n := newNetwork(t, "a", "b", "c")
+	s := &hostSoak{spread: startSpread(t, n, soakSlots, audited), rng: rng, tally: c, dropped: map[*process]bool{}}
+	s.faults = []string{"was killed by SIGKILL", "exited with code 143"} // those that are not wanted any more before they have entered
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		s.fault()
+	}
+	s.full()
+	members := s.job.Size
+	c.add(s.finish(members))
+	for _, p := range slices.DeleteFunc(s.all, func(p *process) bool { return s.dropped[p] }) {
+		for _, line := range exceptions.FindAllString(s.said(p), -1) {
+			if !strings.HasSuffix(line, ": SIGTERM") { // one that is not wanted any more before it has entered
+				c.exceptions = append(c.exceptions, line)
+			}
+		}
+	}
+}
+
+// exceptions are lines in which a worker tells of an error, on the screen of its host.
+var exceptions = regexp.MustCompile(`(?m)^\[\d+\] shoal: .*$`)
+
+// fault is one random fault.
+func (s *hostSoak) fault() {
+	s.must(s.job.Refresh(s.ctx))
+	switch s.rng.IntN(8) {
+	case 0, 1:
+		s.killOne()
+	case 2:
+		s.stopOne()
+	case 3, 4:
+		s.must(s.job.Resize(s.ctx, 1+s.rng.IntN(soakSlots*len(s.net.hosts)), "the soak"))
+		s.tally.faults["resized"]++
+	default:
+		s.full()
+		s.lose(s.net.hosts[s.rng.IntN(len(s.net.hosts))], hostFaults[s.rng.IntN(len(hostFaults))])
+	}
+	<-time.After(time.Duration(s.rng.Int64N(int64(soakPause))))
+}
+
+// members are workers that hold the state.
+func (s *hostSoak) members() []api.JobWorker {
+	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || w.Rank < 0 })
+}
+
+// killOne kills a member where enough others stay, and waits until the job knows.
+func (s *hostSoak) killOne() {
+	members := s.members()
+	if min(len(members), s.job.Size, s.job.Want) < 3 {
+		return
+	}
+	w := members[s.rng.IntN(len(members))]
+	if err := syscall.Kill(w.PID, syscall.SIGKILL); err == syscall.ESRCH {
+		return // it has just been released
+	}
+	s.tally.faults["worker killed"]++
+	s.until("the loss", func() (bool, error) {
+		err := s.job.Refresh(s.ctx)
+		return !slices.ContainsFunc(s.members(), func(o api.JobWorker) bool { return o.PID == w.PID }), err
+	})
+}
+
+func (s *hostSoak) stopOne() {
+	members := s.members()
+	w := members[s.rng.IntN(len(members))]
+	if syscall.Kill(w.PID, syscall.SIGSTOP) == syscall.ESRCH {
+		return
+	}
+	s.tally.faults["worker stopped"]++
+	<-time.After(time.Duration(s.rng.Int64N(int64(soakStop))))
+	if err := syscall.Kill(w.PID, syscall.SIGCONT); err != syscall.ESRCH {
+		s.must(err)
+	}
+}
+
+// full waits until the job has a worker on every slot.
+func (s *hostSoak) full() {
+	s.Helper()
+	s.must(s.job.Resize(s.ctx, soakSlots*len(s.net.hosts), "the soak"))
+	s.trains(soakSlots*len(s.net.hosts), 3)
+}
+
+// hostFault is a way in which a job loses a host.
+type hostFault struct {
+	name  string
+	begin func(s *hostSoak, host string)
+	end   func(s *hostSoak, host string, p *process) // when the others go on
+}
+
+var hostFaults = []hostFault{
+	{"host killed", func(s *hostSoak, host string) { s.signal(syscall.SIGKILL, nil, s.agents[s.names[host]]) },
+		func(s *hostSoak, _ string, p *process) { s.ends(p, -1) }},
+	{"cable cut", func(s *hostSoak, host string) { s.net.cut(host) },
+		func(s *hostSoak, host string, p *process) { s.net.mend(host); s.ends(p, 1) }},
+	{"cable cut for good", func(s *hostSoak, host string) { s.net.cut(host) },
+		func(s *hostSoak, host string, p *process) {
+			s.signal(syscall.SIGKILL, nil, p)
+			s.ends(p, -1)
+			s.net.mend(host)
+		}},
+	{"host frozen",
+		func(s *hostSoak, host string) {
+			s.frozen = s.on(s.names[host])
+			s.signal(syscall.SIGSTOP, s.frozen, s.agents[s.names[host]])
+		},
+		func(s *hostSoak, _ string, p *process) {
+			s.signal(syscall.SIGCONT, s.frozen, p)
+			s.ends(p, 1)
+		}},
+	{"host drained", func(s *hostSoak, host string) { s.shoal("drain", "train", s.names[host]) },
+		func(s *hostSoak, _ string, p *process) { s.ends(p, 0) }},
+	{"host told to leave",
+		func(s *hostSoak, host string) {
+			p := s.agents[s.names[host]]
+			if slices.Contains(p.Args, "run") { // for it, SIGTERM is the end of the job
+				s.shoal("drain", "train", s.names[host])
+				return
+			}
+			s.signal(syscall.SIGTERM, nil, p)
+		},
+		func(s *hostSoak, _ string, p *process) { s.ends(p, 0) }},
+}
+
+// lose loses a host, waits until the others go on, and has another one come in its place.
+func (s *hostSoak) lose(host string, how hostFault) {
+	s.Helper()
+	name := s.names[host]
+	p, workers, leads := s.agents[name], s.on(name), name == s.job.Head
+	what := how.name
+	if leads {
+		what += ", the one that leads"
+	}
+	s.tally.faults[what]++
+	how.begin(s, host)
+	if leads {
+		s.led(s.elsewhere(host)...)
+	}
+	var from uint64
+	s.until("steps after: "+what, func() (bool, error) {
+		err := s.job.Refresh(s.ctx)
+		if from == 0 || slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool { return w.Running && w.Host == name }) {
+			from = max(s.job.Steps, 1)
+		}
+		return s.job.Steps >= from+3, err
+	})
+	how.end(s, host, p)
+	s.dropped[p] = p.ProcessState.ExitCode() != 0
+	s.gone(workers)
+	delete(s.agents, name)
+	s.came++
+	s.agent(host, fmt.Sprintf("%s%d", host, s.came))
+	s.full()
+}

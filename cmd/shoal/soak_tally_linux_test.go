@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// tally is what a soak did to its jobs, and what their workers found.
+type tally struct {
+	faults     map[string]int // by kind
+	steps      int
+	found      map[string]int // by finding, all of which should be 0
+	exceptions []string       // lines of workers that tell of an error
+}
+
+func newTally() *tally { return &tally{faults: map[string]int{}, found: map[string]int{}} }
+
+// findings are what the audit of a worker reports and what should be 0.
+var findings = []string{"steps_lost", "samples_lost", "samples_repeated", "steps_unequal"}
+
+// add takes the last report of a member.
+func (c *tally) add(report map[string]float64) {
+	for _, what := range findings {
+		c.found[what] += int(report[what])
+	}
+	c.steps += int(report["step"])
+}
+
+func (c *tally) String() string {
+	var b strings.Builder
+	total := 0
+	for _, kind := range slices.Sorted(maps.Keys(c.faults)) {
+		total += c.faults[kind]
+		fmt.Fprintf(&b, "%6d  %s\n", c.faults[kind], kind)
+	}
+	fmt.Fprintf(&b, "%6d  faults in %d steps\n", total, c.steps)
+	for _, what := range findings {
+		fmt.Fprintf(&b, "%6d  %s\n", c.found[what], strings.ReplaceAll(what, "_", " "))
+	}
+	fmt.Fprintf(&b, "%6d  exceptions seen by workers", len(c.exceptions))
+	return b.String()
+}
