@@ -82,10 +82,11 @@ func cutHosts(b *testing.B, victim func(s *spread, turn int) string) {
 		s := startSpread(b, n, 1, audited)
 		for i := range min(cutsOfJob, b.N-len(took)) {
 			host := victim(s, i)
-			p := s.agents[s.names[host]]
+			p, workers := s.agents[s.names[host]], s.on(s.names[host])
 			took = append(took, s.cut(host))
 			s.signal(syscall.SIGKILL, nil, p)
 			s.ends(p, -1)
+			s.gone(workers)
 			n.mend(host)
 			s.agent(host, fmt.Sprintf("%s%d", host, i+2))
 			s.shoal("resize", "train", "3")
