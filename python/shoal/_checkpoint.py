@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from ._fingerprint import Key
 from ._sealing import Sealed, Staging, point, say, sealed, settle, tensors
 from ._shard import Reader, Run, catalogue, header, share, sums
-from ._state import Item, memory
+from ._state import HUGE_PAGE, Item, memory
 from .cursor import Cursor
 from .errors import ShoalError
 
@@ -86,7 +86,7 @@ class Checkpoints:
         """Behind the last step: make the last checkpoint, and return when this worker's part of it is there."""
         self._wait()
         if cursor.step != self._last:
-            if self._agree(cursor, True):
+            if self._agree(cursor, True, ended=True):
                 self._begin(cursor)
             self._wait()
 
@@ -94,14 +94,14 @@ class Checkpoints:
         if self._writer is not None:
             self._writer.join()
 
-    def _agree(self, cursor: Cursor, due: bool) -> bool:
+    def _agree(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
         """Whether all workers make a checkpoint here: it is time, and nobody still writes the one before."""
         now = time.monotonic()
         due = due or now - self._due >= self._seconds
         each = (now - self._looked) / max(cursor.step - self._looked_at, 1)
         away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
         self._looked, self._looked_at = now, cursor.step
-        free = self._writer is None or not self._writer.is_alive()
+        free = (self._writer is None or not self._writer.is_alive()) and (ended or not due or self._has_room())
         # The least of all, and so the same everywhere, whoever is lost meanwhile.
         said = self._job.allreduce(array("q", [-due, free, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min")
         self._seed = int(said[3])
@@ -110,6 +110,20 @@ class Checkpoints:
             return True
         self._next = cursor.step + (1 if said[0] else int(said[2]))
         return False
+
+    def _has_room(self) -> bool:
+        """Whether there is memory for the copy. To touch it takes far longer than to copy, so where there is much to touch a thread does."""
+        items: List[Item] = []
+        self._state.plans(items)
+        nbytes = sum(run.stop - run.start for run in share(catalogue(items), self._job.rank, self._job.size))
+        if nbytes < HUGE_PAGE or self._room is not None and self._room.nbytes >= nbytes:
+            return True
+        self._writer = threading.Thread(target=self._make_room, args=(nbytes,), name="shoal checkpoint")
+        self._writer.start()
+        return False
+
+    def _make_room(self, nbytes: int) -> None:
+        self._room = memory(nbytes)
 
     def _begin(self, cursor: Cursor) -> None:
         """Copy this worker's share, and have it written."""
