@@ -238,12 +238,16 @@ func (a *Agent) Release(why string) bool {
 // must know that the others are gone.
 func (a *Agent) Force() {
 	record, known := a.acceptor.Record()
-	if !known || a.left || a.leader != nil {
+	if !known || a.left {
 		return
 	}
-	if r := a.stand(record); r != nil {
-		a.proclaim(*r)
-		a.decide(*r)
+	proposed := a.proposer.Wants() // of a head that cannot have it decided
+	if a.leader == nil {
+		proposed = a.stand(record)
+	}
+	if proposed != nil {
+		a.proclaim(*proposed)
+		a.decide(*proposed)
 	}
 	a.settle()
 }
