@@ -1,0 +1,47 @@
+package node
+
+import (
+	"context"
+	"time"
+)
+
+// onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
+func (l *launch) onEvent(e Event) {
+	l.mu.Lock()
+	muted, dir := l.muted, l.dir
+	if !muted && (e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
+		l.news = append(l.news, e.String())
+	}
+	l.mu.Unlock()
+	if muted || dir == nil {
+		return
+	}
+	select {
+	case l.told <- struct{}{}:
+	default:
+	}
+	_ = dir.event(e, time.Now()) // as with reports
+	if l.cfg.OnEvent != nil {
+		l.cfg.OnEvent(e)
+	}
+}
+
+// herald writes what there is to tell, until the end. It has a goroutine of its own: a terminal that takes no more, as that
+// of a pager does, must not hold up who tells, which is the engine's thread.
+func (l *launch) herald(ctx context.Context) error {
+	for last := false; !last; {
+		select {
+		case <-l.told:
+		case <-ctx.Done():
+			last = true
+		}
+		l.mu.Lock()
+		news := l.news
+		l.news = nil
+		l.mu.Unlock()
+		for _, line := range news {
+			l.console.Note(line)
+		}
+	}
+	return nil
+}
