@@ -76,11 +76,7 @@ func (l *launch) enter(host string, n *note) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.hands[seat]
-	if h == nil {
-		h = &hand{seat: seat, host: host}
-		l.hands[seat] = h
-	}
+	h := l.book(seat, host)
 	switch {
 	case h.host != host || n.Ended != nil && h.exit != nil:
 		return // of the time before it was lost
@@ -101,6 +97,16 @@ func (l *launch) enter(host string, n *note) {
 		l.ended = append(l.ended, ending{seat, e, n.Ended.Survived})
 	}
 	l.wake()
+}
+
+// book finds a worker in the books, which have room for it from its first mention on; l.mu is held.
+func (l *launch) book(seat int, host string) *hand {
+	h := l.hands[seat]
+	if h == nil {
+		h = &hand{seat: seat, host: host}
+		l.hands[seat] = h
+	}
+	return h
 }
 
 // begin learns what the job is, on a host that joins it.

@@ -135,12 +135,17 @@ func (l *launch) start(seat int) error {
 	if err != nil {
 		return err
 	}
-	l.tell(&note{Started: &startedNote{seat, process.PID()}})
 	l.mu.Lock()
 	l.ordered--
-	l.hands[seat].process, l.hands[seat].output = process, out
+	h := l.book(seat, l.host)
+	h.pid, h.process, h.output = process.PID(), process, out
+	stopping := l.stopping >= 0 // the signal for all may have come before
 	l.mu.Unlock()
 	close(noted)
+	l.tell(&note{Started: &startedNote{seat, process.PID()}})
+	if stopping {
+		process.Signal(syscall.SIGTERM)
+	}
 	return nil
 }
 
@@ -247,11 +252,15 @@ func (l *launch) which(is func(h *hand) bool) (list []*hand) {
 	return list
 }
 
-// signalOne sends a worker a signal, or has its host do it.
+// signalOne sends a worker a signal, or has its host do it. One of this host that is being started gets it from start.
 func (l *launch) signalOne(h *hand, sig syscall.Signal) {
-	if h.process != nil {
-		h.process.Signal(sig)
-	} else {
+	l.mu.Lock()
+	process := h.process
+	l.mu.Unlock()
+	switch {
+	case process != nil:
+		process.Signal(sig)
+	case h.host != l.host:
 		l.agent.Tell(h.host, (&note{Signal: &signalNote{h.seat, int(sig)}}).encode())
 	}
 }

@@ -1,26 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"math"
-	"os"
-	"os/signal"
 	"syscall"
 	"testing"
 
 	"github.com/shoal-ml/shoal/api"
 )
-
-// fallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception would: it exits with code 1.
-func fallible() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
-	defer stop()
-	if err := demoWork(ctx, math.MaxInt32, io.Discard); err != nil {
-		os.Exit(1)
-	}
-}
 
 // The two ways in which the workers of these scenarios fail.
 var exitModes = []struct {

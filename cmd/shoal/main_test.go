@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -93,5 +97,14 @@ func empty(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if len(entries) > 0 {
 		ts.Fatalf("%s holds %v", args[0], entries)
+	}
+}
+
+// fallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception would: it exits with code 1.
+func fallible() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
+	defer stop()
+	if err := demoWork(ctx, math.MaxInt32, io.Discard); err != nil {
+		os.Exit(1)
 	}
 }
