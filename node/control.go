@@ -68,9 +68,15 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 
 func (l *launch) answerJob(w http.ResponseWriter) {
 	s := l.agent.Status()
+	l.mu.Lock()
+	dir := l.dir
+	l.mu.Unlock()
 	switch {
+	case dir == nil:
+		refuse(w, http.StatusServiceUnavailable, errors.New("this host has joined a job, and was not told yet what it is"))
+		return
 	case s.Want == 0: // a live agent always wants workers
-		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.name(), l.dir.path))
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
 		return
 	case !l.leads() && !s.Stuck:
 		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
