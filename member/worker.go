@@ -147,13 +147,22 @@ func (m *Machine) shed(n int) {
 	for n > 0 && m.ordered.cancel() {
 		n--
 	}
-	for _, p := range []phase{starting, ready} {
+	for _, p := range m.dispensable() {
 		list := slices.DeleteFunc(m.in(p), m.draining)
 		for ; n > 0 && len(list) > 0; n-- {
 			m.release(list[len(list)-1], m.because)
 			list = list[:len(list)-1]
 		}
 	}
+}
+
+// dispensable are the phases in which a worker can be let go at once. Before the first generation those that have asked may be in their first
+// step already: they become members, and are released when it ends.
+func (m *Machine) dispensable() []phase {
+	if m.record.View.Generation == 0 {
+		return []phase{starting}
+	}
+	return []phase{starting, ready}
 }
 
 // remove forgets a worker that is gone, and the wish for it.
