@@ -156,11 +156,11 @@ func (m *Machine) shed(n int) {
 	}
 }
 
-// dispensable are the phases in which a worker can be let go at once. Before the first generation those that have asked may be in their first
-// step already: they become members, and are released when it ends.
+// dispensable are the phases in which a worker can be let go at once. Before the first generation each that was started may be in its first
+// step already, whatever has been heard of it: all become members, and are released when it ends.
 func (m *Machine) dispensable() []phase {
 	if m.record.View.Generation == 0 {
-		return []phase{starting}
+		return nil
 	}
 	return []phase{starting, ready}
 }
