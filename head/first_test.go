@@ -1,6 +1,7 @@
 package head_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -113,31 +114,26 @@ func TestFirstStepOfAJobWithoutData(t *testing.T) {
 	}
 }
 
-// When none of those that a job was to begin with is left, the ones that came in their place begin it.
-func TestNobodyIsLeftToBegin(t *testing.T) {
-	a := newAlone(t, 1)
+// Before a job has begun it keeps its size and its hosts: its first workers may be in a step of which the membership has not heard.
+func TestChangesBeforeTheJobBegins(t *testing.T) {
+	a := newAlone(t, 2)
 	data, err := cursor.New(20, 6, 1, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.Started(0)
 	a.State(0, data)
-	if err := a.Resize(2, "you"); err != nil {
-		t.Fatal(err)
-	}
 	a.Asks(0)
-	a.step(0)
+	for what, err := range map[string]error{"resize": a.Resize(1, "you"), "drain": a.Drain("A", "you")} {
+		if err == nil || !strings.Contains(err.Error(), "has not begun") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	a.Started(1)
-	a.Lost(0, "was killed by SIGKILL")
 	a.Asks(1)
 	a.run()
-	if got := a.Known().View.String(); got != "generation 1: w1@A" {
-		t.Fatalf("the job begins with %s", got)
-	}
-	before := a.Known().Steps
-	a.step(1)
-	if got := a.Known().Steps; got != before+1 {
-		t.Errorf("%d steps, then %d", before, got)
+	if err := a.Resize(1, "you"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package head
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -229,15 +228,6 @@ func (r *leader) first(v topo.View) {
 		}
 		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
 	}
-	if stay.Size() == 0 { // what they have begun is lost with them
-		for _, f := range r.flights {
-			f.replaces = cmp.Or(f.number, f.replaces)
-			r.drop(f)
-		}
-		r.flights = nil
-		r.enter(v, Commit{}, nil)
-		return
-	}
 	r.state.View = next
 	r.commit(Commit{View: &next, Entered: r.admit(stay)}, nil)
 }
@@ -265,9 +255,15 @@ func (r *leader) release(why string) bool {
 
 var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
 
+// errEarly refuses changes while workers that the job begins with may be in their first step, of which the membership has not heard.
+var errEarly = errors.New("the job has not begun: its first workers are still joining; ask again when they have")
+
 func (r *leader) resize(n int, who string) error {
-	if !r.state.Elastic {
+	switch {
+	case !r.state.Elastic:
 		return errRigid
+	case r.machine.View().Generation == 0:
+		return errEarly
 	}
 	err := r.machine.Resize(n, who)
 	r.obey()
@@ -276,8 +272,11 @@ func (r *leader) resize(n int, who string) error {
 }
 
 func (r *leader) drain(host, who string) error {
-	if !r.state.Elastic {
+	switch {
+	case !r.state.Elastic:
 		return errRigid
+	case r.machine.View().Generation == 0:
+		return errEarly
 	}
 	err := r.machine.Drain(host, who)
 	r.obey()

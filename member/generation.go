@@ -35,17 +35,14 @@ func (m *Machine) staying() []topo.Worker {
 }
 
 // joiners are the ready workers that the wanted size has room for, when there is a member to give them the state of the job. The
-// first ones need none, wait for each other, and come all in.
+// first ones need none, and wait for each other.
 func (m *Machine) joiners() []topo.Worker {
 	list := m.in(ready)
 	if len(list) == 0 {
 		return nil
 	}
-	switch begun := m.record.View.Generation > 0; {
-	case begun && !m.haveState(m.in(active)), !begun && m.coming() > 0:
+	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.in(active)) || !begun && m.coming() > 0 {
 		return nil
-	case !begun:
-		return list
 	}
 	return list[:min(len(list), max(m.cfg.Want-len(m.staying()), 0))]
 }

@@ -105,7 +105,7 @@ func (m *Machine) Drain(name, who string) error {
 	m.because = Because(who + " asked for " + name + " to be drained")
 	n := m.ordered[name] + len(m.on(name, starting, ready, active))
 	delete(m.ordered, name)
-	for _, w := range m.on(name, m.dispensable()...) {
+	for _, w := range m.on(name, starting, ready) {
 		m.release(w, m.because)
 	}
 	if !m.ending() {

@@ -147,22 +147,13 @@ func (m *Machine) shed(n int) {
 	for n > 0 && m.ordered.cancel() {
 		n--
 	}
-	for _, p := range m.dispensable() {
+	for _, p := range []phase{starting, ready} {
 		list := slices.DeleteFunc(m.in(p), m.draining)
 		for ; n > 0 && len(list) > 0; n-- {
 			m.release(list[len(list)-1], m.because)
 			list = list[:len(list)-1]
 		}
 	}
-}
-
-// dispensable are the phases in which a worker can be let go at once. Before the first generation each that was started may be in its first
-// step already, whatever has been heard of it: all become members, and are released when it ends.
-func (m *Machine) dispensable() []phase {
-	if m.record.View.Generation == 0 {
-		return nil
-	}
-	return []phase{starting, ready}
 }
 
 // remove forgets a worker that is gone, and the wish for it.
