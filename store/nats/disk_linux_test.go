@@ -97,7 +97,7 @@ func fillDisk(t *testing.T, value int) {
 	if err := s.Close(); err != nil { // or the file system stays
 		t.Error(err)
 	}
-	if after := openFiles(t); after != before {
+	if after := openFiles(t); after > before { // those of a test before this one may be closed late
 		t.Errorf("%d files are open, %d were before", after, before)
 	}
 }
