@@ -88,7 +88,7 @@ func (r *leader) readLog(reports map[string]Report) {
 		if !r.agent.Record().Belongs(host) {
 			continue
 		}
-		if rep.Index >= r.index {
+		if rep.Index > r.index || len(r.state.View.Members) == 0 { // a host that was told nothing yet has no members either
 			r.state, r.index = rep.State, rep.Index
 		}
 		for _, c := range rep.Recent {
