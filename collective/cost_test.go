@@ -99,49 +99,22 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// A tuner takes few steps for little and few bytes for much, leaves what is slower than promised, and comes back.
-func TestTuner(t *testing.T) {
-	tuner := collective.NewTuner(collective.Usual())
-	if s, ok := tuner.Route(8, 1<<10).Strategy.(collective.Star); !ok {
+// Few steps are chosen for little and few bytes for much, and never what the model itself finds slower than another route.
+func TestChoose(t *testing.T) {
+	m := collective.Usual()
+	if s, ok := m.Choose(8, 1<<10).Strategy.(collective.Star); !ok {
 		t.Errorf("1 KiB over 8 hosts: %v", s)
 	}
-	const hosts, bytes = 4, 16 << 20
-	first := tuner.Route(hosts, bytes)
-	if first.Strategy.String() != "ring" {
-		t.Errorf("16 MiB over 4 hosts: %v", first)
+	if r := m.Choose(4, 16<<20); r.Strategy.String() != "ring" {
+		t.Errorf("16 MiB over 4 hosts: %v", r)
 	}
-	promised := collective.Usual().Time(first, hosts, bytes)
-	tuner.Observe(collective.Sample{Route: first, Hosts: hosts, Bytes: bytes, Seconds: promised})
-	observe := func(slow map[collective.Strategy]float64, flights int) {
-		for range flights {
-			r := tuner.Route(hosts, bytes)
-			seconds := collective.Usual().Time(r, hosts, bytes) * max(1, slow[r.Strategy])
-			tuner.Observe(collective.Sample{Route: r, Hosts: hosts, Bytes: bytes, Seconds: seconds})
+	for _, bytes := range []int{64, 64 << 10, 4 << 20} {
+		chosen := m.Choose(8, bytes)
+		for _, r := range collective.Candidates(8, bytes) {
+			if m.Time(r, 8, bytes) < m.Time(chosen, 8, bytes) {
+				t.Errorf("%d bytes go by %v, and %v is faster", bytes, chosen, r)
+			}
 		}
-	}
-	observe(nil, 10)
-	if r := tuner.Route(hosts, bytes); r != first {
-		t.Errorf("%v was as promised, and is left for %v", first, r)
-	}
-	observe(map[collective.Strategy]float64{collective.Ring{}: 5}, 60)
-	second := tuner.Route(hosts, bytes)
-	if second.Strategy.String() == "ring" {
-		t.Errorf("%v stays, five times slower than promised", second)
-	}
-	observe(map[collective.Strategy]float64{second.Strategy: 50}, 200)
-	if r := tuner.Route(hosts, bytes); r.Strategy == second.Strategy {
-		t.Errorf("%v stays, fifty times slower than promised", r)
-	}
-}
-
-// In the steady state the choice costs no memory.
-func TestTunerAllocatesNothing(t *testing.T) {
-	tuner := collective.NewTuner(collective.Usual())
-	if allocs := testing.AllocsPerRun(10, func() {
-		r := tuner.Route(3, 1<<20)
-		tuner.Observe(collective.Sample{Route: r, Hosts: 3, Bytes: 1 << 20, Seconds: 0.01})
-	}); allocs != 0 {
-		t.Errorf("%v allocations a flight", allocs)
 	}
 }
 

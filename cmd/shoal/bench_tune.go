@@ -167,9 +167,8 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, %.2f Gbit/s a cable, sums at %.1f GB/s\n", o.hosts,
 			formatMicros(model.Fixed*1e6), formatMicros(model.Alpha*1e6), formatMicros(model.Piece*1e6), 8e-9/model.Beta, 1e-9/model.Gamma)
 	}
-	tuner := collective.NewTuner(model)
 	for _, bytes := range sizes {
-		chosen := tuner.Route(o.hosts, int(bytes))
+		chosen := model.Choose(o.hosts, int(bytes))
 		var lines []tuneLine
 		for _, r := range collective.Candidates(o.hosts, int(bytes)) {
 			s, err := lead.time(r, int(bytes), o.runs)

@@ -1,0 +1,26 @@
+package collective
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Candidates are the routes that are worth a look for a length: every strategy, with pieces down to the smallest of which a segment has
+// one.
+func Candidates(hosts, bytes int) (routes []Route) {
+	for _, s := range Strategies() {
+		segment := bytes / s.Trees(hosts, -1)
+		for piece := MinPiece; piece <= MaxPiece; piece *= 4 {
+			routes = append(routes, Route{s, piece})
+			if piece >= segment {
+				break
+			}
+		}
+	}
+	return routes
+}
+
+// Choose returns the candidate that should take least for an all-reduce of so many bytes over so many hosts.
+func (m Model) Choose(hosts, bytes int) Route {
+	return slices.MinFunc(Candidates(hosts, bytes), func(a, b Route) int { return cmp.Compare(m.Time(a, hosts, bytes), m.Time(b, hosts, bytes)) })
+}
