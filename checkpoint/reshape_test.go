@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"bytes"
-	"encoding/binary"
 	"flag"
 	"fmt"
 	"os"
@@ -19,18 +18,6 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
-
-// content is the bytes of an element.
-func content(e layouttest.Element, size int) []byte {
-	if e == layouttest.Padding {
-		return make([]byte, size)
-	}
-	z := uint64(e.Tensor)<<32 + uint64(e.Index) + 0x9E3779B97F4A7C15
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	z ^= z >> 31
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, z), ^z)[:size]
-}
 
 // rankFiles are the files of a layout, with what a gather and scatter of whole arrays puts into the memory of each rank.
 // Of what package ranks lays out it uses the headers only.
@@ -65,7 +52,7 @@ func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[strin
 				t.Fatalf("rank %d holds no %s of %d bytes", rank, x.Name, x.End-x.Begin)
 			}
 			for i, e := range a.Data {
-				copy(file[h.Data+x.Begin+int64(i*x.DType.Size()):], content(e, x.DType.Size()))
+				copy(file[h.Data+x.Begin+int64(i*x.DType.Size()):], e.Bytes(x.DType.Size()))
 			}
 		}
 	}

@@ -218,27 +218,11 @@ func pieces(list []format.Piece) []pieceJSON {
 	return out
 }
 
-type faultJSON struct {
-	Name   string `json:"name"`
-	Place  string `json:"place,omitempty"`
-	File   string `json:"file,omitempty"`
-	Offset int64  `json:"offset"`
-	What   string `json:"what"`
-}
-
 // check prints what is wrong, or that nothing is; faults are an error too.
 func check(out io.Writer, path string, c *checkpoint.Checkpoint, asJSON bool) error {
 	faults := c.Check(c.Files)
-	for _, f := range faults {
-		var err error
-		if asJSON {
-			err = json.NewEncoder(out).Encode(faultJSON{f.Name, f.Place, f.File, f.Offset, f.What})
-		} else {
-			_, err = fmt.Fprintln(out, f)
-		}
-		if err != nil {
-			return err
-		}
+	if err := showAll(out, faults, asJSON); err != nil {
+		return err
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path, counted(len(faults), "fault"))
@@ -248,4 +232,20 @@ func check(out io.Writer, path string, c *checkpoint.Checkpoint, asJSON bool) er
 	}
 	_, err := fmt.Fprintf(out, "%s is whole: %s, %s, every element in exactly one place\n", path, c.Format, counted(len(c.Tensors), "tensor"))
 	return err
+}
+
+// showAll prints what was found, a line each, or as JSON an object each.
+func showAll[T any](out io.Writer, found []T, asJSON bool) error {
+	for _, x := range found {
+		var err error
+		if asJSON {
+			err = json.NewEncoder(out).Encode(x)
+		} else {
+			_, err = fmt.Fprintln(out, x)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

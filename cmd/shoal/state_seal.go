@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -61,15 +60,8 @@ The exit code is 0 when everything is as it was, else 1.`,
 				return err
 			}
 			out := cmd.OutOrStdout()
-			for _, d := range damage {
-				if asJSON {
-					err = json.NewEncoder(out).Encode(d)
-				} else {
-					_, err = fmt.Fprintln(out, d)
-				}
-				if err != nil {
-					return err
-				}
+			if err := showAll(out, damage, asJSON); err != nil {
+				return err
 			}
 			if len(damage) > 0 {
 				return fmt.Errorf("%s is not as it was sealed; restore it from another copy", args[0])
@@ -116,15 +108,8 @@ The exit code is 0 when the tensors are the same, else 1. What is no tensor is n
 				return err
 			}
 			out := cmd.OutOrStdout()
-			for _, d := range found {
-				if asJSON {
-					err = json.NewEncoder(out).Encode(d)
-				} else {
-					_, err = fmt.Fprintln(out, d)
-				}
-				if err != nil {
-					return err
-				}
+			if err := showAll(out, found, asJSON); err != nil {
+				return err
 			}
 			if len(found) > 0 {
 				return fmt.Errorf("%s and %s differ in %s", args[0], args[1], counted(len(found), "tensor"))

@@ -8,11 +8,11 @@ import (
 
 // A Fault is what is wrong with a checkpoint.
 type Fault struct {
-	Name   string // of a tensor, or the path of a value
-	Place  string // empty for a whole tensor
-	File   string // empty when it is about no single file
-	Offset int64
-	What   string
+	Name   string `json:"name"`            // of a tensor, or the path of a value
+	Place  string `json:"place,omitempty"` // empty for a whole tensor
+	File   string `json:"file,omitempty"`  // empty when it is about no single file
+	Offset int64  `json:"offset"`
+	What   string `json:"what"`
 }
 
 func (f Fault) String() string {

@@ -2,7 +2,6 @@ package plan_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -72,18 +71,6 @@ func draw(t *rapid.T) *reshape {
 	return r
 }
 
-// content is the bytes of an element.
-func content(e layouttest.Element, size int) []byte {
-	if e == layouttest.Padding {
-		return make([]byte, size)
-	}
-	z := uint64(e.Tensor)<<32 + uint64(e.Index) + 0x9E3779B97F4A7C15
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	z ^= z >> 31
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, z), ^z)[:size]
-}
-
 // memory is the bytes of the tensors of each rank, by name.
 type memory []map[string][]byte
 
@@ -98,7 +85,7 @@ func (r *reshape) expect(spec *layout.Spec, l *layout.Layout) memory {
 		for name, a := range arrays {
 			data := []byte{}
 			for _, e := range a.Data {
-				data = append(data, content(e, dtypes[name].Size())...)
+				data = append(data, e.Bytes(dtypes[name].Size())...)
 			}
 			m[rank][name] = data
 		}
@@ -235,7 +222,7 @@ func (r *reshape) checkFingerprint(m memory) {
 			}
 			var whole []byte
 			for e := range f.Grid.Shape.Box().Elements() {
-				whole = append(whole, content(layouttest.Element{Tensor: t, Index: e}, size)...)
+				whole = append(whole, layouttest.Element{Tensor: t, Index: e}.Bytes(size)...)
 			}
 			if want := key.Run(0, whole); got != want {
 				r.Fatalf("fingerprint of %s is %v, was %v", r.model.Tensors[t].Name, got, want)

@@ -3,6 +3,7 @@
 package layouttest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"regexp"
 	"sort"
@@ -18,6 +19,18 @@ type Element struct{ Tensor, Index int }
 
 // Padding is what lies in memory that belongs to no tensor.
 var Padding = Element{-1, -1}
+
+// Bytes is what tests put in the place of an element of so many bytes, up to 16: another value for each element, and zeros for Padding.
+func (e Element) Bytes(size int) []byte {
+	if e == Padding {
+		return make([]byte, size)
+	}
+	z := uint64(e.Tensor)<<32 + uint64(e.Index) + 0x9E3779B97F4A7C15
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	z ^= z >> 31
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, z), ^z)[:size]
+}
 
 // An Array is elements in row-major order.
 type Array struct {
