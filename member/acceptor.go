@@ -84,31 +84,6 @@ type Acceptor struct {
 // Record is the newest generation that is known to be decided; false if none is.
 func (a *Acceptor) Record() (Record, bool) { return a.record, a.known }
 
-// Memory is what a host must not forget if it is to vote again after its agent has restarted.
-type Memory struct {
-	Decided  *Record // the newest generation that is decided; nil = none is known
-	Promised Ballot  // for the one after it
-	Accepted *Vote   // for the one after it; nil = none
-}
-
-// Memory returns what the host knows and has promised. It is not changed by later calls.
-func (a *Acceptor) Memory() Memory {
-	m := Memory{Promised: a.promised, Accepted: a.accepted}
-	if r := a.record; a.known {
-		m.Decided = &r
-	}
-	return m
-}
-
-// Remember returns an acceptor that goes on where another one was.
-func Remember(m Memory) *Acceptor {
-	a := &Acceptor{promised: m.Promised, accepted: m.Accepted}
-	if m.Decided != nil {
-		a.record, a.known = *m.Decided, true
-	}
-	return a
-}
-
 // Decide tells of a generation that is decided; false if it is not news.
 func (a *Acceptor) Decide(r Record) bool {
 	if a.known && r.View.Generation <= a.record.View.Generation {

@@ -18,13 +18,12 @@ type checker interface {
 
 func (v *ownerValue) key() string      { return ownerKey(v.Job) }
 func (v *generationValue) key() string { return generationKey(v.Job, v.Run, v.Record.Generation) }
-func (v *voterValue) key() string      { return voterKey(v.Job, v.Run, v.Host) }
 
 func (v *ownerValue) check() error {
 	if v.Since < 0 || v.Ended < 0 {
 		return errors.New("a time before 1970")
 	}
-	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host), checkText("address", v.Address), checkText("authority", v.Authority))
+	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host), checkText("address", v.Address))
 }
 
 func (v *generationValue) check() error {
@@ -32,24 +31,6 @@ func (v *generationValue) check() error {
 		return errors.New("no record")
 	}
 	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), v.Record.check())
-}
-
-func (v *voterValue) check() error {
-	err := errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host), checkName("process", v.Process), checkText("ballot", v.Promised.Host))
-	if v.Decided != nil {
-		err = errors.Join(err, v.Decided.check())
-	}
-	switch {
-	case v.Accepted == nil:
-		return err
-	case v.Accepted.Record == nil:
-		return errors.Join(err, errors.New("a vote for no record"))
-	case v.Decided == nil:
-		return errors.Join(err, errors.New("a vote, and no generation that it could come after"))
-	case v.Accepted.Record.Generation != v.Decided.Generation+1:
-		return errors.Join(err, fmt.Errorf("a vote for generation %d after %d", v.Accepted.Record.Generation, v.Decided.Generation))
-	}
-	return errors.Join(err, checkText("ballot", v.Accepted.Ballot.Host), v.Accepted.Record.check())
 }
 
 func (v *recordValue) check() error {

@@ -18,7 +18,6 @@ const version = 1
 const (
 	kindOwner      = "owner"
 	kindGeneration = "generation"
-	kindVoter      = "voter"
 )
 
 // header begins every value, so that one from a newer shoal, or under the wrong key, is told from one that is damaged.
@@ -33,7 +32,6 @@ type ownerValue struct {
 	Run        string          `json:"run"`
 	Host       string          `json:"host"`
 	Address    string          `json:"address"`
-	Authority  string          `json:"authority"`
 	Generation topo.Generation `json:"generation"`
 	Since      int64           `json:"since"`
 	Ended      int64           `json:"ended"`
@@ -44,17 +42,6 @@ type generationValue struct {
 	Job    string       `json:"job"`
 	Run    string       `json:"run"`
 	Record *recordValue `json:"record"`
-}
-
-type voterValue struct {
-	header
-	Job      string       `json:"job"`
-	Run      string       `json:"run"`
-	Host     string       `json:"host"`
-	Process  string       `json:"process"`
-	Decided  *recordValue `json:"decided"`
-	Promised ballotValue  `json:"promised"`
-	Accepted *voteValue   `json:"accepted"`
 }
 
 type recordValue struct {
@@ -79,16 +66,6 @@ type hostValue struct {
 	Name     string `json:"name"`
 	Slots    int    `json:"slots"`
 	Draining bool   `json:"draining"`
-}
-
-type ballotValue struct {
-	Round uint64 `json:"round"`
-	Host  string `json:"host"`
-}
-
-type voteValue struct {
-	Ballot ballotValue  `json:"ballot"`
-	Record *recordValue `json:"record"`
 }
 
 // encode writes a value: the fields in the order of the types above, no space between them.

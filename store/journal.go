@@ -92,40 +92,6 @@ func (j *Journal) Newest(ctx context.Context) (member.Record, error) {
 	return j.Read(ctx, all[len(all)-1])
 }
 
-// Forget deletes all that a store has of a job that has ended, of all its runs. While somebody leads it, it fails with a [*TakenError].
-func Forget(ctx context.Context, s Store, job string) error {
-	o, revision, err := readOwner(ctx, s, job)
-	if err != nil {
-		return err
-	}
-	if o.Ended.IsZero() {
-		return &TakenError{o}
-	}
-	for _, prefix := range []string{"generation." + word(job), "voter." + word(job)} {
-		keys, err := s.Keys(ctx, prefix)
-		if err != nil {
-			return err
-		}
-		for _, key := range keys {
-			if err := remove(ctx, s, key); err != nil {
-				return err
-			}
-		}
-	}
-	return s.Delete(ctx, ownerKey(job), revision) // last: until then the job can be found, and forgotten again
-}
-
-func remove(ctx context.Context, s Store, key string) error {
-	e, err := s.Get(ctx, key)
-	if err == nil {
-		err = s.Delete(ctx, key, e.Revision)
-	}
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
 func (j *Journal) key(g topo.Generation) string { return generationKey(j.job, j.run, g) }
 
 func decodeGeneration(key string, data []byte) (member.Record, error) {

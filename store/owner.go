@@ -16,7 +16,6 @@ type Owner struct {
 	Run        string          // one start of the job, from its first head to its end
 	Host       string          // of the head
 	Address    string          // where its agent listens; "" = nowhere
-	Authority  string          // the fingerprint of the job's authority, which the agent at that address must show; "" = none
 	Generation topo.Generation // with which the head began to lead; 0 = the job begins
 	Since      time.Time       // when that was, by the head's clock, in whole seconds
 	Ended      time.Time       // when the job ended; zero = it has not
@@ -103,30 +102,8 @@ func Find(ctx context.Context, s Store, job string) (Owner, error) {
 	return o, err
 }
 
-// Jobs returns who leads the jobs of a store, or led them last, in the order of their keys. What cannot be read is in the error, and
-// does not hide the others.
-func Jobs(ctx context.Context, s Store) ([]Owner, error) {
-	keys, err := s.Keys(ctx, "owner")
-	if err != nil {
-		return nil, err
-	}
-	var owners []Owner
-	var errs []error
-	for _, key := range keys {
-		o, _, err := readOwnerKey(ctx, s, key)
-		switch {
-		case errors.Is(err, ErrNotFound): // it was forgotten meanwhile
-		case err != nil:
-			errs = append(errs, err)
-		default:
-			owners = append(owners, o)
-		}
-	}
-	return owners, errors.Join(errs...)
-}
-
 func (o Owner) encode() ([]byte, error) {
-	return encode(&ownerValue{header{kindOwner, version}, o.Job, o.Run, o.Host, o.Address, o.Authority, o.Generation, seconds(o.Since), seconds(o.Ended)})
+	return encode(&ownerValue{header{kindOwner, version}, o.Job, o.Run, o.Host, o.Address, o.Generation, seconds(o.Since), seconds(o.Ended)})
 }
 
 func decodeOwner(key string, data []byte) (Owner, error) {
@@ -134,22 +111,18 @@ func decodeOwner(key string, data []byte) (Owner, error) {
 	if err := decode(key, kindOwner, data, &v); err != nil {
 		return Owner{}, err
 	}
-	return Owner{v.Job, v.Run, v.Host, v.Address, v.Authority, v.Generation, at(v.Since), at(v.Ended)}, nil
+	return Owner{v.Job, v.Run, v.Host, v.Address, v.Generation, at(v.Since), at(v.Ended)}, nil
 }
 
+// readOwner returns the revision also of a value that it cannot read.
 func readOwner(ctx context.Context, s Store, job string) (Owner, Revision, error) {
 	if err := checkName("job", job); err != nil {
 		return Owner{}, 0, err
 	}
-	return readOwnerKey(ctx, s, ownerKey(job))
-}
-
-// readOwnerKey returns the revision also of a value that it cannot read.
-func readOwnerKey(ctx context.Context, s Store, key string) (Owner, Revision, error) {
-	e, err := s.Get(ctx, key)
+	e, err := s.Get(ctx, ownerKey(job))
 	if err != nil {
 		return Owner{}, 0, err
 	}
-	o, err := decodeOwner(key, e.Value)
+	o, err := decodeOwner(ownerKey(job), e.Value)
 	return o, e.Revision, err
 }

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/mem"
 	"github.com/shoal-ml/shoal/store/storetest"
@@ -165,32 +164,4 @@ func TestRecorderReportsWhatCannotBe(t *testing.T) {
 			t.Errorf("recorded %v", got)
 		}
 	})
-}
-
-// TestVoterLosesAnswers: writes that were done unheard do not look like those of another process.
-func TestVoterLosesAnswers(t *testing.T) {
-	server := mem.New()
-	s, ctx := server.Open(), t.Context()
-	v, m, err := store.OpenVoter(ctx, s, "digits", "run1", "h1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for round := range 6 {
-		server.Fail(func(op mem.Op, key string) mem.Fate { return mem.Fate(1 + round%2) })
-		m.Promised.Round++
-		for range 2 {
-			if err := v.Save(ctx, m); !errors.Is(err, store.ErrUnavailable) {
-				t.Fatal(err)
-			}
-		}
-		server.Fail(nil)
-		m.Promised.Round++
-		if err := v.Save(ctx, m); err != nil {
-			t.Fatal(err)
-		}
-		var got member.Memory
-		if v, got, err = store.OpenVoter(ctx, s, "digits", "run1", "h1"); err != nil || got != m {
-			t.Fatalf("remembers %v (%v), want %v", got, err, m)
-		}
-	}
 }

@@ -1,9 +1,9 @@
-// Package store keeps the record of jobs outside their agents: which generations were decided, who leads, and what a host has
-// voted. Training does not wait for it (docs/design/store.md).
+// Package store keeps the record of jobs outside their agents: who leads, and which generations were decided. Training does not wait
+// for it (docs/design/store.md).
 //
 // A [Store] is a small map with revisions: [github.com/shoal-ml/shoal/store/nats] has one in a folder and one on a NATS server,
 // [github.com/shoal-ml/shoal/store/mem] one in memory. What is written into it is in docs/formats/record.md: [Claim] says who leads
-// a job, [Journal] has its generations, [Voter] the memory of a host that votes, and [Recorder] writes without making anybody wait.
+// a job, [Journal] has its generations, and [Recorder] writes without making anybody wait.
 package store
 
 import (
@@ -24,10 +24,8 @@ type Store interface {
 	Create(ctx context.Context, key string, value []byte) (Revision, error)
 	// Update replaces what has this revision: ErrConflict if the key holds something else by now.
 	Update(ctx context.Context, key string, value []byte, was Revision) (Revision, error)
-	// Delete removes what has this revision: ErrConflict if the key holds something else by now.
-	Delete(ctx context.Context, key string, was Revision) error
-	// Keys lists the keys below a prefix of whole words, in ascending order: a.b.c and a.b.d are below a.b. A key whose Delete failed
-	// with ErrUnavailable may be listed though it holds nothing.
+	// Keys lists the keys below a prefix of whole words, in ascending order: a.b.c and a.b.d are below a.b. One that a person took
+	// out may be listed though it holds nothing.
 	Keys(ctx context.Context, prefix string) ([]string, error)
 	// Close ends the use of the store; calls under way and later ones fail with ErrUnavailable.
 	Close() error
@@ -102,8 +100,4 @@ func generations(job, run string) string { return "generation." + word(job) + ".
 // generationKey has the number in twenty digits, so that keys sort as generations do.
 func generationKey(job, run string, g topo.Generation) string {
 	return fmt.Sprintf("%s.%020d", generations(job, run), g)
-}
-
-func voterKey(job, run, host string) string {
-	return "voter." + word(job) + "." + word(run) + "." + word(host)
 }

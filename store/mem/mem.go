@@ -32,7 +32,6 @@ const (
 	Get    Op = "get"
 	Create Op = "create"
 	Update Op = "update"
-	Delete Op = "delete"
 	Keys   Op = "keys"
 )
 
@@ -105,20 +104,6 @@ func (c *client) Update(ctx context.Context, key string, value []byte, was store
 		return nil
 	})
 	return r, err
-}
-
-func (c *client) Delete(ctx context.Context, key string, was store.Revision) error {
-	if err := store.CheckKey(key); err != nil {
-		return err
-	}
-	return c.call(ctx, Delete, key, func(s *Server) error {
-		if err := s.expect(key, was); err != nil {
-			return err
-		}
-		s.last++
-		delete(s.entries, key)
-		return nil
-	})
 }
 
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {

@@ -118,30 +118,6 @@ func (c *client) write(ctx context.Context, key string, value []byte, do func(co
 	return r, err
 }
 
-// Delete writes a mark, as all clients of NATS do, and then removes it with what lies below: else the keys of forgotten jobs would stay
-// for ever.
-func (c *client) Delete(ctx context.Context, key string, was store.Revision) error {
-	if err := store.CheckKey(key); err != nil {
-		return err
-	}
-	return c.call(ctx, key, func(ctx context.Context, s *session) error {
-		if was == 0 {
-			return jetstream.ErrKeyRevisionMismatch
-		}
-		mark := nats.NewMsg(subjects + key)
-		mark.Header.Set("KV-Operation", "DEL")
-		ack, err := s.js.PublishMsg(ctx, mark, jetstream.WithExpectLastSequencePerSubject(uint64(was)))
-		var api *jetstream.APIError
-		if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
-			return jetstream.ErrKeyRevisionMismatch
-		}
-		if err != nil {
-			return err
-		}
-		return s.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+key), jetstream.WithPurgeSequence(ack.Sequence+1))
-	})
-}
-
 // Keys asks for the names alone. The lister of the client library takes a lost connection for the end of the list.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	if err := store.CheckKey(prefix); err != nil {
@@ -200,7 +176,7 @@ func explain(err error) error {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("JetStream does not answer there: start the NATS server with it (nats-server -js), and allow it for this account (%w)", err)
 	case errors.As(err, &api) && (api.ErrorCode == storeFailed || api.ErrorCode == noRoom):
-		return fmt.Errorf("there is no room left: forget jobs that have ended, or give the bucket more (%w)", err)
+		return fmt.Errorf("there is no room left: purge the generations of jobs that have ended, or give the bucket more (%w)", err)
 	}
 	return err
 }

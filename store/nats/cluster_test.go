@@ -65,9 +65,6 @@ func TestCluster(t *testing.T) {
 	if _, err = s.Update(t.Context(), "before.0", nil, kept["before.1"]); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("update of another revision: %v", err)
 	}
-	if err = s.Delete(t.Context(), "before.0", kept["before.1"]); !errors.Is(err, store.ErrConflict) {
-		t.Errorf("delete of another revision: %v", err)
-	}
 	servers[0].Stop(t)
 	for i := range 5 {
 		write(fmt.Sprintf("after.%d", i))

@@ -18,9 +18,6 @@ import (
 type Servers struct {
 	URL         string // nats://HOST:PORT or tls://HOST:PORT, several with commas; nats://USER:PASSWORD@HOST:PORT, nats://TOKEN@HOST:PORT
 	Credentials string // a .creds file; "" = none
-	Authority   string // a PEM file with the authority of the servers' certificates; "" = those of the system
-	Certificate string // PEM files of this client's certificate
-	Key         string // and its key; "" = none
 }
 
 // external is a store on servers that run elsewhere. A lost connection is made again in the background; calls that wait for an answer on
@@ -97,12 +94,6 @@ func (s Servers) options() []nats.Option {
 	}
 	if s.Credentials != "" {
 		options = append(options, nats.UserCredentials(s.Credentials))
-	}
-	if s.Authority != "" {
-		options = append(options, nats.RootCAs(s.Authority))
-	}
-	if s.Certificate != "" || s.Key != "" {
-		options = append(options, nats.ClientCert(s.Certificate, s.Key))
 	}
 	return options
 }

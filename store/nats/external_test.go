@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -197,6 +198,49 @@ func TestUnfitBucket(t *testing.T) {
 	}
 }
 
+// TestTakenOutByHand: what a person takes out of the bucket with NATS's own tools is gone.
+func TestTakenOutByHand(t *testing.T) {
+	s := serve(t, nil).Open(t).(*external)
+	defer s.Close()
+	ctx, b := t.Context(), s.bucket
+	for name, takeOut := range map[string]func(key string) error{
+		"nats kv del":       func(key string) error { return b.kv.Delete(ctx, key) },
+		"nats kv purge":     func(key string) error { return b.kv.Purge(ctx, key) },
+		"nats stream purge": func(key string) error { return b.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+key)) },
+	} {
+		old, err := s.Create(ctx, "a", []byte("one"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := takeOut("a"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Get(ctx, "a"); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s: read with %v", name, err)
+		}
+		if _, err := s.Update(ctx, "a", nil, old); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("%s: updated with %v", name, err)
+		}
+		if r, err := s.Create(ctx, "a", []byte("two")); err != nil || r <= old {
+			t.Errorf("%s: created with revision %d after %d (%v)", name, r, old, err)
+		}
+		if err := b.kv.Purge(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := s.Create(ctx, "generation.digits.k7.1", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+"generation.digits.>")); err != nil {
+			t.Fatal(err)
+		}
+		if keys, err := s.Keys(ctx, "generation.digits"); err != nil || len(keys) > 0 {
+			t.Errorf("%v (%v) is left of what was purged", keys, err)
+		}
+	}
+}
+
 func TestFullBucket(t *testing.T) {
 	e := serve(t, nil)
 	s := e.Open(t).(*external)
@@ -225,50 +269,45 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
-func TestTLS(t *testing.T) {
-	dir := t.TempDir()
-	certificate, pool := selfSigned(t, dir)
-	e := serve(t, func(o *server.Options) {
-		o.TLS, o.TLSVerify = true, true
-		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
-	})
-	at := func(name string) string { return filepath.Join(dir, name) }
-	refused(t, e.servers, "certificate")
-	refused(t, Servers{URL: e.servers.URL, Authority: at("certificate.pem")}, "there is no NATS server")
-	works(t, Servers{URL: e.servers.URL, Authority: at("certificate.pem"), Certificate: at("certificate.pem"), Key: at("key.pem")})
-}
+// trusted is the certificate that the system trusts in this process, which reads SSL_CERT_FILE once.
+var trusted = sync.OnceValues(selfSigned)
 
-// selfSigned makes a certificate for both ends, and writes it into dir.
-func selfSigned(t *testing.T, dir string) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// TestTLS: servers show a certificate of an authority that the system trusts.
+func TestTLS(t *testing.T) {
+	known, err := trusted()
 	if err != nil {
 		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "authority.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", file)
+	stranger, err := selfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(certificate tls.Certificate) Servers {
+		e := serve(t, func(o *server.Options) {
+			o.TLS, o.TLSConfig = true, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}
+		})
+		return Servers{URL: strings.Replace(e.servers.URL, "nats:", "tls:", 1)}
+	}
+	works(t, at(known))
+	refused(t, at(stranger), "there is no NATS server", "certificate")
+	refused(t, Servers{URL: strings.Replace(serve(t, nil).servers.URL, "nats:", "tls:", 1)}, "there is no NATS server") // it speaks no TLS
+}
+
+// selfSigned makes a certificate that is its own authority.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificatePEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	for name, text := range map[string][]byte{"certificate.pem": certificatePEM, "key.pem": keyPEM} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pair, err := tls.X509KeyPair(certificatePEM, keyPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certificatePEM)
-	return pair, pool
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }

@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func owner(run, host string) store.Owner {
-	return store.Owner{Job: "digits", Run: run, Host: host, Address: host + ":7000", Authority: "sha256:00ff", Since: noon}
+	return store.Owner{Job: "digits", Run: run, Host: host, Address: host + ":7000", Since: noon}
 }
 
 // Record returns a record of a generation with two members and one host without any.
@@ -75,76 +76,41 @@ func generationRace(t *testing.T, server Server) {
 	}
 }
 
-func jobsAndForget(t *testing.T, server Server) {
+// jobsApart: jobs whose names begin alike, or are no words, have a record each.
+func jobsApart(t *testing.T, server Server) {
 	s := open(t, server)
 	ctx := t.Context()
-	_, err := store.Find(ctx, s, "digits")
-	fails(t, "no such job", err, store.ErrNotFound)
-	for _, job := range []string{"digits", "digits-2", "über.alles"} {
+	jobs := []string{"digits", "digits-2", "digits.2", "über.alles"}
+	claimed := func(job string) store.Owner {
 		o := owner("run1", "h.example.org")
 		o.Job = job
-		fails(t, "claim", store.Claim(ctx, s, o, false), nil)
+		return o
+	}
+	for i, job := range jobs {
+		_, err := store.Find(ctx, s, job)
+		fails(t, "no such job", err, store.ErrNotFound)
+		fails(t, "claim", store.Claim(ctx, s, claimed(job), false), nil)
 		j := store.NewJournal(s, job, "run1")
-		_, err := j.Newest(ctx)
+		_, err = j.Newest(ctx)
 		fails(t, "no generation", err, store.ErrNotFound)
-		for _, g := range []topo.Generation{9, 1, 10} {
+		for _, g := range []topo.Generation{9, 1, topo.Generation(10 + i)} {
 			fails(t, "write", j.Write(ctx, Record(g, "h1")), nil)
 		}
-		_, _, err = store.OpenVoter(ctx, s, job, "run1", "h.example.org")
-		fails(t, "voter", err, nil)
 	}
-	o := owner("run1", "h.example.org")
-	var taken *store.TakenError
-	if err := store.Forget(ctx, s, "digits"); !errors.As(err, &taken) {
-		t.Errorf("a job that is led is forgotten: %v", err)
-	}
-	fails(t, "release", store.Release(ctx, s, o, noon.Add(time.Hour)), nil)
-	fails(t, "forget", store.Forget(ctx, s, "digits"), nil)
-	jobs, err := store.Jobs(ctx, s)
-	if err != nil || len(jobs) != 2 || jobs[0].Job != "über.alles" || jobs[1].Job != "digits-2" {
-		t.Errorf("jobs: %v (%v)", jobs, err)
-	}
-	for _, job := range []string{"digits", "digits-2"} {
+	ended := claimed("digits")
+	ended.Ended = noon.Add(time.Hour)
+	fails(t, "release", store.Release(ctx, s, ended, ended.Ended), nil)
+	for i, job := range jobs {
+		want := claimed(job)
+		if job == ended.Job {
+			want = ended
+		}
+		if o, err := store.Find(ctx, s, job); err != nil || o != want {
+			t.Errorf("led by %v (%v), want %v", o, err, want)
+		}
 		all, err := store.NewJournal(s, job, "run1").Generations(ctx)
-		if want := map[string]string{"digits": "[]", "digits-2": "[1 9 10]"}[job]; err != nil || fmt.Sprint(all) != want {
-			t.Errorf("%s has generations %v (%v), want %s", job, all, err, want)
+		if want := []topo.Generation{1, 9, topo.Generation(10 + i)}; err != nil || !slices.Equal(all, want) {
+			t.Errorf("%s has generations %v (%v), want %v", job, all, err, want)
 		}
 	}
-	if keys, err := s.Keys(ctx, "voter.digits"); err != nil || len(keys) != 0 {
-		t.Errorf("what is left of the voters: %v (%v)", keys, err)
-	}
-}
-
-// voterComesBack: a host that has voted restarts, and keeps its word.
-func voterComesBack(t *testing.T, server Server) {
-	s := open(t, server)
-	ctx := t.Context()
-	before, m, err := store.OpenVoter(ctx, s, "digits", "run1", "h1")
-	if err != nil || m != (member.Memory{}) {
-		t.Fatalf("a voter that never voted remembers %v (%v)", m, err)
-	}
-	var a member.Acceptor
-	a.Decide(Record(3, "h1"))
-	ask := func(a *member.Acceptor, round uint64, host string) member.Answer {
-		return a.Step(member.Accept{Vote: member.Vote{Ballot: member.Ballot{Round: round, Host: host}, Record: Record(4, host)}, After: Record(3, "h1")})
-	}
-	if _, ok := ask(&a, 5, "h2").(member.Accepted); !ok {
-		t.Fatal("no vote")
-	}
-	fails(t, "save", before.Save(ctx, a.Memory()), nil)
-	fails(t, "save again", before.Save(ctx, a.Memory()), nil)
-
-	after, m, err := store.OpenVoter(ctx, s, "digits", "run1", "h1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(a.Memory(), m); diff != "" {
-		t.Errorf("the memory changed: %s", diff)
-	}
-	again := member.Remember(m)
-	if answer, ok := ask(again, 4, "h3").(member.Refused); !ok || answer.Promised.Round != 5 {
-		t.Errorf("a vote for less than was promised: %#v", answer)
-	}
-	fails(t, "save after the restart", after.Save(ctx, again.Memory()), nil)
-	fails(t, "the process before the restart", before.Save(ctx, a.Memory()), store.ErrConflict)
 }

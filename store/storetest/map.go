@@ -74,31 +74,6 @@ func updateWhatWasRead(t *testing.T, server Server) {
 	holds(t, s, "a", "two")
 }
 
-func deleteWhatWasRead(t *testing.T, server Server) {
-	s := open(t, server)
-	fails(t, "delete of nothing", s.Delete(t.Context(), "a", 1), store.ErrConflict)
-	first := create(t, s, "a", "one")
-	fails(t, "delete of another revision", s.Delete(t.Context(), "a", first+1), store.ErrConflict)
-	fails(t, "delete of revision 0", s.Delete(t.Context(), "a", 0), store.ErrConflict)
-	holds(t, s, "a", "one")
-	fails(t, "delete", s.Delete(t.Context(), "a", first), nil)
-	_, err := s.Get(t.Context(), "a")
-	fails(t, "deleted", err, store.ErrNotFound)
-	fails(t, "delete again", s.Delete(t.Context(), "a", first), store.ErrConflict)
-	_, err = s.Update(t.Context(), "a", nil, first)
-	fails(t, "update of what is deleted", err, store.ErrConflict)
-}
-
-func createAfterDelete(t *testing.T, server Server) {
-	s := open(t, server)
-	first := create(t, s, "a", "one")
-	fails(t, "delete", s.Delete(t.Context(), "a", first), nil)
-	if second := create(t, s, "a", "two"); second <= first {
-		t.Errorf("revision %d after %d", second, first)
-	}
-	holds(t, s, "a", "two")
-}
-
 func revisionsGrow(t *testing.T, server Server) {
 	s := open(t, server)
 	last := create(t, s, "count", "")
@@ -117,8 +92,7 @@ func keysBelow(t *testing.T, server Server) {
 	for _, key := range []string{"a", "a.c", "a.b", "a.b.c", "ab.c", "b.a", "a=2E.x", "A.b"} {
 		create(t, s, key, "")
 	}
-	fails(t, "delete", s.Delete(t.Context(), "a.c", holds(t, s, "a.c", "").Revision), nil)
-	for prefix, want := range map[string]string{"a": "a.b a.b.c", "a.b": "a.b.c", "a.b.c": "", "nothing": "", "A": "A.b", "a=2E": "a=2E.x"} {
+	for prefix, want := range map[string]string{"a": "a.b a.b.c a.c", "a.b": "a.b.c", "a.b.c": "", "nothing": "", "A": "A.b", "a=2E": "a=2E.x"} {
 		keys, err := s.Keys(t.Context(), prefix)
 		if err != nil || strings.Join(keys, " ") != want {
 			t.Errorf("below %q: %q (%v), want %q", prefix, keys, err, want)
@@ -145,7 +119,7 @@ func badKeysAndValues(t *testing.T, server Server) {
 		_, e2 := s.Create(t.Context(), key, nil)
 		_, e3 := s.Update(t.Context(), key, nil, 1)
 		_, e4 := s.Keys(t.Context(), key)
-		for i, err := range []error{e1, e2, e3, e4, s.Delete(t.Context(), key, 1)} {
+		for i, err := range []error{e1, e2, e3, e4} {
 			if err == nil {
 				t.Errorf("call %d takes the key %.20q", i, key)
 			}
@@ -237,7 +211,7 @@ func model(t *testing.T, server Server) {
 			stale := store.Revision(rapid.SampledFrom([]int{0, 0, 1}).Draw(r, "stale"))
 			var err, expected error
 			var n store.Revision
-			switch op := rapid.SampledFrom([]string{"create", "update", "delete", "get"}).Draw(r, "op"); {
+			switch op := rapid.SampledFrom([]string{"create", "update", "get"}).Draw(r, "op"); {
 			case op == "create":
 				n, err = s.Create(t.Context(), key, value)
 				if there {
@@ -252,16 +226,10 @@ func model(t *testing.T, server Server) {
 				if !bytes.Equal(e.Value, old) {
 					r.Fatalf("%s holds %q, want %q", key, e.Value, old)
 				}
-			case op == "update":
+			default:
 				n, err = s.Update(t.Context(), key, value, revisions[key]-min(stale, revisions[key]))
 				if !there || stale > 0 {
 					expected = store.ErrConflict
-				}
-			default:
-				if err = s.Delete(t.Context(), key, revisions[key]-min(stale, revisions[key])); !there || stale > 0 {
-					expected = store.ErrConflict
-				} else if err == nil {
-					delete(want, key)
 				}
 			}
 			if !errors.Is(err, expected) {

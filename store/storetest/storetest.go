@@ -31,8 +31,6 @@ func Run(t *testing.T, fresh func(t *testing.T) Server) {
 	}{
 		{"CreateOnce", createOnce},
 		{"UpdateWhatWasRead", updateWhatWasRead},
-		{"DeleteWhatWasRead", deleteWhatWasRead},
-		{"CreateAfterDelete", createAfterDelete},
 		{"RevisionsGrow", revisionsGrow},
 		{"KeysBelow", keysBelow},
 		{"ManyKeys", manyKeys},
@@ -47,8 +45,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Server) {
 		{"CountRace", countRace},
 		{"ClaimRace", claimRace},
 		{"GenerationRace", generationRace},
-		{"JobsAndForget", jobsAndForget},
-		{"VoterComesBack", voterComesBack},
+		{"JobsApart", jobsApart},
 		{"StoppedAndBack", stoppedAndBack},
 		{"AcknowledgedStays", acknowledgedStays},
 		{"RecorderGoesOn", recorderGoesOn},
