@@ -78,7 +78,7 @@ func (l *launch) answerJob(w http.ResponseWriter) {
 	case s.Want == 0: // a live agent always wants workers
 		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
 		return
-	case !l.leads() && !s.Stuck:
+	case s.Head != l.host && !s.Stuck:
 		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
 		return
 	}

@@ -60,7 +60,7 @@ type launch struct {
 	faults   []ending        // of workers of this host that the membership has not heard of
 	telling  int             // endings that the membership is being told of
 	expected map[string]bool // hosts that have yet to tell what they know, on a host that leads anew
-	rooms    map[string]int  // the other hosts that have offered room, on the host that leads
+	rooms    map[string]bool // the other hosts that have offered room, on the host that leads
 	leader   string
 	lost     bool     // no member is left, and none has finished its work
 	over     bool     // this host is not needed any more
@@ -82,19 +82,15 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 		return nil, err
 	}
 	l := &launch{cfg: cfg, host: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
-		hands: map[int]*hand{}, rooms: map[string]int{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
+		hands: map[int]*hand{}, rooms: map[string]bool{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
 	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// settle learns what the job is: it finds the program and makes the directory of the run. A host that joins has its name in there.
-func (l *launch) settle(j jobNote, at string) (err error) {
-	program, err := find(j.Spec)
-	if err != nil {
-		return err
-	}
+// settle learns what the job is, and makes the directory of the run. A host that joins has its name in there.
+func (l *launch) settle(j jobNote, program, at string) (err error) {
 	parent := l.cfg.Dir
 	if parent == "" {
 		if parent, err = RunsDir(); err != nil {

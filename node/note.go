@@ -20,7 +20,7 @@ type note struct {
 	// to the host that leads
 	Offer   *offerNote   `json:"offer,omitempty"`
 	Started *startedNote `json:"started,omitempty"`
-	Joined  *joinedNote  `json:"joined,omitempty"`
+	Joined  *workerNote  `json:"joined,omitempty"`
 	Report  *reportNote  `json:"report,omitempty"`
 	Line    *lineNote    `json:"line,omitempty"`
 	Ended   *endedNote   `json:"ended,omitempty"`
@@ -42,9 +42,8 @@ type (
 		Worker int `json:"worker"`
 		PID    int `json:"pid"` // 0 = it could not be started
 	}
-	joinedNote struct {
-		Worker int    `json:"worker"`
-		Client string `json:"client"`
+	workerNote struct {
+		Worker int `json:"worker"`
 	}
 	reportNote struct {
 		Worker  int         `json:"worker"`
@@ -144,6 +143,11 @@ func (n *note) worker() (seat int, is bool) {
 		return n.Signal.Worker, true
 	}
 	return 0, false
+}
+
+// endOf is what there is to say of the end of a worker, less its output.
+func endOf(seat int, e proc.Exit, survived bool) *endedNote {
+	return &endedNote{Worker: seat, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Lost: e.Lost, Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
 }
 
 func (n *endedNote) exit() proc.Exit {

@@ -11,7 +11,7 @@ import (
 // No bytes from a link can make a launcher panic, and what is a note says the same when it is written again.
 func FuzzNote(f *testing.F) {
 	for _, n := range []note{
-		{Offer: &offerNote{Slots: 2, Known: true}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &joinedNote{1, "go"}},
+		{Offer: &offerNote{Slots: 2, Known: true}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
 		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}},
 		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
@@ -62,7 +62,7 @@ func TestBooks(t *testing.T) {
 	}{
 		{"b", note{Started: &startedNote{3, 77}}},
 		{"c", note{Started: &startedNote{3, 99}}},
-		{"b", note{Joined: &joinedNote{3, "go"}}},
+		{"b", note{Joined: &workerNote{3}}},
 		{"c", note{Ended: &endedNote{Worker: 3, Code: 1}}},
 		{"b", note{Ended: &endedNote{Worker: 3, PID: 77, Log: "/log"}}},
 		{"b", note{Ended: &endedNote{Worker: 3, Lost: "was lost with its host b"}}},

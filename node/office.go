@@ -7,6 +7,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/shoal-ml/shoal/node/proc"
 )
 
 // tell notes something about a worker of this host in the books of the host that leads, which may be this one.
@@ -83,14 +85,14 @@ func (l *launch) enter(host string, n *note) {
 	case n.Started != nil:
 		h.pid = n.Started.PID
 	case n.Joined != nil:
-		h.joined, h.client = true, n.Joined.Client
+		h.joined = true
 	case n.Report != nil:
 		// A full disk must not end a training run; what is missing shows in the file.
 		_ = l.dir.report(seat, n.Report.Metrics, time.Now())
 		l.reports[seat] = n.Report.Metrics
 	case n.Ended != nil:
 		e := n.Ended.exit()
-		h.exit, h.tail, h.log = &e, n.Ended.Tail, n.Ended.Log
+		h.exit, h.survived, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Tail, n.Ended.Log
 		if host != l.host {
 			h.log = host + ":" + h.log
 		}
@@ -118,7 +120,11 @@ func (l *launch) begin(j jobNote) {
 	if known {
 		return
 	}
-	if err := l.settle(j, "@"+l.host); err != nil {
+	program, err := find(j.Spec)
+	if err == nil {
+		err = l.settle(j, program, "@"+l.host)
+	}
+	if err != nil {
 		l.fail(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
 		return
 	}
@@ -136,7 +142,7 @@ func (l *launch) begin(j jobNote) {
 // welcome takes the offer of a host that joins, or that has another head.
 func (l *launch) welcome(host string, o offerNote) {
 	l.mu.Lock()
-	l.rooms[host] = o.Slots
+	l.rooms[host] = true
 	delete(l.expected, host)
 	job := l.job
 	l.mu.Unlock()
@@ -166,26 +172,30 @@ func (l *launch) onLead(host string) { l.later(func() { l.follow(host) }) }
 func (l *launch) follow(leader string) {
 	hosts := l.agent.Status().Hosts
 	l.mu.Lock()
-	before := l.leader
+	if l.leader == leader {
+		l.mu.Unlock()
+		return
+	}
 	l.leader = leader
+	clear(l.rooms)
+	clear(l.expected)
+	if leader == l.host {
+		for _, host := range hosts {
+			if host != l.host {
+				l.expected[host] = true
+			}
+		}
+	} else { // it keeps the books of other hosts' workers
+		maps.DeleteFunc(l.hands, func(_ int, h *hand) bool { return h.host != l.host })
+	}
 	known, slots, leaving := l.job != nil, 0, l.over
 	if l.cfg.Fleet != nil {
 		slots = l.cfg.Fleet.Slots
 	}
-	if before != leader {
-		clear(l.rooms)
-		clear(l.expected)
-		for _, host := range hosts {
-			if leader == l.host && host != l.host {
-				l.expected[host] = true
-			}
-		}
-		maps.DeleteFunc(l.hands, func(_ int, h *hand) bool { return h.host != l.host && leader != l.host })
-	}
 	hands := slices.Collect(maps.Values(l.hands))
 	l.mu.Unlock()
 	switch {
-	case before == leader || leaving:
+	case leaving:
 	case leader == l.host:
 		l.console.Note("this host leads the job now")
 	default:
@@ -205,16 +215,14 @@ func (l *launch) introduce(leader string, h *hand) {
 	l.mu.Lock()
 	notes := []*note{{Started: &startedNote{h.seat, h.pid}}}
 	if h.joined {
-		notes = append(notes, &note{Joined: &joinedNote{h.seat, h.client}})
+		notes = append(notes, &note{Joined: &workerNote{h.seat}})
 	}
 	if m := l.reports[h.seat]; m != nil {
 		notes = append(notes, &note{Report: &reportNote{h.seat, m}})
 	}
-	if e := h.exit; e != nil {
-		n := &endedNote{Worker: h.seat, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Seconds: e.Ended.Sub(e.Started).Seconds(), Tail: h.tail, Log: h.log}
-		for _, x := range l.ended {
-			n.Survived = n.Survived || x.rank == h.seat && x.survived
-		}
+	if h.exit != nil {
+		n := endOf(h.seat, *h.exit, h.survived)
+		n.Tail, n.Log = h.tail, h.log
 		notes = append(notes, &note{Ended: n})
 	}
 	l.mu.Unlock()
@@ -236,7 +244,9 @@ func (l *launch) onGone(host, how string) {
 		l.mu.Unlock()
 		for _, h := range l.living() {
 			if h.host == host {
-				l.enter(host, &note{Ended: &endedNote{Worker: h.seat, PID: h.pid, Lost: "was lost with its host " + host, Survived: l.agent.Status().Elastic}})
+				now := time.Now()
+				lost := proc.Exit{PID: h.pid, Lost: "was lost with its host " + host, Started: now, Ended: now}
+				l.enter(host, &note{Ended: endOf(h.seat, lost, l.agent.Status().Elastic)})
 			}
 		}
 		if leader && !muted {

@@ -80,7 +80,8 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	if _, err := find(spec); err != nil { // before anything is made
+	program, err := find(spec) // before anything is made
+	if err != nil {
 		return nil, err
 	}
 	l, err := newLaunch(cfg)
@@ -95,7 +96,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if cfg.Fleet != nil {
 		addr = cfg.Fleet.Addr
 	}
-	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort(), Record: l.record.shared()}, ""); err != nil {
+	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort(), Record: l.record.shared()}, program, ""); err != nil {
 		l.recorded()
 		return nil, errors.Join(err, l.place.Close())
 	}

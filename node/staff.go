@@ -13,16 +13,16 @@ import (
 
 // hand is a worker process that a launcher knows of: its own, and on the host that leads those of other hosts.
 type hand struct {
-	seat    int
-	host    string
-	pid     int // 0 while it starts
-	joined  bool
-	client  string
-	exit    *proc.Exit // nil = it runs
-	tail    []string   // of its output, and
-	log     string     // the file with all of it, where it runs on another host
-	process *proc.Worker
-	output  *proc.Output // both nil on another host
+	seat     int
+	host     string
+	pid      int // 0 while it starts
+	joined   bool
+	exit     *proc.Exit // nil = it runs
+	survived bool       // the job goes on without it
+	tail     []string   // of its output, and
+	log      string     // the file with all of it, where it runs on another host
+	process  *proc.Worker
+	output   *proc.Output // both nil on another host
 }
 
 // attend runs errands, one after the other, until the end.
@@ -170,7 +170,7 @@ func (l *launch) onStop(seat int, _ string) {
 }
 
 func (l *launch) onJoin(seat int, client string) {
-	l.tell(&note{Joined: &joinedNote{seat, client}})
+	l.tell(&note{Joined: &workerNote{seat}})
 	if l.cfg.OnJoin != nil {
 		l.cfg.OnJoin(seat, client)
 	}
@@ -194,7 +194,8 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 	}
 	l.telling++
 	l.mu.Unlock()
-	n := &endedNote{Worker: seat, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived, Log: h.output.LogPath()}
+	n := endOf(seat, e, survived)
+	n.Log = h.output.LogPath()
 	if leads {
 		l.tell(&note{Ended: n})
 	}
