@@ -8,7 +8,9 @@ import (
 	"io"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/shoal-ml/shoal/member"
@@ -30,7 +32,7 @@ func Encode(m Message) []byte {
 	case Answer:
 		v = m.Answer
 	}
-	f := forms[messageType]
+	f := messageForm()
 	w := reflect.New(f.wire)
 	f.pack(w.Elem(), reflect.ValueOf(v))
 	b, err := json.Marshal(w.Interface())
@@ -43,7 +45,7 @@ func Encode(m Message) []byte {
 // Decode is the inverse of Encode. It fails for what no agent of this version sends, so that nothing from a link can make an agent index
 // out of range or allocate beyond reason.
 func Decode(b []byte) (Message, error) {
-	f := forms[messageType]
+	f := messageForm()
 	w := reflect.New(f.wire)
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -83,15 +85,15 @@ type formSet map[reflect.Type]*form
 var (
 	messageType = reflect.TypeFor[Message]()
 	bodyType    = reflect.TypeFor[Body]()
-	forms       = makeForms()
-)
 
-func makeForms() formSet {
-	set := formSet{}
-	set.addChoice(bodyType, append(append([]any{}, upward...), downward...))
-	set.addChoice(messageType, messages)
-	return set
-}
+	// messageForm is made when the first message is: most commands send none.
+	messageForm = sync.OnceValue(func() *form {
+		set := formSet{}
+		set.addChoice(bodyType, slices.Concat(upward, downward))
+		set.addChoice(messageType, messages)
+		return set[messageType]
+	})
+)
 
 // addChoice makes the form of an interface: an object whose one key names the kind.
 func (set formSet) addChoice(t reflect.Type, kinds []any) {
