@@ -156,9 +156,10 @@ func (r *leader) frame(from string, f Frame) {
 		}
 	}
 	for _, b := range news {
-		if r.agent.leader == r {
-			r.hear(from, b)
+		if r.agent.leader != r || r.cut[from] { // what it said before can have ended this rule, or its own part in the job
+			return
 		}
+		r.hear(from, b)
 	}
 }
 
