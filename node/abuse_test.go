@@ -61,8 +61,13 @@ func dialRaw(t testing.TB, a *node.Agent) *rawWorker {
 
 func joinRaw(t testing.TB, a *node.Agent, rank int) *rawWorker {
 	t.Helper()
+	return joinRawWith(t, a, rank, fmt.Sprintf("token-%d", rank))
+}
+
+func joinRawWith(t testing.TB, a *node.Agent, rank int, token string) *rawWorker {
+	t.Helper()
 	w := dialRaw(t, a)
-	r, fds := w.ask(api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Client: "raw", Rank: rank, Token: fmt.Sprintf("token-%d", rank)})
+	r, fds := w.ask(api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Client: "raw", Rank: rank, Token: token})
 	if r.Type != api.TypeJoined || len(fds) != 3 {
 		t.Fatalf("join: %+v with %d descriptors", r, len(fds))
 	}
@@ -155,6 +160,36 @@ func TestWrongDescriptorFields(t *testing.T) {
 	w.submit(sound())
 	if status, text := w.wait(); status != arena.Done {
 		t.Errorf("a sound call after the wrong ones: status %d, %q", status, text)
+	}
+}
+
+// A worker that asks to take part while it asks already gets an error, and the first time counts.
+func TestAsksTwice(t *testing.T) {
+	a := startAgent(t, 1)
+	member := joinRaw(t, a, 0)
+	step := sound()
+	step.Step = true
+	member.submit(step)
+	if status, text := member.wait(); status != arena.Done {
+		t.Fatalf("a step: status %d, %q", status, text)
+	}
+	if err := a.Resize(2, "the test"); err != nil {
+		t.Fatal(err)
+	}
+	token := a.Expect(1, true)
+	a.Started(1)
+	late := joinRawWith(t, a, 1, token)
+	enter := arena.Descriptor{Kind: arena.KindEnter}
+	first, second := late.submit(enter), late.submit(enter)
+	if status, text := late.waitFor(second); status != arena.Failed || !strings.Contains(text, "already") {
+		t.Errorf("asking twice: status %d, %q", status, text)
+	}
+	member.submit(step)
+	if status, text := late.waitFor(first); status != arena.Changed {
+		t.Errorf("asking: status %d, %q", status, text)
+	}
+	if v := late.control.View(); v.Size != 2 || !v.New {
+		t.Errorf("the worker is told %+v", v)
 	}
 }
 
