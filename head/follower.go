@@ -179,7 +179,7 @@ func (f *follower) commit(c Commit, here *flight) {
 // answer finds the workers of this host that an entry makes members, or tells that they are none.
 func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	for _, w := range c.Entered {
-		if l := f.workers[w]; l != nil {
+		if l := f.workers[w]; l != nil && f.member(*c.View, w) {
 			l.asked = false
 			a.Entered = append(a.Entered, w)
 		}
@@ -195,11 +195,17 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
-		if _, still := c.View.Rank(m.Worker); l != nil && l.ended == nil && !still && !l.asked && !l.away {
+		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) && !l.asked && !l.away {
 			l.away = true
 			a.Released = append(a.Released, m.Worker)
 		}
 	}
+}
+
+// member reports whether a worker of this host is a member, and not another one that has its number (see stray).
+func (f *follower) member(v topo.View, w topo.Worker) bool {
+	r, is := v.Rank(w)
+	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
 }
 
 // forget drops workers that have ended and that nobody asks about any more.
@@ -253,7 +259,7 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 func (f *follower) report() Report {
 	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
-		r.Workers = append(r.Workers, f.workers[w].report(w, f.state.View))
+		r.Workers = append(r.Workers, f.workers[w].report(w, f.member(f.state.View, w) && f.state.View.Generation > 0))
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		s := f.staged[n]
@@ -265,10 +271,8 @@ func (f *follower) report() Report {
 	return r
 }
 
-func (l *local) report(w topo.Worker, told topo.View) WorkerReport {
-	r := WorkerReport{Worker: w, Asked: l.asked, Away: l.away, Groups: slices.Clone(l.wants)}
-	_, member := told.Rank(w)
-	r.Again = l.asked && member && told.Generation > 0
+func (l *local) report(w topo.Worker, member bool) WorkerReport {
+	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked && member, Away: l.away, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}

@@ -59,6 +59,12 @@ func (r *leader) hear(host string, b Body) {
 		r.late = append(r.late, word{host, b})
 		return
 	}
+	if w, is := about(b); is && !r.runs(w, host) {
+		if _, gone := b.(Ended); !gone {
+			r.send(host, Stops{Stop{w, stray}})
+		}
+		return
+	}
 	switch b := b.(type) {
 	case Posted:
 		r.post(b.Call)
@@ -85,6 +91,34 @@ func (r *leader) hear(host string, b Body) {
 type word struct {
 	host string
 	body Body
+}
+
+// stray is why a worker ends that an earlier head ordered, and of which nobody told this one in time.
+const stray = member.Because("another worker has its number")
+
+// about is the worker that something is told of.
+func about(b Body) (w topo.Worker, is bool) {
+	switch b := b.(type) {
+	case Posted:
+		return b.Call.Worker, true
+	case Began:
+		return b.Worker, true
+	case Asked:
+		return b.Worker, true
+	case Ended:
+		return b.Worker, true
+	case Stated:
+		return b.Worker, true
+	case WantsGroup:
+		return b.Worker, true
+	}
+	return 0, false
+}
+
+// runs reports whether a worker is the one that runs on a host, or can be.
+func (r *leader) runs(w topo.Worker, host string) bool {
+	home, known := r.home[w]
+	return !known || home == host
 }
 
 // send tells one follower.
@@ -188,6 +222,9 @@ func (r *leader) carryOut(order member.Action) {
 	}
 	switch o := order.(type) {
 	case member.Start:
+		for i := range o.Count {
+			r.home[o.First+topo.Worker(i)] = o.Host
+		}
 		r.send(o.Host, Starts{Start{o.Count, o.First, o.Because}})
 	case member.Stop:
 		r.stop(o)

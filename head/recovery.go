@@ -173,8 +173,8 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 	r.machine.Host(host, rep.Slots)
 	for _, w := range rep.Workers {
 		id := w.Worker
-		if other, taken := r.home[id]; taken && other != host { // an order of an earlier head, of which nobody told in time
-			r.send(host, Stops{Stop{id, "another worker has its number"}})
+		if !r.runs(id, host) {
+			r.send(host, Stops{Stop{id, stray}})
 			continue
 		}
 		r.home[id] = host
@@ -311,6 +311,7 @@ func (r *leader) welcome(host string, rep Report) {
 	r.peers[host].index = r.index
 	r.send(host, Snapshot{r.index, r.state, slices.Clone(r.log)})
 	r.send(host, Begin{})
+	r.machine.Numbered(rep.Next)
 	r.adoptWorkers(host, rep)
 	if rep.Stated != nil {
 		r.stated(Stated{Data: *rep.Stated}, host)
