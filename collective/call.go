@@ -93,6 +93,8 @@ type Call struct {
 	Shape     []int   // for messages and agreement
 	More      bool    // the step goes on: this call counts only together with the next ones, up to one without More
 	Step      bool    // a step of the job ends with this call
+	Aside     bool    // no part of the step that is under way: it completes at once, and the step goes on behind it
+	Narrow    bool    // between hosts, partial sums of f16 and bf16 are rounded to that type
 	Promoted  bool    // the root of a broadcast is lost and this call has taken its part: what was Out is In
 	Far       *Far    // the memory is on another host; nil = it is here
 }
@@ -152,6 +154,11 @@ func (c *Call) String() string {
 		b.WriteString(", more")
 	case c.Step:
 		b.WriteString(", step")
+	case c.Aside:
+		b.WriteString(", aside")
+	}
+	if c.Narrow {
+		b.WriteString(", narrow")
 	}
 	b.WriteByte(')')
 	return b.String()

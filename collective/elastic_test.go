@@ -71,6 +71,29 @@ func TestLostInMidStep(t *testing.T) {
 	}
 }
 
+// An aside of a step completes as soon as all have posted it, and what was posted before it stays a part of the step.
+func TestAside(t *testing.T) {
+	m := elastic(3)
+	for r := range 3 {
+		m.Post(posted(r, 1, part(true)), nil)
+	}
+	var got []collective.Ready
+	for r := range 3 {
+		c := sumOf(4)
+		c.Aside = true
+		got = m.Post(posted(r, 2, c), got)
+	}
+	if len(got) != 1 || got[0].Err != nil || !got[0].Calls[0].Call.Aside || len(got[0].Calls) != 3 {
+		t.Fatalf("ready behind an aside: %v", got)
+	}
+	m.Lost(worker(2), "was killed", nil)
+	m.Post(posted(0, 3, part(false)), nil)
+	got = m.Post(posted(1, 3, part(false)), nil)
+	if len(got) != 2 || !slices.Equal(who(got[0].Calls), workers([]int{0, 1})) || !slices.Equal(who(got[1].Calls), workers([]int{0, 1})) {
+		t.Errorf("a step with an aside, of which one was lost behind the aside: %v", got)
+	}
+}
+
 // The last one that a collective waits for dies: the others go on at once.
 func TestLossMakesReady(t *testing.T) {
 	m := elastic(3)
@@ -124,7 +147,7 @@ type simWorker struct {
 	alive  bool
 }
 
-const callsPerStep = 3
+const callsPerStep, anAside = 4, 2 // from 1
 
 // Whatever workers die and join at whatever point: every step has the same contributors in all of its calls, every living member
 // is among them, and nobody contributes to a step twice.
@@ -146,11 +169,14 @@ func TestStepsAreAtomic(t *testing.T) {
 					}
 					continue
 				}
+				if r.Calls[0].Call.Aside {
+					continue
+				}
 				contributors = append(contributors, who(r.Calls))
 				if !r.Calls[0].Call.Step {
 					continue
 				}
-				if len(contributors) != callsPerStep {
+				if len(contributors) != callsPerStep-1 {
 					t.Fatalf("step %d has %d calls", step, len(contributors))
 				}
 				for _, c := range contributors {
@@ -169,11 +195,14 @@ func TestStepsAreAtomic(t *testing.T) {
 		post := func(w *simWorker) {
 			w.ticket++
 			w.call++
-			more := w.call < callsPerStep
-			if !more {
+			c := part(w.call < callsPerStep)
+			if w.call == anAside {
+				c.More, c.Aside = false, true
+			}
+			if w.call == callsPerStep {
 				w.call, w.step = 0, w.step+1
 			}
-			deal(m.Post(&collective.Posted{Worker: w.id, Ticket: w.ticket, Call: part(more)}, nil))
+			deal(m.Post(&collective.Posted{Worker: w.id, Ticket: w.ticket, Call: c}, nil))
 		}
 		for range rapid.IntRange(1, 80).Draw(t, "events") {
 			w := members[rapid.IntRange(0, len(members)-1).Draw(t, "who")]

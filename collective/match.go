@@ -152,10 +152,12 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	}
 	me := g.members[self]
 	pos := g.at(me.posted)
-	if p.Call.More && me.since < 0 {
-		me.since = me.posted
-	} else if !p.Call.More {
+	switch {
+	case p.Call.Aside:
+	case !p.Call.More:
 		me.since = -1
+	case me.since < 0:
+		me.since = me.posted
 	}
 	me.posted++
 	if pos.err == nil {
@@ -240,7 +242,9 @@ func (g *group) collect(out []Ready) []Ready {
 			g.held = append(g.held, pos)
 			continue
 		}
-		out = g.release(out)
+		if !pos.aside() {
+			out = g.release(out)
+		}
 		if any {
 			out = append(out, Ready{pos.compact(), nil})
 		}
@@ -281,6 +285,12 @@ func (pos *position) more() (more, any bool) {
 		}
 	}
 	return false, false
+}
+
+// aside reports whether the calls at a position are no part of the step that is under way.
+func (pos *position) aside() bool {
+	i := slices.IndexFunc(pos.calls, func(p *Posted) bool { return p != nil })
+	return i >= 0 && pos.calls[i].Call.Aside
 }
 
 // Lost tells that a worker will post no more. What waits for it fails, now and later, unless the world is elastic.

@@ -38,7 +38,8 @@ type Outgoing struct {
 //
 // Every element is summed in an order that only the schedule, the sites and the route decide: a host adds the inputs of its
 // own members in rank order, then the partial sums of its children in the order of their hosts. Partial sums travel in
-// the type of the accumulator; the root of the tree scales and rounds once. So all hosts get the same bits whatever the
+// the type of the accumulator; the root of the tree scales and rounds once. Those of narrow calls travel in the type of the call, to
+// which every host rounds them. So all hosts get the same bits whatever the
 // timing, and integers, minima and maxima come out as in Run.
 //
 // The zero value is ready and is used again and again.

@@ -3,6 +3,8 @@ package collective
 import (
 	"slices"
 	"sort"
+
+	"github.com/shoal-ml/shoal/kernel"
 )
 
 // event is a piece from another host.
@@ -95,6 +97,10 @@ func (r *Relay) send(g *segment, from int, payload []byte, out []Outgoing) []Out
 
 // sum adds up a run of elements that fits into the scratch: the local sources, then the children's partial sums.
 func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
+	if r.acc != kernel.AccType(r.run.dtype) {
+		r.sumNarrow(g, from, n, s)
+		return
+	}
 	k, size := r.run.kernels, r.acc.Size()
 	acc := r.at(g.sum, from, n, size)
 	m := &r.moves[g.move]
@@ -122,6 +128,25 @@ func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 	if g.sum != g.result {
 		k.Store(r.run.dtype, r.at(g.result, from, n, r.run.dtype.Size()), acc)
 	}
+}
+
+// sumNarrow is sum where partial sums travel in the type of the call: they are widened, added up, and rounded again.
+func (r *Relay) sumNarrow(g *segment, from, n int, s *Scratch) {
+	k, d, in := r.run.kernels, r.run.dtype, g.in
+	acc := s.acc[:n*kernel.AccType(d).Size()]
+	if m := &r.moves[g.move]; len(m.Src) > 0 {
+		r.own(m, g.from+from, n, acc)
+	} else {
+		k.Load(d, acc, r.at(in[0].at, from, n, d.Size()))
+		in = in[1:]
+	}
+	for _, child := range in {
+		k.Fold(d, r.run.op, acc, r.at(child.at, from, n, d.Size()))
+	}
+	if !g.up && r.run.total != 1 {
+		k.Scale(d, acc, r.run.total)
+	}
+	k.Store(d, r.at(g.sum, from, n, d.Size()), acc)
 }
 
 // own adds up the local sources.

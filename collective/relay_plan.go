@@ -70,7 +70,7 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	r.self, r.results, r.first = sites.Self, 0, -1
 	r.run.Prepare(&r.local, calls) // no moves yet, but the weights
 	r.acc = r.run.dtype
-	if r.run.reduces {
+	if r.run.reduces && !calls[0].Narrow {
 		r.acc = kernel.AccType(r.run.dtype)
 	}
 }

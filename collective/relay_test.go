@@ -142,7 +142,14 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 	}
 	of := someHosts(rng, members, hosts)
 	name := fmt.Sprintf("seed %d: %v of %d %v, %v, %v, members on hosts %v of %d", seed, kind, n, d, op, strategy, of, hosts)
-	once := func() []*collective.Call { return sample(rand.New(rand.NewPCG(seed, 3)), kind, d, op, members, n) }
+	narrow := kind.Reduces() && (d == tensor.F16 || d == tensor.BF16) && rng.IntN(2) == 0
+	once := func() []*collective.Call {
+		calls := sample(rand.New(rand.NewPCG(seed, 3)), kind, d, op, members, n)
+		for _, c := range calls {
+			c.Narrow = narrow
+		}
+		return calls
+	}
 	want, got := once(), once()
 	var inputs [][]byte
 	for _, c := range want {
@@ -230,7 +237,11 @@ func newOracle(calls []*collective.Call, inputs [][]byte, of []int, strategy col
 			o.scale[len(o.scale)-1] = o.round(c.Weight / weights)
 		}
 	}
-	if calls[0].Reduction == collective.Mean && equal {
+	if narrow := calls[0].Narrow && calls[0].DType == tensor.F16; equal && narrow && calls[0].Reduction == collective.Mean {
+		for i := range o.scale {
+			o.scale[i] = o.round(1 / float64(len(calls)))
+		}
+	} else if calls[0].Reduction == collective.Mean && equal {
 		o.total = o.round(1 / float64(len(calls)))
 	}
 	return o
@@ -281,15 +292,15 @@ func (o *oracle) reduce(at, n int, takers []int) (ys []float64) {
 		}
 		top := slices.Index(parent, -1)
 		for e := min(n, lines*t/trees*64); e < min(n, lines*(t+1)/trees*64); e++ {
-			y, _ := o.below(hosts, parent, top, at+e)
+			y, _ := o.below(hosts, parent, top, top, at+e)
 			ys = append(ys, o.round(y*o.total))
 		}
 	}
 	return ys
 }
 
-// below is the partial sum of a host.
-func (o *oracle) below(hosts, parent []int, i, e int) (acc float64, some bool) {
+// below is the partial sum of a host as its parent gets it.
+func (o *oracle) below(hosts, parent []int, top, i, e int) (acc float64, some bool) {
 	add := func(x float64) {
 		if acc = o.join(acc, x); !some {
 			acc, some = x, true
@@ -302,10 +313,13 @@ func (o *oracle) below(hosts, parent []int, i, e int) (acc float64, some bool) {
 	}
 	for child := range parent {
 		if parent[child] == i {
-			if x, ok := o.below(hosts, parent, child, e); ok {
+			if x, ok := o.below(hosts, parent, top, child, e); ok {
 				add(x)
 			}
 		}
+	}
+	if d := o.calls[0].DType; o.calls[0].Narrow && i != top {
+		acc = decode(d, encode(d, []float64{acc}))[0]
 	}
 	return acc, some
 }

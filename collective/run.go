@@ -78,12 +78,16 @@ func (r *Run) weigh() {
 		sum += c.Weight
 		equal = equal && c.Weight == r.calls[0].Weight
 	}
-	if equal {
-		r.total = 1 / float64(len(r.calls))
+	each := 1 / float64(len(r.calls))
+	if equal && !(r.calls[0].Narrow && r.dtype == tensor.F16) {
+		r.total = each
 		return
 	}
 	for _, c := range r.calls {
-		r.scale = append(r.scale, c.Weight/sum)
+		if !equal {
+			each = c.Weight / sum
+		}
+		r.scale = append(r.scale, each) // of f16 that travels narrow also where all are equal: a sum could be beyond what f16 holds
 	}
 }
 

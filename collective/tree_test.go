@@ -152,15 +152,26 @@ func TestRootedCosts(t *testing.T) {
 	}
 }
 
-// Halves travel up in the type of the accumulator, and down in their own.
+// Halves travel up in the type of the accumulator, or narrow in their own, and down in their own.
 func TestHalvesOnTheWay(t *testing.T) {
 	const k, n = 4, 1024
-	c := evenly(t, collective.AllReduce, tensor.BF16, k, 2, n)
-	c.prepare(collective.Ring{})
-	c.rounds()
-	for i, bytes := range c.sent {
-		if want := (k - 1) * n / k * (4 + 2); bytes != want {
-			t.Errorf("host %d sends %d bytes, want %d", i, bytes, want)
+	for _, narrow := range []bool{false, true} {
+		c := evenly(t, collective.AllReduce, tensor.BF16, k, 2, n)
+		for _, host := range c.calls {
+			for _, call := range host {
+				call.Narrow = narrow
+			}
+		}
+		c.prepare(collective.Ring{})
+		c.rounds()
+		up := 4
+		if narrow {
+			up = 2
+		}
+		for i, bytes := range c.sent {
+			if want := (k - 1) * n / k * (up + 2); bytes != want {
+				t.Errorf("narrow %v: host %d sends %d bytes, want %d", narrow, i, bytes, want)
+			}
 		}
 	}
 }

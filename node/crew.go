@@ -156,7 +156,7 @@ func (c *crew) post(m *worker, p *collective.Posted) {
 		c.engine.fail(p, m.blame(err))
 		return
 	}
-	if p.Call.More || p.Call.Step {
+	if p.Call.More || p.Call.Step || p.Call.Aside {
 		m.fresh = false
 	}
 	c.agent.Post(p)
@@ -174,8 +174,11 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 	if !ok {
 		return &collective.FieldError{Field: "group", Problem: fmt.Sprintf("%d is no group of this rank", call.Group)}
 	}
-	if (call.More || call.Step) && (call.Group != topo.World || call.Kind.Pairwise()) {
-		return &collective.FieldError{Field: "flags", Problem: "only a collective of all ranks can be part of a step"}
+	if (call.More || call.Step || call.Aside) && (call.Group != topo.World || call.Kind.Pairwise()) {
+		return &collective.FieldError{Field: "flags", Problem: "only a collective of all ranks can be part of a step, or aside of one"}
+	}
+	if call.Aside && (call.More || call.Step) {
+		return &collective.FieldError{Field: "flags", Problem: "a collective is part of the step, or aside of it"}
 	}
 	return call.Check(size, self)
 }

@@ -91,11 +91,15 @@ type Descriptor struct {
 	Shape     [MaxDims]uint64
 	More      bool // the step goes on with the next collective
 	Step      bool // a training step ends with this collective
+	Aside     bool // it is no part of the step that is under way
+	Narrow    bool // between hosts, partial sums of f16 and bf16 are rounded to that type
 }
 
 const (
-	flagMore = 1
-	flagStep = 2
+	flagMore   = 1
+	flagStep   = 2
+	flagAside  = 4
+	flagNarrow = 8
 )
 
 // Encode writes d to the first bytes of a slot.
@@ -126,6 +130,12 @@ func (d *Descriptor) Encode(slot []byte) {
 	if d.Step {
 		b[152] |= flagStep
 	}
+	if d.Aside {
+		b[152] |= flagAside
+	}
+	if d.Narrow {
+		b[152] |= flagNarrow
+	}
 }
 
 // Decode reads a descriptor from a private copy of the first bytes of a slot.
@@ -144,4 +154,5 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 		d.Shape[i] = le.Uint64(b[88+8*i:])
 	}
 	d.More, d.Step = b[152]&flagMore != 0, b[152]&flagStep != 0
+	d.Aside, d.Narrow = b[152]&flagAside != 0, b[152]&flagNarrow != 0
 }
