@@ -9,6 +9,9 @@ import (
 // patienceTicks is how long a host waits, for each host before it in the order of voters, until it tries to take over as well.
 const patienceTicks = 4
 
+// graceTicks is how long a host whose head is lost before the first generation waits for another to say that there is one.
+const graceTicks = 16
+
 // propose wants a generation decided.
 func (a *Agent) propose(r member.Record) { a.proposer.Propose(r) }
 
@@ -180,6 +183,12 @@ func (a *Agent) consider() {
 		return
 	}
 	a.stand(record)
+}
+
+// abandoned reports whether the head was lost before the job began: it alone could begin it.
+func (a *Agent) abandoned() bool {
+	record, known := a.acceptor.Record()
+	return known && record.View.Generation == 0 && !a.reaches(record.Head) && a.patience > graceTicks
 }
 
 // stand proposes a generation with this agent as its head, without the hosts that it cannot reach.

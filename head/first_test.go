@@ -166,3 +166,41 @@ func TestGoesOnFromAPlace(t *testing.T) {
 		t.Errorf("it was moved while it trained: %+v", got)
 	}
 }
+
+// A job that has not begun ends with the host that begins it: nobody else can.
+func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
+	const how = "was silent for too long"
+	var p *pair
+	left := func() string {
+		p.run()
+		return string(find[head.Leave](p, "B").Because)
+	}
+	t.Run("welcomed", func(t *testing.T) {
+		p = newAcquaintance(t)
+		p.agents["B"].Down("A", how)
+		for range 100 {
+			p.agents["B"].Tick()
+		}
+		if got, want := left(), "the host that began the job, A, was silent for too long before all workers had joined; start the job again"; got != want {
+			t.Errorf("B leaves because %q, want %q", got, want)
+		}
+	})
+	t.Run("not welcomed", func(t *testing.T) {
+		p = &pair{t: t, agents: map[string]*head.Agent{"A": head.New(head.Config{Self: "A"}), "B": head.New(head.Config{Self: "B"})}, seen: map[string][]head.Action{}}
+		p.agents["B"].Up("A")
+		p.agents["B"].Down("A", how)
+		if got, want := left(), "the host that it joined, A, was silent for too long before it told of the job; start the job again"; got != want {
+			t.Errorf("B leaves because %q, want %q", got, want)
+		}
+	})
+	t.Run("begun", func(t *testing.T) {
+		p = newPair(t)
+		p.agents["B"].Down("A", how)
+		for range 100 {
+			p.agents["B"].Tick()
+		}
+		if got := left(); got != "" {
+			t.Errorf("B leaves a job that has begun: %s", got)
+		}
+	})
+}

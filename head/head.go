@@ -94,8 +94,10 @@ func (a *Agent) Down(host, how string) {
 	}
 	delete(a.up, host)
 	a.down[host] = how
-	record := a.Record()
+	record, known := a.acceptor.Record()
 	switch {
+	case !known && len(a.up) == 0:
+		a.leave(Leave{Because: member.Because("the host that it joined, " + host + ", " + how + " before it told of the job; start the job again")})
 	case a.leader != nil:
 		a.leader.hostLost(host, how)
 	case a.candidate != nil:
@@ -139,7 +141,10 @@ func (a *Agent) Tick() {
 	if a.left || a.proposer == nil {
 		return
 	}
-	a.patience++
+	if a.patience++; a.abandoned() {
+		a.leave(Leave{Because: member.Because("the host that began the job, " + a.Head() + ", " + a.fate(a.Head()) + " before all workers had joined; start the job again")})
+		return
+	}
 	a.proposer.Tick()
 	a.consider()
 	a.settle()

@@ -23,13 +23,7 @@ type pair struct {
 }
 
 func newPair(t testing.TB) *pair {
-	p := &pair{t: t, agents: map[string]*head.Agent{
-		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}}),
-		"B": head.New(head.Config{Self: "B", Slots: 2}),
-	}, seen: map[string][]head.Action{}}
-	p.agents["A"].Up("B")
-	p.agents["B"].Up("A")
-	p.run()
+	p := newAcquaintance(t)
 	for w := range topo.Worker(4) {
 		p.home(w).Started(w)
 		p.home(w).Asks(w)
@@ -38,6 +32,18 @@ func newPair(t testing.TB) *pair {
 	if got := p.agents["B"].Known().View.String(); got != "generation 1: w0@A w1 w2@B w3" {
 		t.Fatal(got)
 	}
+	return p
+}
+
+// newAcquaintance is a pair that knows of each other, and has no workers yet.
+func newAcquaintance(t testing.TB) *pair {
+	p := &pair{t: t, agents: map[string]*head.Agent{
+		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}}),
+		"B": head.New(head.Config{Self: "B", Slots: 2}),
+	}, seen: map[string][]head.Action{}}
+	p.agents["A"].Up("B")
+	p.agents["B"].Up("A")
+	p.run()
 	return p
 }
 

@@ -58,6 +58,7 @@ func (m *Machine) Lost(w topo.Worker, how string) {
 	if m.takesPart(w) {
 		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
 	}
+	m.place() // where it had its place
 	m.settle()
 }
 

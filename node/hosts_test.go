@@ -32,6 +32,7 @@ type cluster struct {
 	mu      sync.Mutex
 	agents  map[string]*node.Agent
 	ends    map[string]context.CancelFunc // by host: ends its agent
+	gone    []string                      // hosts of which launchers have heard that they are, each with the host of the launcher
 	started chan seat                     // workers that the membership ordered
 }
 
@@ -87,6 +88,11 @@ func (c *cluster) agent(name string, cfg node.AgentConfig) *node.Agent {
 			}
 			return nil
 		})
+	}
+	cfg.Orders.Gone = func(host, how string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.gone = append(c.gone, fmt.Sprintf("%s: %s %s", name, host, how))
 	}
 	a, err := node.NewAgent(cfg)
 	if err != nil {
@@ -169,6 +175,28 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 				t.Errorf("no generation loses the %d workers of the host: %+v", here, f.events)
 			}
 		})
+	}
+}
+
+// Two hosts lose each other, but not the head. It tells its launcher of the one that goes, the one that came later, though it reaches it.
+func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
+	f, c := clusterFlock(t, 3, []int{1, 1}, client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
+	seats := []seat{<-c.started, <-c.started}
+	c.join("c", 1)
+	for _, s := range append(seats, <-c.started) {
+		f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+			if s.agent != c.agents["c"] || step < 3 {
+				return nil
+			}
+			c.net.Cut("b", "c")
+			return errHostDies
+		})
+	}
+	f.check(0, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.gone, "a: c is no part of the job any more") {
+		t.Errorf("the launcher of the head heard of %q", c.gone)
 	}
 }
 

@@ -259,7 +259,7 @@ func (l *launch) onGone(host, how string) {
 // orphaned tells that the host that led the job is lost, and what comes of it.
 func (l *launch) orphaned(host, how string) {
 	l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
-	if l.agent.Status().Stuck {
+	if s := l.agent.Status(); s.Stuck && s.Generation > 0 {
 		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if you know that %s is gone for good, say so: shoal recover --force %s", host, l.name()))
 	}
 }
