@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,7 @@ const (
 type stepsOptions struct {
 	n     int
 	bytes string
+	work  time.Duration
 	json  bool
 }
 
@@ -41,14 +43,18 @@ func newBenchStepsCommand() *cobra.Command {
 
 The same processes belong to two jobs: one that trains in steps, whose samples are dealt, whose inputs are kept until all have
 the result and whose members may change with every step; and one that only calls the same all-reduce. They take turns, call by
-call, so that whatever else the machine does hits both. The steps do no other work: with a model to train the share is smaller.`,
+call, so that whatever else the machine does hits both. Without --work the steps do nothing else, and the share is the largest.`,
 		Example: `  shoal bench steps
+  shoal bench steps --work 5ms
   shoal bench steps -n 2 --bytes 1MiB --json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			sizes, err := benchOptions{n: o.n, bytes: o.bytes, dtype: "f32"}.validate()
 			if err != nil {
 				return err
+			}
+			if o.work < 0 {
+				return usageError("--work %s: a time of 0 or more, such as 5ms", o.work)
 			}
 			return o.run(cmd.Context(), sizes, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -57,6 +63,7 @@ call, so that whatever else the machine does hits both. The steps do no other wo
 	flags.SortFlags = false
 	flags.IntVarP(&o.n, "workers", "n", 4, "number of processes")
 	flags.StringVar(&o.bytes, "bytes", "64KiB,1MiB,16MiB,64MiB", "`sizes` of the gradient: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.DurationVar(&o.work, "work", 0, "`time` for which each worker computes before its gradient is ready")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
 	return cmd
 }
@@ -85,7 +92,7 @@ func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Wri
 	if err != nil {
 		return fmt.Errorf("finding this program's own file: %w", err)
 	}
-	command := []string{self, "bench", "steps-worker"}
+	command := []string{self, "bench", "steps-worker", "--work", o.work.String()}
 	for _, bytes := range sizes {
 		command = append(command, strconv.FormatInt(bytes, 10))
 	}

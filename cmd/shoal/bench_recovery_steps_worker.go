@@ -26,9 +26,11 @@ func pairsOf(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
 type stepsWorker struct {
 	plain, job *client.Job
 	steps      *client.Trainer
+	work       time.Duration // before each call
 }
 
-func newStepsWorker(ctx context.Context) (w stepsWorker, err error) {
+func newStepsWorker(ctx context.Context, work time.Duration) (w stepsWorker, err error) {
+	w.work = work
 	if w.job, err = client.Join(ctx); err != nil {
 		return w, err
 	}
@@ -68,6 +70,8 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 	for i := range pairsWarm + pairsOf(bytes) {
 		for k := range turns {
 			which := (i + k) % len(turns)
+			for time.Since(last) < w.work { // as long as a model computes
+			}
 			if err := turns[which](); err != nil {
 				return nil, err
 			}
@@ -99,9 +103,10 @@ func compared(bytes int, plain, steps []float64) map[string]float64 {
 
 // newBenchStepsWorkerCommand is the process that shoal bench steps starts for each worker.
 func newBenchStepsWorkerCommand() *cobra.Command {
-	return &cobra.Command{Use: "steps-worker BYTES…", Hidden: true, Args: cobra.MinimumNArgs(1),
+	var work time.Duration
+	cmd := &cobra.Command{Use: "steps-worker BYTES…", Hidden: true, Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w, err := newStepsWorker(cmd.Context())
+			w, err := newStepsWorker(cmd.Context(), work)
 			if err != nil {
 				return err
 			}
@@ -120,4 +125,6 @@ func newBenchStepsWorkerCommand() *cobra.Command {
 			}
 			return errors.Join(w.plain.Close(), w.job.Close())
 		}}
+	cmd.Flags().DurationVar(&work, "work", 0, "time of computing before each call")
+	return cmd
 }
