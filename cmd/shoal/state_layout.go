@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/state/format/hf"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -23,14 +25,14 @@ func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.preset, prefix+"preset", "", "who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
 	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML (docs/formats/layout.md)")
 	if prefix == "" {
-		flags.IntVar(&l.kvHeads, "kv-heads", 0, "heads of k and v in a layer, which megatron-core needs")
+		flags.IntVar(&l.kvHeads, "kv-heads", 0, "heads of k and v in a layer, which megatron-core needs; by default as the model's config.json says")
 	}
 }
 
 func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
 
-// spec is the layout that was asked for, of these tensors; nil when none was.
-func (l *layoutFlags) spec(tensors []layout.Tensor) (*layout.Spec, error) {
+// spec is the layout that was asked for, of the tensors of a checkpoint; nil when none was.
+func (l *layoutFlags) spec(c *checkpoint.Checkpoint) (*layout.Spec, error) {
 	switch {
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
 		return nil, usageError("a layout file says everything: give either that, or a mesh and a preset")
@@ -49,7 +51,15 @@ func (l *layoutFlags) spec(tensors []layout.Tensor) (*layout.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return layout.Preset(l.preset, m, tensors, l.kvHeads)
+	if l.kvHeads == 0 && strings.Contains(l.preset, "megatron-core") {
+		if l.kvHeads, err = hf.KVHeads(c.Files); err != nil {
+			return nil, fmt.Errorf("%w; say with --kv-heads how many heads of k and v a layer has", err)
+		}
+		if l.kvHeads == 0 {
+			return nil, usageError("megatron-core interleaves heads of q, k and v, and the checkpoint has no config.json that tells how many there are; add --kv-heads")
+		}
+	}
+	return layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), l.kvHeads)
 }
 
 // sourceFlags say what of a checkpoint is meant.

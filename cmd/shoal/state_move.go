@@ -54,7 +54,7 @@ tensors that a rank needs, as torch's distributed checkpoint reads them. What se
 
 ` + published,
 		Example: `  shoal state reshard checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 --format dcp
-  shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core --kv-heads 8
+  shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core
   shoal state reshard out other --layout layout.yaml --seal`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -112,7 +112,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	defer c.Close()
-	spec, err := m.layout.spec(checkpoint.Catalogue(c.Checkpoint))
+	spec, err := m.layout.spec(c)
 	if err != nil {
 		return err
 	}

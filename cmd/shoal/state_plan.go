@@ -57,16 +57,15 @@ which ranks.`,
 
 // planned plans from a layout to another, or from the files of a checkpoint.
 func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, devices int) (*plan.Plan, error) {
-	tensors := checkpoint.Catalogue(c.Checkpoint)
 	from.kvHeads = to.kvHeads
-	dst, err := resolve(to, tensors)
+	dst, err := resolve(to, c)
 	if err != nil {
 		return nil, err
 	}
 	if dst == nil {
 		return nil, usageError("say to which layout: --mesh and --preset, or --layout")
 	}
-	src, err := resolve(from, tensors)
+	src, err := resolve(from, c)
 	if err != nil {
 		return nil, err
 	}
@@ -86,12 +85,12 @@ func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, devices int) (*pla
 }
 
 // resolve is the layout of flags, nil when they say none.
-func resolve(l *layoutFlags, tensors []layout.Tensor) (*layout.Layout, error) {
-	spec, err := l.spec(tensors)
+func resolve(l *layoutFlags, c *checkpoint.Checkpoint) (*layout.Layout, error) {
+	spec, err := l.spec(c)
 	if err != nil || spec == nil {
 		return nil, err
 	}
-	return spec.Resolve(tensors)
+	return spec.Resolve(checkpoint.Catalogue(c.Checkpoint))
 }
 
 // planJSON is a plan in the output for programs, in bytes.
