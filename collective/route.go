@@ -60,3 +60,26 @@ func Suits(bytes int) Route {
 		return Route{Ring{}, usualPiece}
 	}
 }
+
+// Longest is the bytes of the longest move of a set that agrees, as far as the lengths of its calls say it: what a host gives or gets
+// at most, and of an all-to-all the even share of it.
+func (r Ready) Longest() (bytes int) {
+	for _, p := range r.Calls {
+		c := &p.Call
+		n := 0
+		switch c.Kind {
+		case Barrier:
+			return 0
+		case ReduceScatter, Scatter:
+			n = c.OutLen()
+		case AllToAll:
+			n = c.InLen() / len(r.Calls)
+		case Broadcast:
+			n = max(c.InLen(), c.OutLen())
+		default:
+			n = c.InLen()
+		}
+		bytes = max(bytes, n*c.DType.Size())
+	}
+	return bytes
+}

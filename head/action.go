@@ -19,7 +19,8 @@ type Send struct {
 // Part is one collective of a flight: the calls in group order, or why they fail.
 type Part struct {
 	Calls []*collective.Posted
-	Of    []int // by call: the index in the flight's Hosts of the host that has its memory; nil in a flight of this host alone
+	Of    []int            // by call: the index in the flight's Hosts of the host that has its memory; nil in a flight of this host alone
+	Route collective.Route // between those hosts, as the head has chosen it; none in a flight of this host alone
 	Err   error
 }
 

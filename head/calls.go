@@ -34,7 +34,7 @@ func (f *follower) exec(e Exec) {
 	f.drop(e.Replaces)
 	s := &staged{exec: e}
 	for _, set := range e.Sets {
-		part := Part{Of: set.Of, Err: set.failure()}
+		part := Part{Of: set.Of, Route: set.Route, Err: set.failure()}
 		for _, c := range set.Calls {
 			part.Calls = append(part.Calls, f.bind(c))
 		}

@@ -130,6 +130,10 @@ func (r *leader) wire(f *flight) (sets []Set) {
 		for _, p := range s.Calls {
 			set.Calls, set.Of = append(set.Calls, far(p)), append(set.Of, slices.Index(f.hosts, r.home[p.Worker]))
 		}
+		if s.Err == nil {
+			hosts := slices.Compact(slices.Sorted(slices.Values(set.Of)))
+			set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, len(hosts), s.Longest())
+		}
 		sets = append(sets, set)
 	}
 	return sets

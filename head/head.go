@@ -26,6 +26,9 @@ type Config struct {
 	Self  string         // this host; no two agents of a job ever share a name
 	Slots int            // how many workers it has room for; 0 = any number, member.NoSlots = none
 	Job   *member.Config // the size of the job, on the host that begins it as head; nil on all others
+
+	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the longest of its moves. nil = collective.Suits.
+	Route func(kind collective.Kind, hosts, bytes int) collective.Route
 }
 
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them with Ready after each input or after
@@ -53,6 +56,9 @@ var ErrNotHead = errors.New("this agent is not the head of the job")
 
 // New returns an agent. One without a Job follows whoever welcomes it.
 func New(cfg Config) *Agent {
+	if cfg.Route == nil {
+		cfg.Route = func(_ collective.Kind, _, bytes int) collective.Route { return collective.Suits(bytes) }
+	}
 	a := &Agent{cfg: cfg, up: map[string]bool{}, down: map[string]string{}}
 	a.follower = newFollower(a)
 	if cfg.Job != nil {

@@ -20,6 +20,13 @@ type pair struct {
 	agents map[string]*head.Agent
 	seen   map[string][]head.Action // what else they want
 	spy    func(head.Message)       // hears what is said, when not nil
+	asked  []asked                  // what the head has wanted a route for: it got one after another
+}
+
+// asked is what a head wants a route for.
+type asked struct {
+	kind         collective.Kind
+	hosts, bytes int
 }
 
 func newPair(t testing.TB) *pair {
@@ -37,10 +44,16 @@ func newPair(t testing.TB) *pair {
 
 // newAcquaintance is a pair that knows of each other, and has no workers yet.
 func newAcquaintance(t testing.TB) *pair {
-	p := &pair{t: t, agents: map[string]*head.Agent{
-		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}}),
+	p := &pair{t: t, seen: map[string][]head.Action{}}
+	route := func(kind collective.Kind, hosts, bytes int) collective.Route {
+		p.asked = append(p.asked, asked{kind, hosts, bytes})
+		routes := collective.Candidates(hosts, bytes)
+		return routes[(len(p.asked)-1)%len(routes)]
+	}
+	p.agents = map[string]*head.Agent{
+		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}, Route: route}),
 		"B": head.New(head.Config{Self: "B", Slots: 2}),
-	}, seen: map[string][]head.Action{}}
+	}
 	p.agents["A"].Up("B")
 	p.agents["B"].Up("A")
 	p.run()
@@ -135,6 +148,25 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 				t.Errorf("on %s the call of w%d has In %v of %d elements", host, c.Worker, c.Call.In, c.Call.InLen())
 			}
 		}
+	}
+}
+
+// Who leads chooses the route of a flight, and all hosts are told the same one: it can be another one for the next flight.
+func TestRouteComesWithTheFlight(t *testing.T) {
+	p := newPair(t)
+	routes := collective.Candidates(2, 8)
+	for i := range routes {
+		for w := range topo.Worker(4) {
+			p.post(w, uint64(i+1), sum(topo.World))
+		}
+		for host := range p.agents {
+			if got := find[head.Execute](p, host).Parts[0].Route; got != routes[i] {
+				t.Errorf("flight %d goes %v on %s, want %v", i, got, host, routes[i])
+			}
+		}
+	}
+	if want := (asked{collective.AllReduce, 2, 8}); len(p.asked) != len(routes) || p.asked[0] != want {
+		t.Errorf("the head was asked for %v, want each of %d times %v", p.asked, len(routes), want)
 	}
 }
 

@@ -126,7 +126,8 @@ type (
 	// Set is one collective of a flight.
 	Set struct {
 		Calls []Call
-		Of    []int // by call: the index in Hosts of the host that has its memory
+		Of    []int            // by call: the index in Hosts of the host that has its memory
+		Route collective.Route // between these hosts; none with an Err
 		Err   string
 		Lost  bool // Err is that a member is lost
 	}

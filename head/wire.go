@@ -2,6 +2,7 @@ package head
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -115,14 +116,15 @@ func (set formSet) add(t reflect.Type) *form {
 		return f
 	}
 	f := &form{real: t, wire: t}
-	switch t.Kind() {
-	case reflect.Slice:
+	switch kind := t.Kind(); {
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()): // written as its text
+	case kind == reflect.Slice:
 		f.elem = set.add(t.Elem())
 		f.wire = reflect.SliceOf(f.elem.wire)
-	case reflect.Pointer:
+	case kind == reflect.Pointer:
 		f.elem = set.add(t.Elem())
 		f.wire = reflect.PointerTo(f.elem.wire)
-	case reflect.Struct:
+	case kind == reflect.Struct:
 		var fields []reflect.StructField
 		for _, x := range reflect.VisibleFields(t) {
 			if x.Anonymous && x.Type.Kind() == reflect.Struct {
@@ -173,14 +175,14 @@ func (f *form) pack(w, v reflect.Value) {
 				part.elem.pack(w.Field(i).Elem(), v)
 			}
 		}
-	case f.real.Kind() == reflect.Struct:
-		for i, part := range f.parts {
-			part.pack(w.Field(i), v.FieldByIndex(f.paths[i]))
-		}
 	case f.real.Kind() == reflect.Float64 && (math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0)):
 		w.SetFloat(-1) // JSON has no word for it, and no weight is either
 	case f.real == f.wire:
 		w.Set(v)
+	case f.real.Kind() == reflect.Struct:
+		for i, part := range f.parts {
+			part.pack(w.Field(i), v.FieldByIndex(f.paths[i]))
+		}
 	case v.IsNil():
 	case f.real.Kind() == reflect.Pointer:
 		w.Set(reflect.New(f.elem.wire))
@@ -198,6 +200,8 @@ func (f *form) unpack(v, w reflect.Value) error {
 	switch {
 	case f.real.Kind() == reflect.Interface:
 		return f.choose(v, w)
+	case f.real == f.wire:
+		v.Set(w)
 	case f.real.Kind() == reflect.Struct:
 		for i, part := range f.parts {
 			if err := part.unpack(v.FieldByIndex(f.paths[i]), w.Field(i)); err != nil {
@@ -210,8 +214,6 @@ func (f *form) unpack(v, w reflect.Value) error {
 			}
 		}
 		return sound(v.Interface())
-	case f.real == f.wire:
-		v.Set(w)
 	case w.IsNil():
 	case f.real.Kind() == reflect.Pointer:
 		v.Set(reflect.New(f.elem.real))

@@ -106,6 +106,9 @@ func (e Exec) sound() error {
 	}
 	for _, s := range e.Sets {
 		strange := func(of int) bool { return of < -1 || of >= len(e.Hosts) || of < 0 && s.Err == "" }
+		if s.Err == "" && s.Route.Strategy == nil {
+			return fmt.Errorf("flight %x has a collective without a route", e.Flight)
+		}
 		if len(s.Of) != len(s.Calls) || slices.ContainsFunc(s.Of, strange) {
 			return fmt.Errorf("flight %x has %d calls of the hosts %d among %d", e.Flight, len(s.Calls), s.Of, len(e.Hosts))
 		}

@@ -34,6 +34,9 @@ func TestEncode(t *testing.T) {
 			`{"frame":{"first":1,"bodies":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
 		{head.Frame{First: 1, Bodies: []head.Body{head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
 			`{"frame":{"first":1,"bodies":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
+		{head.Frame{First: 1, Bodies: []head.Body{head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Route: collective.Suits(1 << 20)}}}}},
+			`{"frame":{"first":1,"bodies":[{"exec":{"flight":1,"hosts":["A"],"sets":[{"calls":[` +
+				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}}]}}`},
 	} {
 		b := head.Encode(c.m)
 		// The record's own view is a struct of zeros, which is left out.
@@ -94,9 +97,11 @@ func TestDecodeRefuses(t *testing.T) {
 		call(`,"far":{},"splits":[-1]`):               "splits [-1]",
 		exec(``):                                      "0 collectives",
 		exec(`{}`):                                    "without calls",
-		exec(`{"calls":[{"kind":11}]}`):               "1 calls of the hosts []",
-		exec(`{"calls":[{"kind":11}],"of":[1]}`):      "the hosts [1]",
-		exec(`{"calls":[{"kind":11}],"of":[-1]}`):     "the hosts [-1]",
+		exec(`{"calls":[{"kind":11}],"of":[0]}`):      "without a route",
+		exec(`{"calls":[{"kind":11}],"of":[0],"route":"ring/100"}`):                             "is no route",
+		exec(`{"calls":[{"kind":11}],"route":"ring/64"}`):                                       "1 calls of the hosts []",
+		exec(`{"calls":[{"kind":11}],"of":[1],"route":"ring/64"}`):                              "the hosts [1]",
+		exec(`{"calls":[{"kind":11}],"of":[-1],"route":"ring/64"}`):                             "the hosts [-1]",
 		down(`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`):                       "flight 0",
 		down(`{"exec":{"flight":1,"sets":[{"calls":[{"kind":11}]}]}}`):                          "0 hosts",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"flights":[{"executed":true}]}}]}}`: "flight 0",

@@ -62,7 +62,7 @@ func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
 		return nil
 	}
 	t := c.engine.transfers.fresh()
-	t.mesh, t.calls, t.workers, t.peers = c.mesh, nil, nil, nil
+	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, nil, nil, nil
 	of := make([]int, len(part.Of))
 	for _, host := range sites {
 		t.peers = append(t.peers, fabric.Host(x.Hosts[host]))
@@ -120,11 +120,7 @@ func (c *crew) results(a *head.Apply) {
 
 // begin works on a transfer.
 func (e *engine) begin(t *transfer) {
-	longest := 0
-	for _, m := range t.schedule.Moves {
-		longest = max(longest, m.N*t.calls[0].DType.Size())
-	}
-	t.relay.Prepare(&t.schedule, t.calls, t.sites, collective.Suits(longest))
+	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
 	e.lanes.execute(t, t.schedule.Bytes)
 	t.look()

@@ -19,6 +19,7 @@ type transfer struct {
 	workers  []topo.Worker // of this host
 	peers    []fabric.Host // that have calls, in the order of their first
 	sites    collective.Sites
+	route    collective.Route
 	mesh     fabric.Mesh
 	done     func()
 

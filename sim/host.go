@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -197,6 +198,7 @@ func (h *host) compute(run *execution, all map[callID]uint64) {
 	run.result = run.result[:0]
 	for _, part := range run.Parts {
 		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(fmt.Sprint(part.Route.Strategy, part.Route.Piece))) // in which order it is summed
 		for _, p := range part.Calls {
 			v, has := all[callID{p.Worker, p.Ticket}]
 			if !has && part.Err == nil {

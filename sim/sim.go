@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/cursor"
@@ -92,7 +93,14 @@ func (c *Cluster) join(name string, slots int) {
 	h.settle()
 }
 
+// add makes a host. While it leads it chooses another route for every collective, and another one than other hosts would: only the word
+// of a flight can make them all the same.
 func (c *Cluster) add(name string, cfg head.Config) *host {
+	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
+	cfg.Route = func(collective.Kind, int, int) collective.Route {
+		asked++
+		return routes[asked%len(routes)]
+	}
 	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true, workers: map[topo.Worker]*worker{}, runs: map[head.Flight]*execution{}}
 	c.hosts = append(c.hosts, h)
 	return h
