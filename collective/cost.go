@@ -1,7 +1,5 @@
 package collective
 
-import "container/heap"
-
 // Model is what it costs equal hosts on a switch to work together, in seconds: a step, a byte and a sum as in the α-β-γ model
 // (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, §3), and the overhead of a message as
 // in LogGP (Alexandrov et al., 1995).
@@ -78,7 +76,7 @@ func newPlay(m Model, r Route, k int) *play {
 func (p *play) run(bytes int) float64 {
 	p.length = (bytes + p.trees - 1) / p.trees
 	pieces := (p.length + p.piece - 1) / p.piece
-	p.missing, p.events, p.end, p.said = make([]int, p.trees*pieces*p.k), nil, 0, 0
+	p.missing, p.events, p.end, p.said = make([]int, p.trees*pieces*p.k), p.events[:0], 0, 0
 	clear(p.out)
 	clear(p.in)
 	clear(p.busy)
@@ -94,7 +92,7 @@ func (p *play) run(bytes int) float64 {
 		}
 	}
 	for len(p.events) > 0 {
-		switch e := heap.Pop(&p.events).(happening); {
+		switch e := p.events.pop(); {
 		case !e.arrived:
 			p.carry(e)
 		case e.down:
@@ -110,7 +108,7 @@ func (p *play) run(bytes int) float64 {
 func (p *play) plan(e happening) {
 	e.order = p.said
 	p.said++
-	heap.Push(&p.events, e)
+	p.events.push(e)
 }
 
 // carry takes a piece from one cable to another.
@@ -154,17 +152,37 @@ func (p *play) fall(e happening) {
 	}
 }
 
-// events are what will happen, the next one first.
+// events are what will happen: a heap, the next one first.
 type events []happening
 
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
+func (e events) before(i, j int) bool {
 	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].order < e[j].order
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(happening)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
+
+func (e *events) push(x happening) {
+	*e = append(*e, x)
+	list := *e
+	for i := len(list) - 1; i > 0 && list.before(i, (i-1)/2); i = (i - 1) / 2 {
+		list[i], list[(i-1)/2] = list[(i-1)/2], list[i]
+	}
+}
+
+func (e *events) pop() happening {
+	list := *e
+	first, last := list[0], len(list)-1
+	list[0] = list[last]
+	list = list[:last]
+	for i := 0; 2*i+1 < last; {
+		child := 2*i + 1
+		if child+1 < last && list.before(child+1, child) {
+			child++
+		}
+		if list.before(i, child) {
+			break
+		}
+		list[i], list[child] = list[child], list[i]
+		i = child
+	}
+	*e = list
+	return first
 }
