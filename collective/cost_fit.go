@@ -15,14 +15,14 @@ type Sample struct {
 // Gamma, which is measured without a network. Parameters that the samples say nothing about stay about where they were.
 func (m Model) Fit(samples []Sample) Model {
 	best := m.miss(samples)
-	for step := 4.0; step > 1.01; step = math.Sqrt(step) {
+	for step := 4.0; step > 1.04; step = math.Sqrt(step) {
 		for better := true; better; {
 			better = false
 			for i := range m.parameters() {
 				for _, factor := range [...]float64{step, 1 / step} {
 					next := m
 					*next.parameters()[i] *= factor
-					if miss := next.miss(samples); miss < best*(1-1e-6) {
+					if miss := next.miss(samples); miss < best*(1-1e-3) {
 						m, best, better = next, miss, true
 					}
 				}

@@ -21,6 +21,9 @@ var keys = []struct{ name, example string }{
 	{"workers", "workers: 4"},
 	{"command", "command: [python3, train.py]"},
 	{"env", `env: {LOG_LEVEL: "info"}`},
+	{"min", "min: 2"},
+	{"max", "max: 8"},
+	{"fixed_routes", "fixed_routes: true"},
 }
 
 // Load reads a spec file. Its errors name the file.

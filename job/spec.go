@@ -24,6 +24,8 @@ type Spec struct {
 	Max     int               `json:"max,omitempty"`     // bound of shoal resize; default: none
 	Command []string          `json:"command,omitempty"` // program and arguments of every worker
 	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
+
+	FixedRoutes bool `json:"fixed_routes,omitempty"` // collectives go between hosts by their lengths alone, not as they turn out to be fastest
 }
 
 // Error is a fault in a job spec: which key, and what, why, what to do.
@@ -67,6 +69,7 @@ func (s Spec) Override(top Spec) Spec {
 	if len(top.Command) > 0 {
 		s.Command = top.Command
 	}
+	s.FixedRoutes = s.FixedRoutes || top.FixedRoutes
 	env := map[string]string{}
 	for _, m := range []map[string]string{s.Env, top.Env} {
 		for k, v := range m {

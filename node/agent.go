@@ -34,6 +34,7 @@ type AgentConfig struct {
 	Slots    int                                         // how many workers this host has room for; 0 = any number, member.NoSlots = none
 	Tokens   []string                                    // secrets of the first workers, where the launcher starts them unasked; one a worker
 	Link     func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to other hosts; nil = this host is alone
+	Fixed    bool                                        // collectives go between hosts by their lengths alone, whatever is measured
 	Orders   Orders                                      // what the job wants of the launcher
 	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
 	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
@@ -98,14 +99,15 @@ func (a *Agent) link() error {
 		}
 		name = string(a.mesh.Self())
 	}
-	cfg := head.Config{Self: name, Slots: a.cfg.Slots}
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(), unwanted: map[topo.Worker]bool{},
+		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
+		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}}
+	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max}
 	}
 	a.engine.name = fabric.Host(name)
-	a.engine.crew = &crew{engine: a.engine, agent: head.New(cfg), mesh: a.mesh, orders: a.cfg.Orders.withDefaults(), unwanted: map[topo.Worker]bool{},
-		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens)}
-	a.crew = a.engine.crew
+	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
 	for seat, token := range a.cfg.Tokens {
 		a.seats[seat] = &presence{token: token}
 		a.crew.agent.Started(topo.Worker(seat))
@@ -128,6 +130,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.mesh != nil {
 		a.group.Go("ticks", a.tick)
 		a.group.Go("seek", a.seek)
+		a.group.Go("routes", a.tune)
 	}
 	err := a.accept()
 	a.shut()

@@ -26,6 +26,7 @@ type crew struct {
 	unwanted map[topo.Worker]bool                  // workers that will be no members
 	asking   map[topo.Worker][]chan<- head.Grouped // sessions that wait for a group
 	flights  map[head.Flight]*flight
+	routes   routes
 	news     []member.Action
 	parted   bool
 

@@ -56,9 +56,9 @@ func (o Orders) withDefaults() Orders {
 	return o
 }
 
-// Event is a change of the membership.
+// Event is a change of the membership, or of the way of collectives.
 type Event struct {
-	What       string `json:"what"` // "generation", "pause", "resume", "stop"
+	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route"
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats

@@ -14,6 +14,7 @@ type flight struct {
 	errs  []error // by part: why it cannot be executed
 	flies []bool  // by part: a transfer of this agent's works on it
 	open  int     // transfers that are not done
+	watch watch
 }
 
 // transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has collectives.
@@ -40,6 +41,7 @@ func (c *crew) execute(x head.Execute) {
 		f.open++
 		begun = append(begun, t)
 	}
+	c.observe(f, begun)
 	for _, t := range begun {
 		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight) }) } // a stopped engine needs no news
 		c.engine.begin(t)
@@ -102,6 +104,7 @@ func (c *crew) drop(n head.Flight) {
 func (c *crew) results(a *head.Apply) {
 	f := c.flights[a.Flight]
 	delete(c.flights, a.Flight)
+	c.measured(f)
 	c.errs = c.errs[:0]
 	for i, part := range a.Parts {
 		err := part.Err

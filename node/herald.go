@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// onEvent tells of a change of the membership: on the terminal, in the run's ledger, and to who asked for it.
+// onEvent tells of a change: on the terminal, unless only who looks for it cares, in the run's ledger, and to who asked for it.
 func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
-	if !muted && (e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
+	if !muted && e.What != "route" && (e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
 		l.news = append(l.news, e.String())
 	}
 	l.mu.Unlock()

@@ -128,6 +128,9 @@ func (l *launch) begin(j jobNote) {
 		l.fail(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
 		return
 	}
+	if j.Spec.FixedRoutes {
+		l.agent.FixRoutes()
+	}
 	if l.record != nil && j.Record != nil {
 		l.record.learn(*j.Record, l.stores(j.Record.URL))
 	}

@@ -1,0 +1,170 @@
+package collective_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// network is hosts whose all-reduces take what a model says, more or less.
+type network struct {
+	truth collective.Model
+	noise float64
+	rng   *rand.Rand
+	odd   map[collective.Route]float64 // by which factor a route takes longer than that
+	route map[collective.Class]collective.Route
+}
+
+func newNetwork(truth collective.Model, noise float64) *network {
+	return &network{truth: truth, noise: noise, rng: rand.New(rand.NewPCG(1, 1)), odd: map[collective.Route]float64{}, route: map[collective.Class]collective.Route{}}
+}
+
+// reduce makes an all-reduce and tells the tuners; the first one leads.
+func (n *network) reduce(hosts, bytes int, tuners ...*collective.Tuner) (collective.Change, bool) {
+	class := collective.ClassOf(hosts, bytes)
+	route, known := n.route[class]
+	if !known {
+		route = collective.Suits(bytes)
+	}
+	s := collective.Sample{Route: route, Hosts: hosts, Bytes: bytes, Seconds: n.truth.Time(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
+	if f := n.odd[route]; f > 0 {
+		s.Seconds *= f
+	}
+	for _, t := range tuners[1:] {
+		if c, is := t.Measured(s, false); is {
+			panic(fmt.Sprintf("who does not lead decides %+v", c))
+		}
+	}
+	c, changed := tuners[0].Measured(s, true)
+	if changed {
+		n.route[c.Class] = c.To
+	}
+	return c, changed
+}
+
+// settle makes all-reduces of some lengths in turn, and returns the changes.
+func (n *network) settle(times, hosts int, lengths []int, tuners ...*collective.Tuner) (changes []collective.Change) {
+	for range times {
+		for _, bytes := range lengths {
+			if c, changed := n.reduce(hosts, bytes, tuners...); changed {
+				changes = append(changes, c)
+			}
+		}
+	}
+	return changes
+}
+
+var slowCables = collective.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9, Gamma: 0.1e-9}
+
+// On a network that the model knows nothing of, a job comes to routes that take hardly longer than the best there are, and stays there.
+func TestTunerFindsGoodRoutes(t *testing.T) {
+	lengths := []int{4 << 10, 300 << 10, 16 << 20}
+	for _, truth := range []collective.Model{slowCables, {Fixed: 30e-6, Alpha: 5e-6, Piece: 1e-6, Beta: 8.0 / 100e9, Gamma: 0.1e-9}, {Fixed: 2e-3, Alpha: 20e-3, Piece: 10e-6, Beta: 8e-9, Gamma: 0.1e-9}} {
+		n := newNetwork(truth, 0.02)
+		tuner := collective.NewTuner()
+		n.settle(150, 4, lengths, tuner)
+		for _, bytes := range lengths {
+			route, known := n.route[collective.ClassOf(4, bytes)]
+			if !known {
+				route = collective.Suits(bytes)
+			}
+			best := truth.Choose(4, bytes)
+			if took, least := truth.Time(route, 4, bytes), truth.Time(best, 4, bytes); took > least/0.88 {
+				t.Errorf("%d bytes go %v, which takes %v; %v takes %v", bytes, route, took, best, least)
+			}
+		}
+		if late := n.settle(150, 4, lengths, tuner); len(late) > 0 {
+			t.Errorf("it does not settle: %+v", late)
+		}
+	}
+}
+
+// A route that the model overrates is tried, found wanting, left again and not tried again.
+func TestTunerBelievesWhatItMeasures(t *testing.T) {
+	n := newNetwork(slowCables, 0)
+	tuner := collective.NewTuner()
+	bytes := 1 << 20
+	for _, r := range collective.Candidates(3, bytes) {
+		if r != collective.Suits(bytes) {
+			n.odd[r] = 3
+		}
+	}
+	changes := n.settle(1000, 3, []int{bytes}, tuner)
+	if len(changes) == 0 || len(changes)%2 != 0 {
+		t.Fatalf("%d changes: %+v", len(changes), changes)
+	}
+	tried := map[collective.Route]bool{}
+	for i := 0; i < len(changes); i += 2 {
+		there, back := changes[i], changes[i+1]
+		if there.From != collective.Suits(bytes) || back.From != there.To || back.To != there.From || tried[there.To] {
+			t.Errorf("%v to %v, then %v to %v", there.From, there.To, back.From, back.To)
+		}
+		tried[there.To] = true
+		if !strings.Contains(there.Because, "may take") || strings.Contains(back.Because, "may take") {
+			t.Errorf("because %q, then because %q", there.Because, back.Because)
+		}
+	}
+}
+
+// When the network becomes another one, what was measured before is forgotten.
+func TestTunerFollowsTheNetwork(t *testing.T) {
+	far := collective.Model{Fixed: 1e-3, Alpha: 20e-3, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9}
+	near := collective.Model{Fixed: 1e-3, Alpha: 5e-6, Piece: 5e-6, Beta: 8e-9, Gamma: 0.1e-9}
+	n := newNetwork(near, 0.02)
+	tuner := collective.NewTuner()
+	bytes := 1 << 20
+	for i, truth := range []collective.Model{near, far, near} {
+		n.truth = truth
+		n.settle(600, 6, []int{bytes}, tuner)
+		route, known := n.route[collective.ClassOf(6, bytes)]
+		if !known {
+			route = collective.Suits(bytes)
+		}
+		best := truth.Choose(6, bytes)
+		if took, least := truth.Time(route, 6, bytes), truth.Time(best, 6, bytes); took > least/0.88 {
+			t.Errorf("%d: %v takes %v; %v takes %v", i, route, took, best, least)
+		}
+	}
+}
+
+// Who comes to lead goes on with what the one before had chosen, and decides as that one would have.
+func TestTunersAgree(t *testing.T) {
+	n := newNetwork(slowCables, 0)
+	one, other := collective.NewTuner(), collective.NewTuner()
+	n.settle(200, 4, []int{1 << 20, 300 << 10}, one, other)
+	before := fmt.Sprint(n.route)
+	if len(n.route) == 0 {
+		t.Fatal("nothing was chosen")
+	}
+	if changes := n.settle(200, 4, []int{1 << 20, 300 << 10}, other, one); len(changes) > 0 {
+		t.Errorf("the other one changes %s: %+v", before, changes)
+	}
+}
+
+// However many lengths a job has, the tuner stays small and quick.
+func TestTunerHasBounds(t *testing.T) {
+	n := newNetwork(slowCables, 0.1)
+	tuner := collective.NewTuner()
+	for bytes := 1 << 10; bytes < 1<<30; bytes += bytes / 8 {
+		for range 3 {
+			n.reduce(2, bytes, tuner)
+		}
+	}
+	if changes := n.settle(100, 2, []int{1 << 33}, tuner); len(changes) > 0 {
+		t.Errorf("a length beyond the bound is decided on: %+v", changes)
+	}
+	if changes := n.settle(100, 17, []int{1 << 20}, collective.NewTuner()); len(changes) > 0 {
+		t.Errorf("too many hosts are decided on: %+v", changes)
+	}
+}
+
+func TestClassOf(t *testing.T) {
+	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20, 1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {
+		if got := collective.ClassOf(3, bytes); got != (collective.Class{Hosts: 3, Bytes: want}) {
+			t.Errorf("%d bytes are in %+v, want %d", bytes, got, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/queue"
+)
+
+// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner has chosen here, or who leads has told.
+type routes struct {
+	fixed  bool                                  // nothing is to be chosen
+	chosen map[collective.Class]collective.Route // on the engine's thread
+	landed queue.Queue[landed]
+}
+
+// landed is an all-reduce that was measured.
+type landed struct {
+	collective.Sample
+	leads bool // this agent
+}
+
+// FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants after it has joined it.
+func (a *Agent) FixRoutes() {
+	_ = a.engine.later(func() { a.crew.routes.fixed = true }) // a stopped engine goes no way
+}
+
+// choose is the choice of an agent that leads.
+func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
+	if route, ok := r.chosen[collective.ClassOf(hosts, bytes)]; ok && kind == collective.AllReduce && !r.fixed {
+		return route
+	}
+	return collective.Suits(bytes)
+}
+
+// watch is what is measured of a flight: an all-reduce that has the cables to itself.
+type watch struct {
+	collective.Sample
+	began time.Time
+	valid bool
+}
+
+// observe begins to measure a flight with the transfers that this agent has begun for it. Others that are under way disturb it, and it them.
+func (c *crew) observe(f *flight, begun []*transfer) {
+	alone := true
+	for _, other := range c.flights {
+		if other != f {
+			other.watch.valid, alone = false, false
+		}
+	}
+	if c.routes.fixed || len(f.parts) > 1 || len(begun) != 1 || f.parts[0].Calls[0].Call.Kind != collective.AllReduce {
+		return
+	}
+	part, hosts := f.parts[0], begun[0].sites.N
+	bytes := collective.Ready{Calls: part.Calls}.Longest()
+	c.routes.chosen[collective.ClassOf(hosts, bytes)] = part.Route // this agent goes on with it if it comes to lead
+	f.watch = watch{collective.Sample{Route: part.Route, Hosts: hosts, Bytes: bytes}, time.Now(), alone && bytes > 0}
+}
+
+// measured ends the measurement of a flight that counts.
+func (c *crew) measured(f *flight) {
+	if f != nil && f.watch.valid {
+		f.watch.Seconds = time.Since(f.watch.began).Seconds()
+		c.routes.landed.Put(landed{f.watch.Sample, c.agent.Leads()})
+	}
+}
+
+// tune finds better routes from what all-reduces take, beside the engine's thread: it takes milliseconds to think.
+func (a *Agent) tune(ctx context.Context) error {
+	defer context.AfterFunc(ctx, a.crew.routes.landed.Close)()
+	tuner := collective.NewTuner()
+	for {
+		l, ok := a.crew.routes.landed.Take()
+		if !ok {
+			return nil
+		}
+		if change, is := tuner.Measured(l.Sample, l.leads); is {
+			_ = a.engine.later(func() { a.crew.reroute(change) }) // a stopped engine goes no way
+		}
+	}
+}
+
+// reroute lets all-reduces that begin from now on go another way.
+func (c *crew) reroute(change collective.Change) {
+	c.routes.chosen[change.Class] = change.To
+	known := c.agent.Known()
+	c.orders.Event(Event{What: "route", Generation: uint64(known.View.Generation), Size: known.View.Size(), Step: known.Steps,
+		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From, change.Because)})
+}
