@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
@@ -78,23 +79,31 @@ func (e *engine) later(f func()) error {
 	return nil
 }
 
+// linger is how long the engine looks for more work, giving the core away between looks, before it parks: as long as workers look for their
+// results. In a row of short collectives nobody has to be woken.
+const linger = 50 * time.Microsecond
+
 // serve is the engine's thread; it ends after stop.
 func (e *engine) serve() {
 	// The thread parks in read(2) on the bell: locked, a ring wakes it without a detour through Go's scheduler.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	var since time.Time // when there was work last
 	for {
 		worked := e.scan()
 		if e.runInbox() {
 			worked = true
 		}
-		if worked {
-			continue
-		}
-		if e.isStopped() {
+		switch {
+		case worked:
+			since = time.Now()
+		case e.isStopped():
 			return
+		case len(e.members) <= runtime.GOMAXPROCS(0) && time.Since(since) < linger:
+			arena.Yield()
+		default:
+			e.park()
 		}
-		e.park()
 	}
 }
 
