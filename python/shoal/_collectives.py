@@ -63,15 +63,15 @@ class AsyncCollectives:
         counts = self.allgather_async(array("q", [_first(inp)])).wait()
         return self.allgather_async(x, self._port.make(x, inp.dtype, _rows(inp, sum(counts))))
 
-    def broadcast_async(self, x: T, root: int = 0) -> Handle[T]:
-        """See broadcast."""
+    def broadcast_async(self, x: T, root: int = 0, flags: int = 0) -> Handle[T]:
+        """See broadcast, and allreduce_async for `flags`."""
         root = self._member(root, "root")
         tensor = self._port.describe(x)
         if root == self.rank:
-            return self._port.call(KINDS["broadcast"], tensor, None, x, x, group=self._id, peer=root)
+            return self._port.call(KINDS["broadcast"], tensor, None, x, x, group=self._id, peer=root, flags=flags)
         if not tensor.writable:
             raise _read_only(x)
-        return self._port.call(KINDS["broadcast"], None, tensor, x, x, group=self._id, peer=root)
+        return self._port.call(KINDS["broadcast"], None, tensor, x, x, group=self._id, peer=root, flags=flags)
 
     def reduce_async(self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0) -> Handle[Any]:
         """See reduce."""

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._handover import State
-from ._layout import MORE, STEP
+from ._layout import ASIDE, MORE, NARROW, STEP
 from .cursor import Cursor, Order, Span
 from .errors import ShoalError
 from .handle import Handle
@@ -57,10 +57,10 @@ class Step:
             call.wait()
         return arrays[0] if len(arrays) == 1 else arrays
 
-    def share(self, x: Any, last: bool, op: str = "mean") -> "Handle[Any]":
+    def share(self, x: Any, last: bool, op: str = "mean", narrow: bool = False) -> "Handle[Any]":
         """The all-reduce of one array as a part of the step; the step is committed with the last part, and no part is
         complete before the last was submitted by every worker. With another op than the mean every worker counts, also
-        one without samples."""
+        one without samples. With `narrow`, partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes half the bytes."""
         if self.committed:
             raise ShoalError("this step is committed already: give all arrays to one step.allreduce, or take the next step")
         self.committed = last
@@ -69,7 +69,15 @@ class Step:
             weight = float(self.weight)
             if not self.weight:
                 self._clear(x)
-        return self._progress.job.allreduce_async(x, op, weight, flags=STEP if last else MORE)
+        return self._progress.job.allreduce_async(x, op, weight, flags=(STEP if last else MORE) | (NARROW if narrow else 0))
+
+    def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> "Handle[Any]":
+        """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it is complete as soon as every worker has
+        submitted it. Workers agree by it on how to write what they then share. When the root is lost, another rank's x is what all get."""
+        job = self._progress.job
+        if root is None:
+            return job.allreduce_async(x, op, flags=ASIDE)
+        return job.broadcast_async(x, root, flags=ASIDE)
 
     def _clear(self, x: Any) -> None:
         # 0 times a gradient that is not finite would not be 0.

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261121
-DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False)
+DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False, compress="None")
 
 
 class Net(nn.Module):
@@ -121,9 +121,10 @@ def main(config, end):
         with torch.no_grad():
             for p in net.parameters():
                 p.normal_()
-    model = shoal.torch.ddp(net) if config["wrap"] == "ddp" else net
+    compress = eval(config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD})
+    model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
     inner, scheduler = training(net, config["optimizer"])
-    optimizer = shoal.torch.optimizer(inner, scheduler)
+    optimizer = shoal.torch.optimizer(inner, scheduler, compress=compress)
     torch.manual_seed(seat)
     net.layers[0].weight.register_hook(lambda _: here("within backward"))
     if config["child"]:

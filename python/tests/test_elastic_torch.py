@@ -49,10 +49,7 @@ class Ledger:
 
     def check(self, survivors, losses=0):
         """What must hold. `losses` is how many workers were killed while they trained."""
-        assert len(self.results) == len(self.states) == survivors, self.output
-        assert len({tuple(r[2:]) for r in self.results}) == 1, f"the workers differ: {self.results}"
-        assert {r[1] for r in self.results} == {survivors} and sorted(r[0] for r in self.results) == list(range(survivors)), self.results
-        assert sorted(self.steps) == list(range(self.results[0][2])), "a step is missing"
+        self.alike(survivors)
         self._once()
         self._constant(losses)
         for line in self.lines:
@@ -61,6 +58,13 @@ class Ledger:
             if line["joined"]:
                 assert line["random"] in [other["random"] for other in self.lines if other["step"] == line["step"] and other["rank"] == 0]
         self._replay()
+
+    def alike(self, survivors):
+        """What must hold also where gradients were rounded."""
+        assert len(self.results) == len(self.states) == survivors, self.output
+        assert len({tuple(r[2:]) for r in self.results}) == 1, f"the workers differ: {self.results}"
+        assert {r[1] for r in self.results} == {survivors} and sorted(r[0] for r in self.results) == list(range(survivors)), self.results
+        assert sorted(self.steps) == list(range(self.results[0][2])), "a step is missing"
 
     def _once(self):
         times = collections.defaultdict(collections.Counter)
@@ -123,6 +127,24 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, optimizer, workers
         job.until("w1 was killed by SIGKILL")
         ledger = Ledger(tmp_path, job.finish(), 300, optimizer=optimizer)
     ledger.check(2, losses=1)
+
+
+@pytest.mark.parametrize(
+    "wrap, place, compress",
+    [
+        ("ddp", "within backward", "'int8'"),
+        ("ddp", "within backward", "PowerSGD(2)"),
+        ("ddp", "after the step", "TopK(0.5)"),
+        ("optimizer", "after backward", "'bf16'"),
+    ],
+)
+def test_compressed_gradients_of_workers_that_are_killed_and_join(training, tmp_path, wrap, place, compress):
+    with training(3, wrap=wrap, samples=300, doomed=[1, 7, place], compress=compress) as job:
+        job.until("w1 was killed by SIGKILL")
+        job.until("STEP")
+        job.resize(3)
+        job.until("STEP")
+        Ledger(tmp_path, job.finish(), 300).alike(3)
 
 
 @pytest.mark.parametrize("optimizer, workers, wrap", WAYS[1:])

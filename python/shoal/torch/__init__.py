@@ -1,5 +1,7 @@
 """Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `empty`, and the torch.distributed backend "shoal".
 
+`TopK` and `PowerSGD` are values for the `compress` of `ddp` and `optimizer`.
+
 Importing this module registers the backend, so a script that does its own set-up needs two lines::
 
     import shoal.torch
@@ -10,8 +12,10 @@ Tensors live on the CPU.
 
 from . import backend  # noqa: F401  registers the backend
 from .arena import empty
+from .compress_power import PowerSGD
+from .compress_topk import TopK
 from .ddp import ddp
 from .loader import loader
 from .optimizer import optimizer
 
-__all__ = ["ddp", "empty", "loader", "optimizer"]
+__all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer"]

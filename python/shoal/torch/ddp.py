@@ -12,16 +12,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import backend  # noqa: F401  registers the backend
 from . import elastic
+from .compress import Compression, maker
 from .state import keep
 from .wire import moved
 
 
-def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
+def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) -> DistributedDataParallel:
     """Wrap `model` so that every backward pass averages its gradients over the workers of the job.
 
     The result is torch's own DistributedDataParallel, with one worker too, so `model.module`, `no_sync()`, `join()` and
     checkpoints look the same at every size. Parameters and buffers start as rank 0's. `options` go to
     DistributedDataParallel unchanged (bucket_cap_mb in MiB, find_unused_parameters, static_graph, …).
+
+    With `compress`, gradients take fewer bytes: "bf16", "fp16", "int8", TopK(0.01), PowerSGD(rank=4); compress.py has what these are.
+    Where they must not be rounded, leave it out.
 
     The default process group is set up with the backend "shoal" if the script has not set one up; one with another
     backend is used as it is.
@@ -34,17 +38,21 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     """
     if not dist.is_initialized():
         dist.init_process_group("shoal")
-    job = shoal.join()
+    job, make = shoal.join(), maker(compress)
     if job.elastic:
         for tensor in (*model.parameters(), *model.buffers()):
             wire = moved(tensor)
             job.broadcast(wire.data)
             if wire.back is not None:
                 wire.back()
-        wrapped = elastic.wrap(job, model, options)
+        wrapped = elastic.wrap(job, model, options, make)
         keep(job, "model", model)
     else:
         wrapped = DistributedDataParallel(model, **options)
+        if compress is not None:
+            if options.get("process_group") is not None:
+                raise ValueError("process_group cannot be chosen with compress, which averages over all workers of the job")
+            elastic.register(wrapped, elastic.Average(job, job.group(list(range(job.size))), model, make, find_unused=False))
         elastic.rigid.add(wrapped)
     for parameter in model.parameters():
         parameter.averaged_by_ddp = parameter.requires_grad

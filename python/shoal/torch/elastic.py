@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from datetime import timedelta
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ import shoal
 
 from .backend import ProcessGroup
 from .bucket import Bucket, buckets
+from .exchange import Exchange
 
 _BUCKET_BYTES = 25 << 20
 _FOREVER = timedelta(days=3650)
@@ -22,7 +23,7 @@ _FOREVER = timedelta(days=3650)
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
-def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any]) -> DistributedDataParallel:
+def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make: Callable[[Sequence[Tensor]], Bucket]) -> DistributedDataParallel:
     """`model` as a DistributedDataParallel that commits the open step of the job at the end of a backward pass.
 
     To torch it is alone: parts of DDP that speak to the other workers on their own account (the check of the parameters at the start,
@@ -32,10 +33,15 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any]) -> D
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
     wrapped = DistributedDataParallel(model, **{**options, "process_group": _Alone(job, [0], _FOREVER)})
-    average = _Average(job, model, bool(options.get("find_unused_parameters")))
+    average = Average(job, None, model, make, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
+    register(wrapped, average)
+    return wrapped
+
+
+def register(wrapped: DistributedDataParallel, average: "Average") -> None:
+    """Have the gradients of a DistributedDataParallel averaged by `average`."""
     # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says none.
     wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
-    return wrapped
 
 
 class _Alone(ProcessGroup):
@@ -45,27 +51,35 @@ class _Alone(ProcessGroup):
         return self._job.alone()
 
 
-class _Average:
-    """The weighted mean of all gradients of a backward pass.
+class Average:
+    """The mean of all gradients of a backward pass, over the members of the job or over a group.
 
     The buckets of the agent's calls are not DDP's: those come in the order in which gradients were ready, which a worker that joins
     in the middle cannot know. They follow the order of the parameters, which is the same everywhere. A step completes
     as a whole, so nothing is waited for before DDP's last bucket is there; the hook waits then, for all of them.
+
+    `statistics` are buffers of the model (running means and the like) that are averaged too, so that they are the same everywhere after the step.
     """
 
-    def __init__(self, job: "shoal.Job", model: torch.nn.Module, find_unused: bool):
-        self._job = job
+    def __init__(
+        self,
+        job: "shoal.Job",
+        group: "Optional[shoal.Group]",
+        model: torch.nn.Module,
+        make: Callable[[Sequence[Tensor]], Bucket],
+        find_unused: bool,
+        statistics: Sequence[Tensor] = (),
+    ):
         parameters = [p for p in model.parameters() if p.requires_grad]
         # Gradients are ready in about the reverse order of the parameters.
-        self._buckets = buckets(parameters[::-1], _BUCKET_BYTES)
+        self._buckets = buckets(parameters[::-1], _BUCKET_BYTES, make)
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j) for i, bucket in enumerate(self._buckets) for j, p in enumerate(bucket.parameters)
         }
-        self._model = model
-        self._statistics = buckets(self._running(), _BUCKET_BYTES)
+        self._statistics = buckets(statistics, _BUCKET_BYTES)
+        self._exchange = Exchange(job, [*self._statistics, *self._buckets], group)
         self._missing: List[int] = []  # gradients that a bucket still waits for
-        self._posted = 0
-        self._calls: List[Any] = []
+        self._full = 0  # buckets
         self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
         self._used: Optional[Set[Tensor]] = set() if find_unused else None
         if find_unused:
@@ -74,14 +88,8 @@ class _Average:
 
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket of DDP's; its future is complete after the last one."""
-        step = self._job.step
-        if step is None:
-            raise RuntimeError("shoal: a backward pass outside of the loop over shoal.torch.loader: use the plain model there")
         if not self._taken:
-            self._missing = [len(b.parameters) for b in self._buckets]
-            self._posted, self._calls = 0, []
-            for own in self._buckets:
-                own.begin()
+            self._begin()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._taken.append((bucket, future))
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
@@ -89,29 +97,22 @@ class _Average:
             unused = self._used is not None and parameter not in self._used
             self._buckets[i].put(j, None if unused else gradient)
             self._missing[i] -= 1
-        last = bucket.is_last()
-        while self._posted < len(self._buckets) and (last or not self._missing[self._posted]):
-            if self._posted == len(self._buckets) - 1:
-                self._post_statistics(step)
-            self._calls.append(step.share(self._buckets[self._posted].buffer, last=self._posted == len(self._buckets) - 1))
-            self._posted += 1
-        if last:
+        while self._full < len(self._buckets) and not self._missing[self._full]:
+            self._full += 1
+        self._exchange.go(len(self._statistics) + self._full, end=bucket.is_last())
+        if bucket.is_last():
             self._finish()
         return future
 
-    def _post_statistics(self, step: "shoal.Step") -> None:
-        """Average the buffers of the model (running means and the like) too, so that they are the same everywhere after the step."""
+    def _begin(self) -> None:
+        self._exchange.begin()
+        self._missing, self._full = [len(b.parameters) for b in self._buckets], 0
         for bucket in self._statistics:
             bucket.pack([b.detach() for b in bucket.parameters])
-            self._calls.append(step.share(bucket.buffer, last=False))
-
-    def _running(self) -> List[Tensor]:
-        return [b for b in self._model.buffers() if b.is_floating_point()]
 
     def _finish(self) -> None:
         taken, self._taken = self._taken, []
-        for call in reversed(self._calls):
-            call.wait()
+        self._exchange.finish()
         averages = [b.unpack() for b in self._buckets]
         for bucket, future in taken:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
@@ -122,7 +123,7 @@ class _Average:
                 gradient.copy_(average)
                 if self._used is not None and parameter not in self._used:
                     # DDP, which is alone, believes that nobody used it.
-                    parameter.grad = average.clone() if parameter.grad is None else parameter.grad.copy_(average)
+                    parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.copy_(average)
         for bucket in self._statistics:
             for buffer, average in zip(bucket.parameters, bucket.parts):
                 buffer.detach().copy_(average)

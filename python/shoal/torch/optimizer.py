@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 import shoal
 
 from .bucket import Bucket
+from .compress import Compression, maker
+from .exchange import Exchange
 from .state import keep
 
 
-def optimizer(opt: torch.optim.Optimizer, *others: Any) -> torch.optim.Optimizer:
+def optimizer(opt: torch.optim.Optimizer, *others: Any, compress: Compression = None) -> torch.optim.Optimizer:
     """Make `opt` step with gradients averaged over the workers of the job.
 
     The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers, GradScaler, closures
@@ -27,6 +29,8 @@ def optimizer(opt: torch.optim.Optimizer, *others: Any) -> torch.optim.Optimizer
     average commits the step; workers that join get the state of `opt`, and of what else is given: schedulers, a GradScaler,
     anything with a `state_dict`. (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
 
+    With `compress`, gradients take fewer bytes, as with `shoal.torch.ddp`.
+
     Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
     """
     job = shoal.join()
@@ -35,7 +39,7 @@ def optimizer(opt: torch.optim.Optimizer, *others: Any) -> torch.optim.Optimizer
         for other in others:
             keep(job, type(other).__name__, other)
     own = [p for group in opt.param_groups for p in group["params"] if not getattr(p, "averaged_by_ddp", False)]
-    return Averaging(opt, own) if own else opt
+    return Averaging(opt, own, maker(compress)) if own else opt
 
 
 class Averaging(torch.optim.Optimizer):
@@ -44,13 +48,15 @@ class Averaging(torch.optim.Optimizer):
     # GradScaler then leaves unscaling and the look for infinities to step().
     _step_supports_amp_scaling = True
 
-    def __init__(self, inner: torch.optim.Optimizer, parameters: List[Tensor]):
+    def __init__(self, inner: torch.optim.Optimizer, parameters: List[Tensor], make: Callable[[Sequence[Tensor]], Bucket]):
         # Not the base's __init__: groups, state and defaults are those of `inner`, through __getattr__.
         self.inner = inner
         job = shoal.join()
         # A group of its own: the calls made here never mix with the script's. Only the whole job can go on without a member.
         self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
+        self._make = make
         self._buckets: List[Bucket] = []
+        self._exchange = Exchange(job, self._buckets, None if job.elastic else self._group)
         self._averaged = False
         self._manage(parameters)
 
@@ -82,23 +88,17 @@ class Averaging(torch.optim.Optimizer):
         """Average the gradients now, in place; the next `step()` does not do it again."""
         if self._averaged:
             return
+        self._exchange.begin()
         for bucket in self._buckets:
             bucket.pack([p.grad for p in bucket.parameters])
-        if self._job.elastic:
-            if self._job.step is None:
-                raise RuntimeError("shoal: an optimizer's step outside of the loop over shoal.torch.loader: wrap only optimizers of that loop")
-            self._job.step.allreduce(*(b.buffer for b in self._buckets))
-        else:
-            with self._job.grouped():
-                calls = [self._group.allreduce_async(b.buffer, op="mean", out=b.buffer) for b in self._buckets]
-            for call in calls:
-                call.wait()
+        self._exchange.go(len(self._buckets), end=True)
+        self._exchange.finish()
         for bucket in self._buckets:
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
-                if average is not None and parameter.grad is not None:
+                if average is not None and parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                if average is not None:
                     parameter.grad.copy_(average)
-                elif average is not None:
-                    parameter.grad = average.clone()
         self._averaged = True
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -125,13 +125,13 @@ class Averaging(torch.optim.Optimizer):
             by_type[parameter.dtype].append(parameter)
         if self._job.elastic:
             self._keep(parameters)
-        buckets = [Bucket(members) for members in by_type.values()]
-        for bucket in buckets:
-            bucket.pack([p.detach() for p in bucket.parameters])
-            self._group.broadcast(bucket.buffer, root=0)
-            for parameter, value in zip(bucket.parameters, bucket.parts):
+        for members in by_type.values():
+            start = Bucket(members)
+            start.pack([p.detach() for p in members])
+            self._group.broadcast(start.buffer, root=0)
+            for parameter, value in zip(members, start.parts):
                 parameter.detach().copy_(value)
-        self._buckets += buckets
+            self._buckets.append(self._make(members))
 
     def _keep(self, parameters: List[Tensor]) -> None:
         def set(values: List[Tensor]) -> None:

@@ -1,0 +1,85 @@
+"""The buckets of a step on their way to the other workers."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+import shoal
+from shoal._layout import NARROW
+
+from .bucket import Bucket, Part, Turn
+
+
+class Exchange:
+    """Has the workers of a job average buckets, in the order of the list, step after step.
+
+    With a group these are calls of the group. Without one they make up the open step of the job, and the last one commits it.
+
+    A bucket that asks is answered while the next one is filled: what it gives is submitted behind the questions of that one. So every worker
+    makes the same calls in the same order, however many buckets it had full at once.
+    """
+
+    def __init__(self, job: "shoal.Job", buckets: Sequence[Bucket], group: "Optional[shoal.Group]" = None):
+        self._job, self._group, self._buckets = job, group, buckets
+        self._step: "Optional[shoal.Step]" = None
+        self._steps = 0
+        self._generation: Optional[int] = None
+        self._answers: List[List[Any]] = []  # by bucket that has asked
+        self._given = 0  # buckets
+        self._calls: List[Any] = []
+
+    def begin(self) -> None:
+        """Before anything is put into a bucket. Raises RuntimeError where no step is open."""
+        turn = self._turn()
+        for bucket in self._buckets:
+            bucket.begin(turn)
+        self._answers, self._given, self._calls = [], 0, []
+
+    def _turn(self) -> Turn:
+        fresh, self._generation = self._generation != self._job.generation, self._job.generation
+        if self._group is not None:
+            self._steps += 1
+            return Turn(self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh)
+        self._step = self._job.step
+        if self._step is None:
+            raise RuntimeError(
+                "shoal: gradients outside of the loop over shoal.torch.loader: train there, and use the plain model elsewhere"
+            )
+        return Turn(self._job.rank, self._job.size, self._step.number, self._step.weight / self._step.count, fresh)
+
+    def go(self, full: int, end: bool) -> None:
+        """The first `full` buckets are full; with `end`, these are all that will be, and the others go as they are."""
+        with self._job.grouped():
+            while len(self._answers) < (len(self._buckets) if end else full):
+                asked = [self._ask(part) for part in self._buckets[len(self._answers)].ask()]
+                self._answers.append(asked)
+                self._give(len(self._answers) - bool(asked))
+            if end:
+                self._give(len(self._buckets))
+
+    def finish(self) -> None:
+        """Wait until all buckets have their means."""
+        # In the order of completion; an error of any is raised once all of them are over.
+        for call in reversed(self._calls):
+            call.wait()
+
+    def _give(self, upto: int) -> None:
+        for i in range(self._given, upto):
+            for call in self._answers[i]:
+                call.wait()
+            parts = self._buckets[i].give()
+            last = i == len(self._buckets) - 1
+            self._calls += [self._share(part, last and part is parts[-1]) for part in parts]
+        self._given = max(self._given, upto)
+
+    def _share(self, part: Part, last: bool) -> Any:
+        if self._group is None:
+            return self._step.share(part.tensor, last, part.op, narrow=part.narrow)  # type: ignore[union-attr]
+        return self._group.allreduce_async(part.tensor, part.op, flags=NARROW if part.narrow else 0)
+
+    def _ask(self, part: Part) -> Any:
+        if self._group is None:
+            return self._step.aside(part.tensor, part.op, part.root)  # type: ignore[union-attr]
+        if part.root is not None:
+            return self._group.broadcast_async(part.tensor, part.root)
+        return self._group.allreduce_async(part.tensor, part.op)

@@ -1,0 +1,259 @@
+"""Gradients in fewer bytes: what is given adds up, nothing is lost that a worker has, and all workers get the same."""
+
+import math
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from torch.nn import functional as F
+from torch_world import main, world
+
+SEED = 20261122
+LOSSY = ["int8", "topk", "power"]
+
+
+def _value(name):
+    import shoal.torch
+
+    return {"topk": shoal.torch.TopK(0.05), "power": shoal.torch.PowerSGD(rank=2)}.get(name, name)
+
+
+def _parameters():
+    return [nn.Parameter(torch.zeros(shape)) for shape in ((40, 30), (40,), (7, 5, 6), ())]
+
+
+def _team(name, size):
+    """The buckets of `size` workers, all in this process."""
+    from shoal.torch.compress import maker
+
+    return [maker(_value(name))(_parameters()) for _ in range(size)]
+
+
+def _step(team, number, gradients, shares, lost=None, fresh=False):
+    """A step of buckets; the agent's work is done here. A lost worker asks, and gives nothing. Returns the means and the bytes of a worker."""
+    from shoal.torch.bucket import Turn
+
+    for rank, bucket in enumerate(team):
+        bucket.begin(Turn(rank, len(team), number, shares[rank], fresh or number == 0))
+        bucket.pack(gradients[rank])
+    nbytes = _reduce([bucket.ask() for bucket in team])
+    members = [bucket for rank, bucket in enumerate(team) if rank != lost]
+    nbytes += _reduce([bucket.give() for bucket in members])
+    means = [bucket.unpack() for bucket in members]
+    for other in means[1:]:
+        for one, two in zip(means[0], other):
+            assert one is two is None or one.equal(two) or one.isnan().any() and two.isnan().any(), "the workers differ"
+    return means[0], nbytes
+
+
+def _reduce(asked):
+    nbytes = 0
+    for parts in zip(*asked):
+        tensors = [part.tensor for part in parts]
+        nbytes += tensors[0].numel() * tensors[0].element_size()
+        if parts[0].root is not None:
+            total = tensors[parts[0].root].clone()
+        else:
+            # On one host 16-bit types add up in f32.
+            total = sum(t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors)
+            total = total / len(tensors) if parts[0].op == "mean" else total
+        for tensor in tensors:
+            tensor.copy_(total)
+    return nbytes
+
+
+def _gradients(generator, size, dtype=torch.float32):
+    return [[torch.randn(p.shape, generator=generator).to(dtype) for p in _parameters()] for _ in range(size)]
+
+
+def _flat(tensors):
+    return torch.cat([t.reshape(-1).double() for t in tensors])
+
+
+@pytest.mark.parametrize("name, factor", [("bf16", 2), ("fp16", 2), ("int8", 3.8), ("topk", 10), ("power", 3.5)])
+def test_bytes_fall_by_the_factor(name, factor):
+    gradients = _gradients(torch.Generator().manual_seed(SEED), 2)
+    _, plain = _step(_team(None, 2), 0, gradients, [0.5, 0.5])
+    _, small = _step(_team(name, 2), 0, gradients, [0.5, 0.5])
+    print(name, plain / small)
+    assert plain / small >= 0.95 * factor  # of a small model, whose marks count
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_halves_are_means_that_were_rounded(name):
+    gradients = _gradients(torch.Generator().manual_seed(SEED), 3)
+    means, _ = _step(_team(name, 3), 0, gradients, [1 / 3] * 3)
+    want = sum(_flat(g) for g in gradients) / 3
+    torch.testing.assert_close(_flat(means), want, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_what_is_not_given_is_remembered(name, size):
+    """Over any number of steps, what all got and what all still have is what all had."""
+    generator = torch.Generator().manual_seed(SEED)
+    team = _team(name, size)
+    given = had = 0
+    for number in range(12):
+        weights = torch.rand(size, generator=generator)
+        shares = (weights / weights.sum()).tolist()
+        if number % 4 == 3 and size > 1:  # the end of an epoch: a worker is without samples, and its gradient is of no interest
+            shares = [0.0, *(s / (1 - shares[0]) for s in shares[1:])]
+        gradients = _gradients(generator, size)
+        if not shares[0]:
+            gradients[0][0].fill_(math.nan)
+        means, _ = _step(team, number, gradients, shares)
+        given = given + _flat(means)
+        had = had + sum(s * _flat(g) for s, g in zip(shares, gradients) if s)
+        left = sum(_flat(bucket._own) for bucket in team)
+        torch.testing.assert_close(given + left, had, rtol=1e-4, atol=1e-4)
+    assert left.abs().max() > 0, "nothing was compressed"
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_worker_lost_between_asking_and_giving_is_no_part_of_the_mean(name):
+    generator = torch.Generator().manual_seed(SEED)
+    team = _team(name, 3)
+    for lost in range(3):
+        whole, gradients = _team(name, 3), _gradients(generator, 3)
+        means, _ = _step(whole, lost, gradients, [0.5, 0.25, 0.25], lost=lost, fresh=True)
+        rest = [(s, b) for r, (s, b) in enumerate(zip([0.5, 0.25, 0.25], whole)) if r != lost]
+        weight = sum(s for s, _ in rest)
+        want = sum(s * _flat(g) for r, (s, g) in enumerate(zip([0.5, 0.25, 0.25], gradients)) if r != lost)
+        left = sum(_flat(bucket._own) for _, bucket in rest)
+        torch.testing.assert_close(_flat(means) * weight + left, want, rtol=1e-4, atol=1e-4)
+    del team
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_is_not_finite_reaches_all_and_is_not_remembered(name):
+    generator = torch.Generator().manual_seed(SEED)
+    team, gradients = _team(name, 2), _gradients(generator, 2)
+    gradients[1][0][3, 3] = math.inf
+    means, _ = _step(team, 0, gradients, [0.5, 0.5])
+    assert all(m.isnan().any() for m in means)
+    for number in range(1, 4):
+        means, _ = _step(team, number, _gradients(generator, 2), [0.5, 0.5])
+        assert all(m.isfinite().all() for m in means)
+
+
+def test_missing_gradients_are_none_where_nobody_has_one():
+    for name in LOSSY:
+        gradients = _gradients(torch.Generator().manual_seed(SEED), 2)
+        gradients[0][1] = gradients[1][1] = gradients[0][2] = None
+        means, _ = _step(_team(name, 2), 0, gradients, [0.5, 0.5])
+        assert [m is None for m in means] == [False, True, False, False]
+
+
+def test_bytes_never_wrap():
+    """Whatever the workers have, the sum of what they round to fits into a byte; else the mean would have the other sign."""
+    from shoal.torch.compress_int8 import Int8
+
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    generator = torch.Generator().manual_seed(seed)
+    for size in (2, 3, 7, 64):
+        for spread in (1e-20, 1, 1e20):
+            team = [Int8([nn.Parameter(torch.zeros(1024))]) for _ in range(size)]
+            base = spread * torch.randn(1024, generator=generator)
+            for gradient in (base, base.sign() * spread):  # all agree: the largest sums that can be
+                for bucket in team:
+                    bucket.memory.zero_()
+                means, _ = _step(team, 0, [[gradient]] * size, [1 / size] * size)
+                most = gradient.abs().max().item() * size / 2 / (127 - size / 2)  # every worker rounds by half a step
+                torch.testing.assert_close(means[0], gradient, rtol=0, atol=1.01 * most)
+
+
+def test_power_is_exact_for_a_matrix_of_that_rank():
+    from shoal.torch import PowerSGD
+
+    generator = torch.Generator().manual_seed(SEED)
+    matrix = torch.randn(20, 2, generator=generator) @ torch.randn(2, 30, generator=generator)
+    team = [PowerSGD(2).bucket([nn.Parameter(torch.zeros(20, 30))]) for _ in range(2)]
+    means, _ = _step(team, 0, [[matrix], [3 * matrix]], [0.5, 0.5])
+    torch.testing.assert_close(means[0], 2 * matrix, rtol=1e-4, atol=1e-4)
+    _step(team, 1, [[torch.zeros(20, 30)]] * 2, [0.5, 0.5])  # and a gradient of zeros is no end of it
+    _step(team, 2, [[torch.zeros(20, 30)]] * 2, [0.5, 0.5])
+    means, _ = _step(team, 3, [[matrix]] * 2, [0.5, 0.5])
+    assert (means[0] - matrix).norm() < 0.9 * matrix.norm()
+
+
+def test_top_k_gives_the_largest_of_who_chooses():
+    from shoal.torch import TopK
+
+    team = [TopK(0.2).bucket([nn.Parameter(torch.zeros(10))]) for _ in range(2)]
+    one, two = torch.arange(10.0), -torch.arange(10.0).flip(0)
+    means, _ = _step(team, 0, [[one], [two]], [0.5, 0.5])
+    assert means[0].tolist() == [0] * 8 + [3.5, 4.5]  # (8 - 1) / 2, (9 - 0) / 2
+    means, _ = _step(team, 1, [[one], [two]], [0.5, 0.5])
+    assert means[0].nonzero().flatten().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", ["int4", 8, True])
+def test_what_is_no_compression_is_refused(wrong):
+    from shoal.torch.compress import maker
+
+    with pytest.raises(ValueError, match="use one of 'bf16'"):
+        maker(wrong)
+
+
+def test_parameters_of_compressions():
+    import shoal.torch
+
+    for wrong in (0, 1.5, -1):
+        with pytest.raises(ValueError):
+            shoal.torch.TopK(wrong)
+    with pytest.raises(ValueError):
+        shoal.torch.PowerSGD(0)
+
+
+# Between processes, in a job whose workers stay.
+
+
+def _learn(wrap):
+    import shoal
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    shoal.torch.elastic._BUCKET_BYTES = 3000  # several buckets
+    return {str(name): _curve(shoal.join(), wrap, _value(name)) for name in [None, "bf16", "fp16", *LOSSY]}
+
+
+def _curve(job, wrap, compress):
+    """The first loss, the mean of the last, and a digest of the parameters."""
+    import shoal.torch
+
+    torch.manual_seed(SEED)
+    model = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5))
+    if wrap == "ddp":
+        model = shoal.torch.ddp(model, compress=compress)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    else:
+        optimizer = shoal.torch.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), compress=compress)
+    generator, losses = torch.Generator().manual_seed(SEED), []
+    for _ in range(120):
+        x = torch.randn(32, 12, generator=generator)
+        y = (x[:, :5] + x[:, 5:10]).argmax(1)
+        own = slice(job.rank * 32 // job.size, (job.rank + 1) * 32 // job.size)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[own]), y[own]).backward()
+        optimizer.step()
+        losses.append(F.cross_entropy(model(x), y).item())
+    return [losses[0], sum(losses[-20:]) / 20, [p.detach().double().sum().item() for p in model.parameters()]]
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
+def test_workers_learn_with_fewer_bytes(wrap):
+    ranks = world(2, _learn, wrap)
+    for name, (first, last, _) in ranks[0].items():
+        assert ranks[1][name] == ranks[0][name], f"{name}: the workers differ"
+        print(f"{wrap}, {name}: loss {first:.4f} falls to {last:.4f}")
+        if name in ("bf16", "fp16", "int8"):
+            assert last < 1.05 * ranks[0]["None"][1], name
+        assert last < 0.5 * first, f"{name}: nothing was learned"
+
+
+if __name__ == "__main__":
+    main(globals())
