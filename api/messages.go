@@ -11,6 +11,8 @@ const (
 	TypeFreed   = "freed"
 	TypeGroup   = "group"
 	TypeData    = "data"
+	TypeSave    = "save"
+	TypeSaved   = "saved"
 	TypeReport  = "report"
 	TypeLeave   = "leave"
 	TypeError   = "error"
@@ -43,6 +45,27 @@ type Request struct {
 	Shuffle  bool    `json:"shuffle,omitempty"`
 	Cursor   []byte  `json:"cursor,omitempty"`
 	Metrics  Metrics `json:"metrics,omitempty"`
+	Part     *Part   `json:"part,omitempty"`
+	Wait     bool    `json:"wait,omitempty"`
+}
+
+// Part asks the agent to write a worker's part of a checkpoint: docs/formats/job-checkpoints.md. What it is of lies in the worker's
+// segments, which are left alone until Saved says that the part is written.
+type Part struct {
+	Folder string `json:"folder"` // absolute
+	Keep   int    `json:"keep"`   // checkpoints that stay
+	Seed   uint64 `json:"seed"`   // that the workers have agreed on
+	Rank   int    `json:"rank"`
+	State  Extent `json:"state"` // JSON: what the checkpoint is of
+	Own    Extent `json:"own"`   // JSON: what this worker has for itself
+	Body   Extent `json:"body"`  // its share of the state
+}
+
+// Extent is bytes of a segment.
+type Extent struct {
+	ID     uint32 `json:"id"` // 0 = no bytes
+	Offset uint64 `json:"offset"`
+	Bytes  uint64 `json:"bytes"`
 }
 
 // Reply is any answer of an agent.
@@ -59,6 +82,7 @@ type Reply struct {
 	SpinUS     int    `json:"spin_us"`
 	ID         uint32 `json:"id"`
 	Bytes      int64  `json:"bytes,omitempty"`
+	Done       bool   `json:"done,omitempty"`
 	Error      string `json:"error,omitempty"`
 	Field      string `json:"field,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
@@ -193,7 +194,7 @@ func copyAll(b *testing.B, from, to string, workers int) {
 		}
 		in, out = append(in, f), append(out, g)
 	}
-	err = share(b.Context(), workers, len(items), func() func(int) error {
+	err = group.Share(b.Context(), "checkpoint", workers, len(items), func() func(int) error {
 		buffer := make([]byte, block)
 		return func(i int) error {
 			n, _ := in[items[i].file].ReadAt(buffer, items[i].at)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
@@ -85,7 +86,7 @@ func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) 
 	}
 	left, right := a.reader(), b.reader()
 	counts, firsts := make([]int, len(items)), make([]int, len(items))
-	err := share(ctx, workers, len(items), func() func(int) error {
+	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
 			p, size := pairs[items[i].pair], pairs[items[i].pair].a.DType.Size()

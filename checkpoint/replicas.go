@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
@@ -32,7 +33,7 @@ func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
 		}
 	}
 	r := c.reader()
-	err := share(ctx, workers, len(items), func() func(int) error {
+	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
 			t, p := items[i].t, items[i].p

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
@@ -52,22 +54,13 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 // writeManifest puts a manifest in place, durable and whole or not at all.
 func writeManifest(path string, m *manifest.Manifest) error {
 	text, err := m.Append(nil)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = durable.Write(path, text)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return err
 	}
-	return syncPath(filepath.Dir(path))
+	return durable.Sync(filepath.Dir(path))
 }
 
 // Seal writes the manifest of a checkpoint, and returns it. It fails when there is one already, or the checkpoint has a fault.
@@ -138,7 +131,7 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 		}
 	}
 	m := memory{names: names, open: func(name string) (handle, error) { return openFrom(fsys, name) }}
-	err := share(ctx, workers, len(items), func() func(int) error {
+	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		buffer := make([]byte, manifest.BlockBytes)
 		return func(i int) error {
 			f := &files[items[i].file]
@@ -168,7 +161,7 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key, workers i
 	}
 	m := memory{names: names, open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}
 	sums := make([]digest.Sum, len(work))
-	err := share(ctx, workers, len(work), func() func(int) error {
+	err := group.Share(ctx, "checkpoint", workers, len(work), func() func(int) error {
 		var buffer []byte
 		return func(i int) error {
 			x := &work[i]

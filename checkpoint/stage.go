@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
 )
@@ -218,7 +219,7 @@ func (s *stage) record(r move.Record) error {
 // publish makes the files durable, and then visible under their name.
 func (s *stage) publish() error {
 	err := filepath.WalkDir(s.files(), func(path string, d fs.DirEntry, err error) error {
-		return errors.Join(err, syncPath(path))
+		return errors.Join(err, durable.Sync(path))
 	})
 	if err != nil {
 		return err
@@ -230,16 +231,7 @@ func (s *stage) publish() error {
 	if err := os.Rename(from, s.dst); err != nil {
 		return err
 	}
-	return errors.Join(syncPath(filepath.Dir(s.dst)), s.journal.Close(), os.RemoveAll(s.folder()))
-}
-
-// syncPath waits until a file, or the list of a folder, is on the disk.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(), os.RemoveAll(s.folder()))
 }
 
 // identity names a move by what it reads and writes.

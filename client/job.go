@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -46,8 +47,9 @@ type Job struct {
 	block *arena.Segment
 	calls *calls
 	mem   memory
-	solo  bool // no agent at all
-	aside bool // a job of one: alone, or before it has entered, or after it was released
+	tasks *group.Group // what runs beside the loop; Close waits for it
+	solo  bool         // no agent at all
+	aside bool         // a job of one: alone, or before it has entered, or after it was released
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment says. Without that
@@ -55,7 +57,7 @@ type Job struct {
 func Join(ctx context.Context) (*Job, error) {
 	socket := os.Getenv(api.EnvSocket)
 	if socket == "" {
-		j := &Job{name: "solo", generation: 1, solo: true, aside: true}
+		j := &Job{name: "solo", generation: 1, tasks: group.New(context.Background()), solo: true, aside: true}
 		j.Group = &Group{job: j, size: 1, ranks: []topo.Rank{0}}
 		return j, nil
 	}
@@ -70,7 +72,7 @@ func Join(ctx context.Context) (*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: no agent answers at %s (is its launcher still running?): %w", socket, err)
 	}
-	j := &Job{conn: conn, buf: make([]byte, arena.MaxMessage)}
+	j := &Job{conn: conn, buf: make([]byte, arena.MaxMessage), tasks: group.New(context.Background())}
 	if err := j.join(rank); err != nil {
 		conn.Close()
 		return nil, err
@@ -96,7 +98,7 @@ func (j *Job) join(rank int) error {
 	}
 	j.name, j.host, j.generation, j.block = reply.Job, reply.Host, topo.Generation(reply.Generation), block
 	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn, time.Duration(reply.SpinUS)*time.Microsecond)
-	j.mem.segment = j.segment
+	j.mem.segment, j.mem.freed = j.segment, j.freed
 	ranks := make([]topo.Rank, reply.Size)
 	for i := range ranks {
 		ranks[i] = topo.Rank(i)
@@ -138,6 +140,11 @@ func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
 	}
 	s, err := arena.OpenSegment(fds[0])
 	return s, reply.ID, err
+}
+
+func (j *Job) freed(id uint32) error {
+	_, _, err := j.request(&api.Request{Type: api.TypeFree, ID: id}, 0)
+	return err
 }
 
 // Name is the job's name.
@@ -212,22 +219,31 @@ func (j *Job) follow() (arena.View, error) {
 	return v, nil
 }
 
-// Close leaves the job; a second call does nothing. Calls that other goroutines wait for end with ErrClosed. Slices from Empty must not be
+// Close leaves the job; a second call does nothing. It waits for a checkpoint that this process itself writes. Calls that other goroutines wait for end with ErrClosed. Slices from Empty must not be
 // used afterwards.
 func (j *Job) Close() error {
 	if j.solo {
-		return nil
+		return j.tasks.Wait()
 	}
 	j.calls.stop()
+	first, err := j.hangUp()
+	if !first {
+		return nil
+	}
+	return errors.Join(err, j.tasks.Wait(), j.calls.close(), j.mem.close(), j.block.Close())
+}
+
+// hangUp says goodbye, once.
+func (j *Job) hangUp() (first bool, err error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if j.closed {
-		return nil
+		return false, nil
 	}
 	j.closed = true
 	// An agent that is gone needs no farewell.
 	_ = j.conn.Send(&api.Request{Type: api.TypeLeave})
-	return errors.Join(j.conn.Close(), j.calls.close(), j.mem.close(), j.block.Close())
+	return true, j.conn.Close()
 }
 
 // Group is a set of ranks that call collectives together.

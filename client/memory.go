@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -47,6 +48,7 @@ const (
 // memory is the worker's arena: segments, the room left in the newest, and staging buffers by power of two.
 type memory struct {
 	segment func(n int) (*arena.Segment, uint32, error) // asks the agent
+	freed   func(id uint32) error                       // tells the agent
 
 	mu      sync.Mutex
 	maps    []mapped
@@ -86,6 +88,23 @@ func (m *memory) grow(n int) ([]byte, error) {
 	}
 	m.maps = append(m.maps, mapped{s, id})
 	return s.Mem[:n], nil
+}
+
+// own returns n bytes in a segment of their own, for free.
+func (m *memory) own(n int) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.grow(max(n, 1))
+}
+
+// free gives back what own has given.
+func (m *memory) free(b []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.maps, func(x mapped) bool { return &x.s.Mem[0] == &b[0] })
+	x := m.maps[i]
+	m.maps = slices.Delete(m.maps, i, i+1)
+	return errors.Join(x.s.Close(), m.freed(x.id))
 }
 
 // find says where in the arena b lies.

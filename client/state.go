@@ -9,16 +9,18 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // State is memory that is the same on every worker after every step.
 type State struct {
 	Name  string
 	bytes []byte
+	dtype tensor.DType
 }
 
 // StateOf makes a State of a slice. A worker that joins receives into it, so it must have its final length.
-func StateOf[T Element](name string, x []T) State { return State{name, bytesOf(x)} }
+func StateOf[T Element](name string, x []T) State { return State{name, bytesOf(x), dtypeOf[T]()} }
 
 // stateTag marks the transfers of docs/formats/arena.md, section 5.
 const stateTag = 0xE17E
@@ -29,13 +31,16 @@ type stateItem struct {
 }
 
 type stateHeader struct {
-	Step  uint64         `json:"step"`
-	Items []stateItem    `json:"items"`
-	Notes map[string]any `json:"notes"`
+	Step  uint64      `json:"step"`
+	Items []stateItem `json:"items"`
+	Notes any         `json:"notes"`
 }
 
 func (t *Trainer) header() []byte {
-	h := stateHeader{Step: t.cursor.Step, Notes: map[string]any{}}
+	h := stateHeader{Step: t.cursor.Step, Notes: struct{}{}}
+	if t.checkpoints != nil {
+		h.Notes = t.checkpoints.notes()
+	}
 	for _, s := range t.state {
 		h.Items = append(h.Items, stateItem{s.Name, len(s.bytes)})
 	}
@@ -90,7 +95,7 @@ func (t *Trainer) receive(ctx context.Context) error {
 	if len(bytes.Trim(theirs, "\x00")) == 0 { // of a member that had none
 		return errNoState
 	}
-	if err := sameItems(theirs, mine); err != nil {
+	if err := t.take(theirs, mine); err != nil {
 		return err
 	}
 	err = t.move(func(int) bool { return true }, func(p *piece) {
@@ -109,8 +114,10 @@ func (t *Trainer) receive(ctx context.Context) error {
 	return nil
 }
 
-func sameItems(theirs, mine []byte) error {
-	var a, b stateHeader
+// take compares the header of the others' state with this worker's own, and takes over the notes.
+func (t *Trainer) take(theirs, mine []byte) error {
+	var notes map[string]json.RawMessage
+	a, b := stateHeader{Notes: &notes}, stateHeader{}
 	if err := json.Unmarshal(theirs, &a); err != nil {
 		return fmt.Errorf("client: the header of the job's state: %w", err)
 	}
@@ -119,6 +126,9 @@ func sameItems(theirs, mine []byte) error {
 	}
 	if fmt.Sprint(a.Items) != fmt.Sprint(b.Items) {
 		return fmt.Errorf("client: the job's state is %v, this worker has room for %v: every worker must run the same program", a.Items, b.Items)
+	}
+	if t.checkpoints != nil {
+		return t.checkpoints.told(notes)
 	}
 	return nil
 }

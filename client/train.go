@@ -33,17 +33,18 @@ type Data struct {
 // A worker that comes while the job runs enters at its first Next, and receives the state there. One that is released, because
 // the job was made smaller, sees the loop end; Released tells.
 type Trainer struct {
-	job       *Job
-	data      Data
-	state     []State
-	cursor    cursor.Cursor
-	samples   []int64
-	weight    float64
-	joined    int // new members, which wait for the state
-	begun     bool
-	committed bool
-	released  bool
-	err       error
+	job         *Job
+	data        Data
+	state       []State
+	cursor      cursor.Cursor
+	checkpoints *checkpoints // nil = none are written
+	samples     []int64
+	weight      float64
+	joined      int // new members, which wait for the state
+	begun       bool
+	committed   bool
+	released    bool
+	err         error
 }
 
 // Train begins a loop. state is what a worker that joins later receives from the others, in the memory that it gives here.
@@ -64,6 +65,9 @@ func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err == nil {
 		t.err = t.next(ctx)
 	}
+	if t.err == nil && !t.released && t.checkpoints != nil {
+		t.err = t.save(ctx)
+	}
 	if t.err != nil || t.released || t.over() {
 		return false
 	}
@@ -75,12 +79,23 @@ func (t *Trainer) over() bool {
 	return t.data.Epochs > 0 && t.Epoch() >= t.data.Epochs || t.data.Steps > 0 && t.Step() >= t.data.Steps
 }
 
+// save makes a checkpoint in the place between two steps, or behind the last one, if it is time.
+func (t *Trainer) save(ctx context.Context) error {
+	if t.over() {
+		return t.checkpoints.end(ctx, t)
+	}
+	return t.checkpoints.between(ctx, t)
+}
+
 func (t *Trainer) next(ctx context.Context) error {
 	switch {
 	case !t.begun:
 		t.begun = true
 		if t.job.aside && !t.job.solo {
 			return t.enter(ctx)
+		}
+		if t.checkpoints != nil {
+			return t.resume(ctx)
 		}
 		return nil
 	case !t.committed:

@@ -39,6 +39,7 @@ type AgentConfig struct {
 	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
 	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
 	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
+	Say      func(line string)                           // what people should know of a checkpoint; nil = the log has it
 	Log      *slog.Logger                                // nil = slog.Default()
 }
 
@@ -51,6 +52,7 @@ type Agent struct {
 	crew     *crew
 	mesh     fabric.Mesh // nil where this host is alone
 	group    *group.Group
+	saves    saves
 
 	mu     sync.Mutex
 	seats  map[int]*presence
@@ -70,6 +72,9 @@ type presence struct {
 func NewAgent(cfg AgentConfig) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.Say == nil {
+		cfg.Say = func(line string) { cfg.Log.Info(line) }
 	}
 	l, err := arena.Listen(cfg.Socket)
 	if err != nil {

@@ -45,6 +45,9 @@ func work(what string) error {
 	if err != nil {
 		return err
 	}
+	if what == "train" {
+		return errors.Join(train(ctx, j), j.Close())
+	}
 	if err := client.Barrier(ctx, j); err != nil {
 		return err
 	}

@@ -81,6 +81,10 @@ func (s *session) answer(r *api.Request) error {
 		return s.group(r.Ranks)
 	case api.TypeData:
 		return s.data(r)
+	case api.TypeSave:
+		return s.save(r.Part)
+	case api.TypeSaved:
+		return s.saved(r.Wait)
 	case api.TypeReport:
 		s.agent.report(s.worker, r.Metrics)
 		return nil

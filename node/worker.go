@@ -28,12 +28,13 @@ type worker struct {
 	broken   bool             // nothing more is taken from it
 	left     bool             // its process is gone: what it posted still counts
 	over     bool             // it was freed
+	saving   bool             // its part of a checkpoint is being written
 	pinned   bool             // a link may still read its segments: they stay until the agent ends
 }
 
 // reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
 func (m *worker) reap() bool {
-	if m.pinned {
+	if m.pinned || m.saving {
 		return false
 	}
 	for _, s := range m.dying {

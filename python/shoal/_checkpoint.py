@@ -1,13 +1,13 @@
 """Checkpoints of a job that trains in steps: the state that a worker that joins would get, on disk. docs/design/checkpoints.md has the reasons.
 
-Training stops for one copy of this worker's share of the state, between two steps; a thread writes the copy. At the start of the
+Training stops for one copy of this worker's share of the state, between two steps; a scribe writes the copy. At the start of the
 loop every worker reads the newest checkpoint that is whole.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import json
 import os
 import random
 import threading
@@ -15,10 +15,10 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from ._fingerprint import Key
-from ._sealing import Sealed, Staging, point, say, sealed, settle, tensors
-from ._shard import Reader, Run, catalogue, header, share, sums
-from ._state import HUGE_PAGE, Item, memory
+from ._scribe import Part
+from ._sealing import VERSION, Sealed, Staging, point, say, sealed, settle, tensors
+from ._shard import Reader, catalogue, share
+from ._state import HUGE_PAGE, Item
 from .cursor import Cursor
 from .errors import ShoalError
 
@@ -26,32 +26,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ._handover import State
-    from ._shard import Kept
     from .group import Group
 
 _FAR = 1 << 40
-
-
-class Capture:
-    """This worker's share of the state at one step, copied."""
-
-    def __init__(self, staging: Staging, rank: int, size: int, about: Dict[str, Any], kept: "List[Kept]", runs: List[Run], head: bytes, body: memoryview):
-        self.staging, self.rank, self.size, self.about = staging, rank, size, about
-        self.kept, self.runs, self.head, self.body = kept, runs, head, body
-
-    def write(self, keep: int) -> None:
-        """Write it; and seal the checkpoint if it is the last part. Raises OSError."""
-        begun = time.monotonic()
-        if not self.rank:
-            settle(self.staging.root, keep, besides=self.staging)
-        self.staging.begin()
-        files = [] if self.rank else [self.staging.describe(self.about)]
-        files.append(self.staging.file(f"shard-{self.rank + 1:05d}-of-{self.size:05d}.safetensors", self.head, self.body))
-        self.staging.receipt(self.rank, self.size, files, sums(Key(self.staging.seed), self.runs, self.body))
-        if self.staging.seal(keep):
-            nbytes = sum(k.nbytes for k in self.kept)
-            took = time.monotonic() - begun
-            say(f"checkpoint of step {self.staging.step} in {self.staging.root} is sealed: {nbytes} bytes by {self.size} workers, the last in {took:.1f} s")
 
 
 class Checkpoints:
@@ -70,8 +47,9 @@ class Checkpoints:
         self._next, self._last = self._steps or 1, -1
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
-        self._writer: Optional[threading.Thread] = None
-        self._room: Optional[memoryview] = None
+        self._scribe = job._port.scribe()
+        self._maker: Optional[threading.Thread] = None  # of the room
+        self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
         state.register("when to make a checkpoint", lambda: [self._next, self._last], self._told, alike=False)
 
     def _told(self, value: List[int]) -> None:
@@ -84,15 +62,12 @@ class Checkpoints:
 
     def end(self, cursor: Cursor) -> None:
         """Behind the last step: make the last checkpoint, and return when this worker's part of it is there."""
-        self._wait()
-        if cursor.step != self._last:
-            if self._agree(cursor, True, ended=True):
-                self._begin(cursor)
-            self._wait()
-
-    def _wait(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
+        if self._maker is not None:
+            self._maker.join()
+        self._scribe.wait()
+        if cursor.step != self._last and self._agree(cursor, True, ended=True):
+            self._begin(cursor)
+            self._scribe.wait()
 
     def _agree(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
         """Whether all workers make a checkpoint here: it is time, and nobody still writes the one before."""
@@ -101,7 +76,8 @@ class Checkpoints:
         each = (now - self._looked) / max(cursor.step - self._looked_at, 1)
         away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
         self._looked, self._looked_at = now, cursor.step
-        free = (self._writer is None or not self._writer.is_alive()) and (ended or not due or self._has_room())
+        making = self._maker is not None and self._maker.is_alive()
+        free = not making and not self._scribe.busy() and (ended or not due or self._has_room())
         # The least of all, and so the same everywhere, whoever is lost meanwhile.
         said = self._job.allreduce(array("q", [-due, free, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min")
         self._seed = int(said[3])
@@ -118,21 +94,19 @@ class Checkpoints:
         nbytes = sum(run.stop - run.start for run in share(catalogue(items), self._job.rank, self._job.size))
         if nbytes < HUGE_PAGE or self._room is not None and self._room.nbytes >= nbytes:
             return True
-        self._writer = threading.Thread(target=self._make_room, args=(nbytes,), name="shoal checkpoint")
-        self._writer.start()
+        self._maker = threading.Thread(target=self._make_room, args=(nbytes,), name="shoal checkpoint")
+        self._maker.start()
         return False
 
     def _make_room(self, nbytes: int) -> None:
-        self._room = memory(nbytes)
+        self._room = None  # what was too small goes first
+        try:
+            self._room = self._scribe.room(nbytes)
+        except ShoalError as err:
+            say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
 
     def _begin(self, cursor: Cursor) -> None:
         """Copy this worker's share, and have it written."""
-        capture = self._capture(cursor)
-        # It is no daemon: a worker that ends writes its part first.
-        self._writer = threading.Thread(target=self._write, args=(capture,), name="shoal checkpoint")
-        self._writer.start()
-
-    def _capture(self, cursor: Cursor) -> Capture:
         rank, size = self._job.rank, self._job.size
         items: List[Item] = []
         notes, own = self._state.plans(items)
@@ -140,27 +114,17 @@ class Checkpoints:
         runs = share(kept, rank, size)
         nbytes = sum(run.stop - run.start for run in runs)
         if self._room is None or self._room.nbytes < nbytes:
-            self._room = memory(nbytes)
+            self._room = None
+            self._room = self._scribe.room(max(nbytes, 1))
         body = self._room[:nbytes]
         at = ctypes.addressof(ctypes.c_ubyte.from_buffer(body)) if nbytes else 0
         for run in runs:
             items[run.tensor].copy_to(at, run.start, run.stop)
             at += run.stop - run.start
         listed = [{"name": k.name, "dtype": k.dtype, "shape": k.shape, "bytes": k.nbytes} for k in kept]
-        about = {"step": cursor.step, "cursor": cursor.pack().hex(), "workers": size, "notes": notes, "tensors": listed}
-        staging = Staging(self.root, cursor.step, self._seed)
-        return Capture(staging, rank, size, about, kept, runs, header(kept, runs, {"rank": rank, "own": own}), body)
-
-    def _write(self, capture: Capture) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # training comes first
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        try:
-            capture.write(self.keep)
-        except FileNotFoundError:
-            say(f"checkpoint of step {capture.staging.step} in {self.root} is abandoned: its folder is gone, because another worker could not write or left it behind")
-        except OSError as err:
-            capture.staging.abandon()
-            say(f"checkpoint of step {capture.staging.step} in {self.root} is abandoned, and training goes on: {err}; the ones before it are there")
+        about = {"shoal": VERSION, "step": cursor.step, "cursor": cursor.pack().hex(), "workers": size, "notes": notes, "tensors": listed}
+        state = json.dumps(about, allow_nan=False).encode()
+        self._scribe.write(Part(Staging(self.root, cursor.step, self._seed), rank, size, self.keep, state, own, kept, runs, body))
 
     def resume(self, cursor: Cursor) -> Cursor:
         """Take over the newest checkpoint that is whole. Returns the place that the job is at then: `cursor` when there is none.

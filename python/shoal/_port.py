@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
 
 from ._layout import DType
+from ._scribe import Scribe
 from ._tensor import Shape, Tensor
 from ._view import View
 from .cursor import Cursor
@@ -64,6 +65,8 @@ class Port(Protocol):
     def hold(self) -> None: ...
 
     def release(self) -> None: ...
+
+    def scribe(self) -> Scribe: ...
 
     def report(self, metrics: Dict[str, float]) -> None: ...
 

@@ -1,6 +1,6 @@
 """The folders of checkpoints: how one that is being written becomes one that is sealed. docs/formats/job-checkpoints.md, section 3.
 
-Nobody waits for anybody: each worker writes its part and then a receipt for it, and whoever finds the receipts of all seals.
+A job of one seals here what it writes, and every job what it finds when it begins; the agent has the same in Go (checkpoint/jobs). Nobody waits for anybody: each worker writes its part and then a receipt for it, and whoever finds the receipts of all seals.
 """
 
 from __future__ import annotations
@@ -44,12 +44,8 @@ class Staging(NamedTuple):
         return os.path.join(self.root, f".staging-{self.step:012d}-{self.seed:016x}")
 
     def begin(self) -> None:
-        """Have the folder. Every worker may be the first."""
+        """Have the folder."""
         os.makedirs(self.path, exist_ok=True)
-
-    def describe(self, state: Dict[str, Any]) -> Dict[str, Any]:
-        """Write what the checkpoint is of; returns its line for the receipt."""
-        return self.file(STATE, json.dumps({"shoal": VERSION, **state}, allow_nan=False).encode(), memoryview(b""))
 
     def file(self, name: str, head: bytes, body: memoryview) -> Dict[str, Any]:
         """Write a file; returns its line for the receipt."""

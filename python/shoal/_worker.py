@@ -16,6 +16,7 @@ from ._arena import Arena, Place
 from ._calls import Calls, left
 from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, U8, DType, pack_shape
 from ._link import Link, Refused
+from ._scribe import AgentScribe
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
 from ._view import View
@@ -271,6 +272,10 @@ class Worker:
     def release(self) -> None:
         """Submit the collected calls as one."""
         self.calls.release()
+
+    def scribe(self) -> AgentScribe:
+        """Who writes this worker's part of checkpoints."""
+        return AgentScribe(self)
 
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher."""

@@ -2,20 +2,19 @@
 
     checkpoint_numpy.py FOLDER SAMPLES BATCH EPOCHS EVERY KEEP [ELEMENTS]
 
-ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker finishes its part of the checkpoint under way,
-and dies by SIGKILL. The rank DOOMED dies in the first checkpoint, before it has written anything.
+ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by SIGKILL. The rank DOOMED dies in the first
+checkpoint before its part is handed to the agent, the rank ORPHANED right after that.
 """
 
 import json
 import os
 import signal
 import sys
-import threading
 
 import numpy as np
 
 import shoal
-from shoal._checkpoint import Capture
+from shoal._scribe import AgentScribe
 
 folder = sys.argv[1]
 samples, batch, epochs, every, keep = map(int, sys.argv[2:7])
@@ -31,7 +30,10 @@ job.register("large", lambda: large, lambda value: np.copyto(large, value))
 job.register("noise", lambda: noise.bit_generator.state, lambda value: setattr(noise.bit_generator, "state", value), alike=False)
 job.checkpoint(folder, every=every, keep=keep)
 if os.environ.get("DOOMED") == str(job.rank):
-    Capture.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    AgentScribe.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if os.environ.get("ORPHANED") == str(job.rank):
+    hand_over = AgentScribe.write
+    AgentScribe.write = lambda *part: (hand_over(*part), os.kill(os.getpid(), signal.SIGKILL))
 gradient = job.empty((samples, 3), "float64")
 print("PID", os.getpid(), flush=True)
 first = True
@@ -40,9 +42,8 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
         print("FROM", step.number, flush=True)
         first = False
     if step.number >= stop:
-        for thread in threading.enumerate():
-            if thread.name == "shoal checkpoint":
-                thread.join()
+        if job.name == "solo":  # else the agent writes to the end
+            job._checkpoints._scribe.wait()
         os.kill(os.getpid(), signal.SIGKILL)
     gradient.fill(0)
     if step.weight:

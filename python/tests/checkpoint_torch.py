@@ -2,7 +2,7 @@
 
     checkpoint_torch.py FOLDER
 
-The job kills itself before the step STOP of the environment, when the checkpoint under way is written.
+The job kills itself before the step STOP of the environment.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 
 import torch
 from torch import nn
@@ -32,9 +31,6 @@ first = None
 for inputs, wanted in loader:
     first = loader.step.number if first is None else first
     if loader.step.number >= int(os.environ.get("STOP", 1 << 60)):
-        for thread in threading.enumerate():
-            if thread.name == "shoal checkpoint":
-                thread.join()
         os.kill(os.getpid(), signal.SIGKILL)
     optimizer.zero_grad()
     nn.functional.mse_loss(wrapped(inputs), wanted).backward()

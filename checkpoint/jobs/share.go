@@ -1,0 +1,104 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/tensor/safetensors"
+)
+
+const (
+	shardingInfo = "DCP_SHARDING_INFO" // torch's key for where in a tensor a shard lies
+	ownKey       = "shoal"
+)
+
+// A Tensor is a tensor of the state.
+type Tensor struct {
+	Name  string
+	DType tensor.DType
+	Shape tensor.Shape
+}
+
+// Bytes is the length of its elements.
+func (t Tensor) Bytes() int {
+	n, err := t.Shape.Elements()
+	if err != nil {
+		panic("jobs: " + err.Error()) // ParseState has looked
+	}
+	return n * t.DType.Size()
+}
+
+// axis is the dimension along which it is cut: the first that is longer than 1, so that every part is one run of bytes.
+func (t Tensor) axis() int {
+	for i, n := range t.Shape {
+		if n > 1 {
+			return i
+		}
+	}
+	return 0
+}
+
+// row is the bytes of one step along the axis: no cut goes through them.
+func (t Tensor) row() int {
+	rows := 1
+	if len(t.Shape) > 0 {
+		rows = max(t.Shape[t.axis()], 1)
+	}
+	return max(t.Bytes()/rows, 1)
+}
+
+// A Run is bytes of a tensor that lie in one shard.
+type Run struct{ Tensor, From, To int } // its place among the tensors of the state, and its bytes
+
+// Share is what a rank writes: as near to its equal share of the bytes, in the order of the tensors, as whole rows allow.
+func (s *State) Share(rank int) (runs []Run) {
+	total := 0
+	for _, t := range s.Tensors {
+		total += t.Bytes()
+	}
+	first, last, at := total*rank/s.Workers, total*(rank+1)/s.Workers, 0
+	for i, t := range s.Tensors {
+		n, row := t.Bytes(), t.row()
+		from, to := min(max(first-at, 0), n)/row*row, min(max(last-at, 0), n)/row*row
+		if from < to || n == 0 && rank == 0 {
+			runs = append(runs, Run{i, from, to})
+		}
+		at += n
+	}
+	return runs
+}
+
+func bytesOf(runs []Run) (n int) {
+	for _, r := range runs {
+		n += r.To - r.From
+	}
+	return n
+}
+
+// ownJSON is what stands under ownKey: what a worker has for itself.
+type ownJSON struct {
+	Rank int             `json:"rank"`
+	Own  json.RawMessage `json:"own"`
+}
+
+// header is the beginning of the shard of a rank.
+func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
+	h := &safetensors.Header{}
+	offsets, at := []byte{'{'}, 0
+	for i, r := range runs {
+		t := s.Tensors[r.Tensor]
+		shape, starts := append(tensor.Shape{}, t.Shape...), make(tensor.Shape, len(t.Shape))
+		if len(shape) > 0 && t.Bytes() > 0 {
+			shape[t.axis()], starts[t.axis()] = (r.To-r.From)/t.row(), r.From/t.row()
+		}
+		if i > 0 {
+			offsets = append(offsets, ',')
+		}
+		offsets = fmt.Appendf(offsets, `"%s":{"saved_offsets":%v}`, t.Name, starts) // a plain name needs no escape
+		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: shape, Begin: int64(at), End: int64(at + r.To - r.From)})
+		at += r.To - r.From
+	}
+	h.Metadata = map[string]string{shardingInfo: string(append(offsets, '}')), ownKey: fmt.Sprintf(`{"rank":%d,"own":%s}`, rank, own)}
+	return h.AppendBinary(nil)
+}

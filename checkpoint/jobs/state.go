@@ -1,0 +1,147 @@
+// Package jobs has the checkpoints of running jobs, as docs/formats/job-checkpoints.md describes them: each worker's share of the state
+// becomes a file, and who writes the last one seals the checkpoint. The agent writes them for its workers, and a Go program without an
+// agent for itself; Python has the same for a job of one.
+package jobs
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/tensor/safetensors"
+)
+
+const (
+	version    = "job/1"
+	stateName  = "shoal-checkpoint.json"
+	maxText    = 1 << 30 // bytes of JSON that are read
+	maxWorkers = 1 << 16
+	maxBytes   = 1 << 46 // of a state, so that no product with a rank overflows
+)
+
+// A State is what a checkpoint is of.
+type State struct {
+	Step    uint64          // committed before it
+	Cursor  []byte          // the place in the data, as state/cursor encodes it
+	Workers int             // that write it
+	Notes   json.RawMessage // an object: the parts of the state that are alike on all workers, by name
+	Tensors []Tensor        // in the order in which their bytes make up the state
+}
+
+type stateJSON struct {
+	Shoal   string          `json:"shoal"`
+	Step    uint64          `json:"step"`
+	Cursor  string          `json:"cursor"`
+	Workers int             `json:"workers"`
+	Notes   json.RawMessage `json:"notes"`
+	Tensors []tensorJSON    `json:"tensors"`
+}
+
+type tensorJSON struct {
+	Name  string       `json:"name"`
+	DType string       `json:"dtype"`
+	Shape tensor.Shape `json:"shape"`
+	Bytes int          `json:"bytes"`
+}
+
+// AppendJSON writes a state. It fails when ParseState would not read it.
+func (s *State) AppendJSON(b []byte) ([]byte, error) {
+	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor), Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}}
+	for _, t := range s.Tensors {
+		j.Tensors = append(j.Tensors, tensorJSON{t.Name, strings.ToUpper(t.DType.String()), append(tensor.Shape{}, t.Shape...), t.Bytes()})
+	}
+	text, err := json.Marshal(j)
+	if err != nil {
+		return b, err
+	}
+	if _, err := ParseState(text); err != nil {
+		return b, err
+	}
+	return append(b, text...), nil
+}
+
+// ParseState reads a state, strictly. What it returns can be cut into shares, and each share is a safetensors file.
+func ParseState(text []byte) (*State, error) {
+	s, err := parseState(text)
+	if err != nil {
+		return nil, fmt.Errorf("the description of the state: %w", err)
+	}
+	return s, nil
+}
+
+func parseState(text []byte) (*State, error) {
+	var j stateJSON
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&j); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something stands behind it")
+	}
+	cursor, err := hex.DecodeString(j.Cursor)
+	switch {
+	case j.Shoal != version:
+		return nil, fmt.Errorf("it is of version %.20q, not %q", j.Shoal, version)
+	case err != nil:
+		return nil, fmt.Errorf("cursor: %w", err)
+	case j.Workers < 1 || j.Workers > maxWorkers:
+		return nil, fmt.Errorf("%d workers; it takes 1 to %d", j.Workers, maxWorkers)
+	case !isObject(j.Notes):
+		return nil, errors.New("notes is no object")
+	}
+	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes}
+	whole, total := []safetensors.Tensor{}, 0
+	for _, t := range j.Tensors {
+		x, err := t.tensor()
+		if err != nil {
+			return nil, fmt.Errorf("tensor %.80q: %w", t.Name, err)
+		}
+		if total += x.Bytes(); total > maxBytes {
+			return nil, fmt.Errorf("the state has more than %d bytes", maxBytes)
+		}
+		s.Tensors = append(s.Tensors, x)
+		whole = append(whole, safetensors.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape})
+	}
+	_, err = safetensors.Layout(whole, nil) // what it takes, a share of it is taken too
+	return s, err
+}
+
+func (j *tensorJSON) tensor() (t Tensor, err error) {
+	t = Tensor{Name: j.Name, Shape: j.Shape}
+	if t.DType, err = tensor.ParseDType(strings.ToLower(j.DType)); err != nil {
+		return t, err
+	}
+	n, err := j.Shape.Elements()
+	switch {
+	case err != nil:
+		return t, err
+	case PlainName(j.Name) != j.Name:
+		return t, errors.New("the name is not printable ASCII without quotes")
+	case t.DType.Size() == 0:
+		return t, fmt.Errorf("elements of %s share bytes", j.DType)
+	case n > maxBytes || j.Bytes != n*t.DType.Size():
+		return t, fmt.Errorf("%d bytes, where %s of shape %v have another number", j.Bytes, j.DType, j.Shape)
+	}
+	return t, nil
+}
+
+// PlainName is a name as it stands in a checkpoint: printable ASCII, without quotes and backslashes.
+func PlainName(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return '_'
+		}
+		return c
+	}, name)
+}
+
+func isObject(text json.RawMessage) bool {
+	var object map[string]json.RawMessage
+	return json.Unmarshal(text, &object) == nil && object != nil
+}

@@ -1,0 +1,235 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// Checkpoint says where a training loop writes checkpoints, and how often.
+type Checkpoint struct {
+	Folder string            // the same for all workers, on all hosts
+	Every  time.Duration     // between two; with Steps 0 as well: 10 minutes
+	Steps  int               // instead of a time: after so many steps
+	Keep   int               // how many of the newest stay; 0 = 2
+	Say    func(line string) // tells what has become of one; nil = a line on standard error
+}
+
+// scheduleNote is the name under which those who join are told when the next checkpoint is due. Python has the same.
+const scheduleNote = "when to make a checkpoint"
+
+// farAway is a number of steps that is not reached.
+const farAway = 1 << 40
+
+// checkpoints are those of a trainer.
+type checkpoints struct {
+	folder jobs.Folder
+	steps  uint64
+	every  time.Duration
+	scribe scribe
+
+	// The step before which all workers ask each other whether a checkpoint is due, and that of the newest one.
+	next, last uint64
+	begun      time.Time     // the newest one
+	looked     time.Time     // when they asked last, and
+	lookedAt   uint64        // before which step
+	seed       uint64        // of the one that was agreed on
+	room       []byte        // for the copy; the scribe's while it writes
+	making     chan struct{} // closed when there is room; nil = nobody makes any
+}
+
+// Checkpoint has the loop write checkpoints of its state, each worker an equal share, while training goes on: it stops only to copy that
+// share. The first Next goes on from the newest checkpoint that is there and whole, on any number of workers, and at the exact sample. It
+// must be called before that, on every worker alike. A checkpoint of a Python program is as good when what its workers have in common is the
+// same arrays under the same names. What cannot be written is said, and training goes on.
+func (t *Trainer) Checkpoint(c Checkpoint) error {
+	root, err := filepath.Abs(c.Folder)
+	switch {
+	case t.begun:
+		return fmt.Errorf("client: Checkpoint comes before the first Next")
+	case t.checkpoints != nil:
+		return fmt.Errorf("client: the checkpoints are written to %s already: a job has one folder", t.checkpoints.folder.Root)
+	case c.Folder == "" || err != nil:
+		return fmt.Errorf("client: %q is no folder for checkpoints: %w", c.Folder, err)
+	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && c.Every > 0:
+		return fmt.Errorf("client: %+v: give a number of steps or a time above 0, not both, and 1 to keep at least", c)
+	}
+	names := map[string]bool{}
+	for _, s := range t.state {
+		if names[jobs.PlainName(s.Name)] {
+			return fmt.Errorf("client: two states are called %q: give each a name of its own, in printable ASCII", s.Name)
+		}
+		names[jobs.PlainName(s.Name)] = true
+	}
+	if c.Steps == 0 && c.Every == 0 {
+		c.Every = 10 * time.Minute
+	}
+	if c.Keep == 0 {
+		c.Keep = 2
+	}
+	if c.Say == nil {
+		c.Say = func(line string) { fmt.Fprintln(os.Stderr, "shoal: "+line) }
+	}
+	now := time.Now()
+	t.checkpoints = &checkpoints{folder: jobs.Folder{Root: root, Keep: c.Keep, Say: c.Say}, steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
+		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
+	return nil
+}
+
+// between makes a checkpoint between two steps, if it is time.
+func (c *checkpoints) between(ctx context.Context, t *Trainer) error {
+	if t.cursor.Step < c.next {
+		return nil
+	}
+	ok, err := c.agree(ctx, t, c.steps > 0, false)
+	if err != nil || !ok {
+		return err
+	}
+	return c.begin(t)
+}
+
+// end makes the last checkpoint behind the last step, and returns when this host's parts of it are there.
+func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
+	if c.making != nil {
+		<-c.making
+	}
+	if err := c.scribe.wait(ctx); err != nil || t.cursor.Step == c.last {
+		return err
+	}
+	ok, err := c.agree(ctx, t, true, true)
+	if err != nil || !ok {
+		return err
+	}
+	if err := c.begin(t); err != nil {
+		return err
+	}
+	return c.scribe.wait(ctx)
+}
+
+// agree tells whether all workers make a checkpoint here: it is time, and nobody still writes the one before.
+func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (bool, error) {
+	now, step := time.Now(), t.cursor.Step
+	due = due || now.Sub(c.begun) >= c.every
+	each := now.Sub(c.looked) / time.Duration(max(step-c.lookedAt, 1))
+	away := int64(c.begun.Add(c.every).Sub(now) / 2 / max(each, time.Microsecond))
+	c.looked, c.lookedAt = now, step
+	busy, err := c.scribe.busy()
+	if err != nil {
+		return false, err
+	}
+	free := !busy && !c.isMaking() && (ended || !due || c.hasRoom(t))
+	var seed [8]byte
+	rand.Read(seed[:])
+	// The least of all, and so the same everywhere, whoever is lost meanwhile.
+	said := []int64{0, 0, min(max(away, 1), farAway), int64(binary.LittleEndian.Uint64(seed[:]) >> 2)}
+	if due {
+		said[0] = -1
+	}
+	if free {
+		said[1] = 1
+	}
+	if err := AllReduce(ctx, t.job, said, collective.Min); err != nil {
+		return false, err
+	}
+	c.seed = uint64(said[3])
+	if said[0] < 0 && said[1] > 0 {
+		c.next, c.last, c.begun = step+max(c.steps, 1), step, now
+		return true, nil
+	}
+	c.next = step + 1
+	if said[0] == 0 {
+		c.next = step + uint64(said[2])
+	}
+	return false, nil
+}
+
+func (c *checkpoints) isMaking() bool {
+	if c.making == nil {
+		return false
+	}
+	select {
+	case <-c.making:
+		return false
+	default:
+		return true
+	}
+}
+
+// hasRoom tells whether there is memory for the copy. To touch it takes far longer than to copy, so a goroutine does.
+func (c *checkpoints) hasRoom(t *Trainer) bool {
+	n := c.shareBytes(t)
+	if n <= len(c.room) {
+		return true
+	}
+	old, done := c.room, make(chan struct{})
+	c.room, c.making = nil, done
+	t.job.tasks.Go("memory for checkpoints", func(context.Context) error {
+		defer close(done)
+		room, err := c.scribe.room(n, old)
+		if err != nil {
+			c.noRoom(err)
+		}
+		c.room = room
+		return nil
+	})
+	return false
+}
+
+func (c *checkpoints) noRoom(err error) {
+	c.folder.Say(fmt.Sprintf("there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root, err))
+}
+
+func (c *checkpoints) shareBytes(t *Trainer) (n int) {
+	for _, run := range t.described().Share(t.job.rank) {
+		n += run.To - run.From
+	}
+	return n
+}
+
+// begin copies this worker's share, and has it written.
+func (c *checkpoints) begin(t *Trainer) (err error) {
+	s := t.described()
+	if n := c.shareBytes(t); n > len(c.room) {
+		if c.room, err = c.scribe.room(n, c.room); err != nil {
+			c.noRoom(err)
+			return nil
+		}
+	}
+	body := c.room[:0]
+	for _, run := range s.Share(t.job.rank) {
+		body = append(body, t.state[run.Tensor].bytes[run.From:run.To]...)
+	}
+	text, err := s.AppendJSON(nil)
+	if err != nil {
+		return err
+	}
+	own, err := json.Marshal(c.notes())
+	if err != nil {
+		return err
+	}
+	return c.scribe.write(&jobs.Part{Folder: c.folder, Seed: c.seed, Rank: t.job.rank, State: text, Own: own, Body: body})
+}
+
+// notes are what a worker that joins must know.
+func (c *checkpoints) notes() map[string]any {
+	return map[string]any{scheduleNote: []int64{int64(c.next), int64(c.last)}}
+}
+
+// told takes over the notes of another worker.
+func (c *checkpoints) told(notes map[string]json.RawMessage) error {
+	var schedule [2]int64
+	if err := json.Unmarshal(notes[scheduleNote], &schedule); err != nil {
+		return fmt.Errorf("client: the others write no checkpoints, or in another way: run the same program everywhere: %w", err)
+	}
+	c.next, c.last = uint64(schedule[0]), uint64(schedule[1])
+	return nil
+}

@@ -1,0 +1,224 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// numpyTypes are what a Python program that reads the checkpoint makes of the element types; bf16 is torch's alone.
+var numpyTypes = map[tensor.DType]string{tensor.F64: "<f8", tensor.F32: "<f4", tensor.F16: "<f2", tensor.I64: "<i8", tensor.I32: "<i4", tensor.U8: "|u1"}
+
+// itemNote says in a checkpoint that a part of the state is a tensor, and what Python makes of it.
+type itemNote struct {
+	Item  int    `json:"item"`
+	Kind  string `json:"kind"`
+	DType string `json:"dtype"`
+	Shape []int  `json:"shape"`
+}
+
+// described is the state as a checkpoint of this moment describes it.
+func (t *Trainer) described() *jobs.State {
+	place, err := t.cursor.AppendBinary(nil)
+	if err != nil {
+		panic("client: " + err.Error()) // between two steps nothing is left over, or what fits
+	}
+	s := &jobs.State{Step: t.cursor.Step, Cursor: place, Workers: t.job.size}
+	notes := map[string]itemNote{}
+	for i, x := range t.state {
+		n := len(x.bytes) / x.dtype.Size()
+		note := itemNote{i, "numpy", numpyTypes[x.dtype], []int{n}}
+		if x.dtype == tensor.BF16 {
+			note.Kind, note.DType = "torch", "bfloat16"
+		}
+		notes[x.Name] = note
+		s.Tensors = append(s.Tensors, jobs.Tensor{Name: jobs.PlainName(x.Name), DType: x.dtype, Shape: tensor.Shape{n}})
+	}
+	s.Notes, err = json.Marshal(notes)
+	if err != nil {
+		panic("client: " + err.Error()) // strings and numbers always marshal
+	}
+	return s
+}
+
+// resume takes over the newest checkpoint that is whole, if there is one.
+func (t *Trainer) resume(ctx context.Context) error {
+	c := t.checkpoints
+	if t.job.rank == 0 {
+		if err := c.folder.Settle(); err != nil {
+			c.folder.Say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", c.folder.Root, err))
+		}
+	}
+	var damaged []uint64
+	for {
+		step, err := t.choose(ctx, len(damaged))
+		if err != nil {
+			return err
+		}
+		if step < 0 {
+			break
+		}
+		found, err := t.read(ctx, uint64(step))
+		if err != nil {
+			return err
+		}
+		if found == nil {
+			damaged = append(damaged, uint64(step))
+			continue
+		}
+		if t.job.rank == 0 {
+			for _, bad := range damaged {
+				c.folder.SetAside(bad)
+			}
+			c.folder.Point()
+			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %d workers, with %d", step, c.folder.Root, found.State.Workers, t.job.size))
+		}
+		return t.goOn(found)
+	}
+	if len(damaged) > 0 {
+		return fmt.Errorf("client: none of the %d checkpoints in %s can be used; what is wrong with each stands above. Repair one, or name another folder to start from the beginning",
+			len(damaged), c.folder.Root)
+	}
+	return nil
+}
+
+// choose is the step of the newest checkpoint but so many, as rank 0 sees it; -1 when there is none.
+func (t *Trainer) choose(ctx context.Context, tried int) (int64, error) {
+	step := []int64{-1}
+	if t.job.rank == 0 {
+		steps, err := t.checkpoints.folder.Sealed()
+		if err != nil {
+			return -1, fmt.Errorf("client: looking for checkpoints: %w", err)
+		}
+		if len(steps) > tried {
+			step[0] = int64(steps[tried])
+		}
+	}
+	err := Broadcast(ctx, t.job, step, 0)
+	return step[0], err
+}
+
+// errOther means that a checkpoint is whole, and of another program.
+var errOther = errors.New("client: the newest checkpoint is of another program")
+
+// read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and all of them agree on what they have
+// seen; nil when it is damaged.
+func (t *Trainer) read(ctx context.Context, step uint64) (*jobs.Sealed, error) {
+	turn, turns := t.job.rank, t.job.size
+	for {
+		s, compared, err := t.readTurn(ctx, step, turn, turns)
+		said := []int64{0, 0, int64(compared)} // damaged, of another program, compared
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, errOther):
+			said[1] = 1
+		case err != nil:
+			t.checkpoints.folder.Say(fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried", step, err))
+			said[0] = 1
+		}
+		if failed := AllReduce(ctx, t.job, said, collective.Sum); failed != nil {
+			return nil, failed
+		}
+		switch {
+		case said[1] > 0:
+			return nil, cmp.Or(err, errOther)
+		case said[0] > 0:
+			return nil, nil
+		case said[2] >= int64(s.Blocks):
+			return s, nil
+		}
+		turn, turns = 0, 1 // a worker was lost that had compared a share
+	}
+}
+
+func (t *Trainer) readTurn(ctx context.Context, step uint64, turn, turns int) (*jobs.Sealed, int, error) {
+	s, err := t.checkpoints.folder.Open(step)
+	if err != nil {
+		return nil, 0, err
+	}
+	into, err := t.match(s.State)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %s: %w", errOther, s.Path, err)
+	}
+	compared, err := s.Read(ctx, into, turn, turns)
+	return s, compared, err
+}
+
+// match finds the memory for the tensors of a checkpoint, which must be those of this program.
+func (t *Trainer) match(s *jobs.State) (into [][]byte, err error) {
+	place, err := cursor.Parse(s.Cursor)
+	switch {
+	case err != nil:
+		return nil, err
+	case !place.SameData(t.cursor):
+		return nil, fmt.Errorf("it is of a job with %d samples, %d a step, seed %d, this one has %d, %d, %d: name another folder, or train on the same",
+			place.Samples, place.Batch, place.Seed, t.cursor.Samples, t.cursor.Batch, t.cursor.Seed)
+	case len(s.Tensors) != len(t.state):
+		return nil, fmt.Errorf("it has %d tensors, this program %d", len(s.Tensors), len(t.state))
+	}
+	for _, x := range s.Tensors {
+		i := slices.IndexFunc(t.state, func(mine State) bool {
+			return jobs.PlainName(mine.Name) == x.Name && mine.dtype == x.DType && len(mine.bytes) == x.Bytes()
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("it has %s, %v %v, for which this program has no memory", x.Name, x.DType, x.Shape)
+		}
+		into = append(into, t.state[i].bytes)
+	}
+	var notes map[string]any
+	if err := json.Unmarshal(s.Notes, &notes); err != nil {
+		return nil, err
+	}
+	for name, note := range notes {
+		if !onlyItems(note) {
+			return nil, fmt.Errorf("it has values in %s that are no arrays: only a Python program can take them over", name)
+		}
+	}
+	return into, nil
+}
+
+// onlyItems tells whether a part of the state, as Python describes it, is made of tensors alone.
+func onlyItems(note any) bool {
+	switch note := note.(type) {
+	case []any:
+		return !slices.ContainsFunc(note, func(inner any) bool { return !onlyItems(inner) })
+	case map[string]any:
+		if _, item := note["item"]; item {
+			return true
+		}
+		if list, tuple := note["tuple"]; tuple {
+			return onlyItems(list)
+		}
+		pairs, dict := note["dict"].([]any)
+		return dict && !slices.ContainsFunc(pairs, func(pair any) bool {
+			p, ok := pair.([]any)
+			return !ok || len(p) != 2 || !onlyItems(p[1])
+		})
+	}
+	return false
+}
+
+// goOn takes over the place of a checkpoint whose tensors are read.
+func (t *Trainer) goOn(s *jobs.Sealed) error {
+	place, err := cursor.Parse(s.State.Cursor)
+	if err != nil {
+		return err
+	}
+	c := t.checkpoints
+	t.cursor, c.next, c.last, c.lookedAt = place, place.Step+max(c.steps, 1), place.Step, place.Step
+	if t.job.solo || place.Committed() == 0 {
+		return nil
+	}
+	_, _, err = t.job.request(&api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch, Seed: place.Seed, Shuffle: !place.Plain, Cursor: s.State.Cursor}, 0)
+	return err
+}

@@ -1,0 +1,130 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+)
+
+// scribe writes a worker's part of a checkpoint while training goes on, one at a time.
+type scribe interface {
+	room(n int, old []byte) ([]byte, error) // memory for a share, all of it touched, in place of memory that is too small
+	write(p *jobs.Part) error               // begins; what goes wrong is said
+	busy() (bool, error)
+	wait(ctx context.Context) error
+}
+
+func (j *Job) scribe() scribe {
+	if j.solo {
+		return &ownScribe{job: j}
+	}
+	return &agentScribe{job: j}
+}
+
+// agentScribe has the agent write: it has the memory, so the part is written even if this worker is lost.
+type agentScribe struct {
+	job   *Job
+	texts [][]byte // memory that the agent may still read
+}
+
+func (s *agentScribe) room(n int, old []byte) ([]byte, error) {
+	if old != nil {
+		if err := s.job.mem.free(old); err != nil {
+			return nil, err
+		}
+	}
+	return s.job.mem.own(n)
+}
+
+func (s *agentScribe) write(p *jobs.Part) error {
+	r := &api.Part{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank, Body: s.extent(p.Body)}
+	for _, b := range s.texts {
+		s.job.mem.giveBack(b)
+	}
+	s.texts = nil
+	for _, text := range []struct {
+		bytes  []byte
+		extent *api.Extent
+	}{{p.State, &r.State}, {p.Own, &r.Own}} {
+		b, err := s.job.mem.borrow(len(text.bytes))
+		if err != nil {
+			return err
+		}
+		copy(b, text.bytes)
+		s.texts, *text.extent = append(s.texts, b), s.extent(b)
+	}
+	_, _, err := s.job.request(&api.Request{Type: api.TypeSave, Part: r}, 0)
+	if refused, ok := err.(*AgentError); ok {
+		p.Folder.Say(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the agent refused its part: %s", p.Folder.Root, refused.Problem))
+		return nil
+	}
+	return err
+}
+
+// extent is where in the arena b lies.
+func (s *agentScribe) extent(b []byte) api.Extent {
+	id, at, _ := s.job.mem.find(b)
+	return api.Extent{ID: id, Offset: at, Bytes: uint64(len(b))}
+}
+
+// busy counts all parts that are written on this host, also those of workers that are lost.
+func (s *agentScribe) busy() (bool, error) {
+	reply, _, err := s.job.request(&api.Request{Type: api.TypeSaved}, 0)
+	return err == nil && !reply.Done, err
+}
+
+func (s *agentScribe) wait(context.Context) error {
+	_, _, err := s.job.request(&api.Request{Type: api.TypeSaved, Wait: true}, 0)
+	return err
+}
+
+// ownScribe writes in a goroutine of a job of one without an agent.
+type ownScribe struct {
+	job     *Job
+	written chan struct{} // closed when the part is; nil = there was none
+}
+
+func (s *ownScribe) room(n int, _ []byte) ([]byte, error) {
+	b := make([]byte, n)
+	for i := 0; i < n; i += 4096 {
+		b[i] = 1 // fresh pages are not there before
+	}
+	return b, nil
+}
+
+func (s *ownScribe) write(p *jobs.Part) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	s.written = done
+	s.job.tasks.Go("checkpoint", func(context.Context) error {
+		defer close(done)
+		p.Write()
+		return nil
+	})
+	return nil
+}
+
+func (s *ownScribe) busy() (bool, error) {
+	select {
+	case <-s.written:
+		return false, nil
+	default:
+		return s.written != nil, nil
+	}
+}
+
+func (s *ownScribe) wait(ctx context.Context) error {
+	if s.written == nil {
+		return nil
+	}
+	select {
+	case <-s.written:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,26 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+)
+
+// Share calls work for 0 to n-1, by so many goroutines; each makes its own with make, which holds what it needs for itself. It returns
+// when all have ended, with the first error.
+func Share(ctx context.Context, name string, workers, n int, make func() func(i int) error) error {
+	var next atomic.Int64
+	g := New(ctx)
+	for range min(max(workers, 1), n) {
+		g.Go(name, func(ctx context.Context) error {
+			work := make()
+			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				if err := work(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return errors.Join(g.Wait(), context.Cause(ctx))
+}

@@ -1,0 +1,327 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/node"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// What a worker of these tests is told in its environment.
+const (
+	folderVariable = "NODE_TEST_FOLDER"
+	stopVariable   = "NODE_TEST_STOP"   // the step before which it dies by SIGKILL
+	sizeVariable   = "NODE_TEST_SIZE"   // bytes of state beside the rest
+	orphanVariable = "NODE_TEST_ORPHAN" // the rank that dies when its part of the first checkpoint is handed to the agent
+)
+
+const samples, batch, epochs = 300, 16, 4 // 76 steps
+
+// train is a worker that counts how often each sample counts, over all starts, and computes what depends on every step.
+func train(ctx context.Context, j *client.Job) error {
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	seen, weights, large := make([]float32, samples), make([]float64, samples), make([]uint8, number(sizeVariable, 1))
+	t, err := client.Train(j, client.Data{Samples: samples, Batch: batch, Epochs: epochs, Seed: 3},
+		client.StateOf("seen", seen), client.StateOf("weights", weights), client.StateOf("large", large))
+	if err != nil {
+		return err
+	}
+	if err := t.Checkpoint(client.Checkpoint{Folder: os.Getenv(folderVariable), Steps: 5, Keep: 100}); err != nil {
+		return err
+	}
+	gradient, first := make([]float64, 2*samples), true
+	for t.Next(ctx) {
+		if first {
+			fmt.Println("FROM", t.Step())
+			first = false
+		}
+		orphan := j.Rank() == number(orphanVariable, -1) && t.Step() > 0 && len(stagings()) > 0
+		if t.Step() >= number(stopVariable, math.MaxInt) || orphan {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+				return err
+			}
+		}
+		clear(gradient)
+		for _, s := range t.Samples() {
+			if t.Weight() > 0 {
+				gradient[s] = 1 / t.Weight()
+			}
+		}
+		for i, w := range weights {
+			gradient[samples+i] = math.Sin(w + float64(t.Step()))
+		}
+		if err := client.Commit(ctx, t, gradient); err != nil {
+			return err
+		}
+		for i := range seen {
+			if gradient[i] > 0 {
+				seen[i]++
+			}
+			weights[i] += gradient[samples+i]
+		}
+		large[len(large)-1]++
+	}
+	if err := t.Err(); err != nil || t.Released() {
+		return err
+	}
+	if i := slices.IndexFunc(seen, func(n float32) bool { return n != epochs }); i >= 0 {
+		return fmt.Errorf("sample %d counted %v times", i, seen[i])
+	}
+	sum := 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	fmt.Println("RESULT", j.Size(), t.Step(), math.Float64bits(sum), large[len(large)-1])
+	return nil
+}
+
+func stagings() []string {
+	found, err := filepath.Glob(filepath.Join(os.Getenv(folderVariable), ".staging-*"))
+	if err != nil {
+		panic(err)
+	}
+	return found
+}
+
+// trained is what a run printed.
+type trained struct {
+	from    int
+	results []string
+	output  string
+}
+
+// runTraining trains with n workers until the end, or until all of them die.
+func runTraining(t *testing.T, n int, folder string, env map[string]string) (r trained) {
+	t.Helper()
+	_, output, err := launch(t, t.Context(), n, "train", func(c *node.RunConfig) {
+		c.Spec.Env[folderVariable] = folder
+		for name, value := range env {
+			c.Spec.Env[name] = value
+		}
+	})
+	if (err != nil) != (env[stopVariable] != "") {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	r.output = output
+	if m := regexp.MustCompile(`FROM (\d+)`).FindStringSubmatch(output); m != nil {
+		r.from, _ = strconv.Atoi(m[1])
+	}
+	for _, m := range regexp.MustCompile(`RESULT (.*)`).FindAllStringSubmatch(output, -1) {
+		r.results = append(r.results, m[1])
+	}
+	return r
+}
+
+func TestTrainerGoesOnFromACheckpoint(t *testing.T) {
+	for _, c := range []struct{ before, after int }{{1, 1}, {3, 3}, {2, 3}, {3, 1}} {
+		t.Run(fmt.Sprintf("%d workers, then %d", c.before, c.after), func(t *testing.T) {
+			dir := t.TempDir()
+			whole := runTraining(t, c.after, filepath.Join(dir, "undisturbed"), nil)
+			folder := filepath.Join(dir, "checkpoints")
+			runTraining(t, c.before, folder, map[string]string{stopVariable: "31"})
+			again := runTraining(t, c.after, folder, nil)
+			if again.from < 5 || again.from > 30 || len(again.results) != c.after {
+				t.Errorf("went on from step %d: %s", again.from, again.output)
+			}
+			if c.before == c.after && !slices.Equal(whole.results, again.results) {
+				t.Errorf("ended with %v, undisturbed with %v", again.results, whole.results)
+			}
+			damage, _, err := checkpoint.Verify(t.Context(), filepath.Join(folder, "latest"), 2)
+			if len(damage) > 0 || err != nil {
+				t.Errorf("%v, %v", damage, err)
+			}
+		})
+	}
+}
+
+// A worker that is killed while its part is written does not keep the checkpoint from being sealed.
+func TestPartOfAKilledWorkerIsWritten(t *testing.T) {
+	r := runTraining(t, 3, filepath.Join(t.TempDir(), "checkpoints"), map[string]string{orphanVariable: "2", sizeVariable: "50000000"})
+	if len(r.results) != 2 || strings.Contains(r.output, "abandoned") || !strings.Contains(r.output, "by 3 workers") {
+		t.Error(r.output)
+	}
+}
+
+func TestDamagedCheckpointIsPassedOver(t *testing.T) {
+	folder := jobs.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	runTraining(t, 2, folder.Root, nil)
+	steps, err := folder.Sealed()
+	if err != nil || len(steps) < 2 {
+		t.Fatal(steps, err)
+	}
+	damage := func(step uint64) {
+		shard := filepath.Join(folder.Path(step), "shard-00002-of-00002.safetensors")
+		b, err := os.ReadFile(shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)-3] ^= 1
+		if err := os.WriteFile(shard, b, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage(steps[0])
+	r := runTraining(t, 3, folder.Root, nil)
+	if r.from != int(steps[1]) || len(r.results) != 3 || !strings.Contains(r.output, "not as it was sealed") {
+		t.Errorf("went on from %d, not %d: %s", r.from, steps[1], r.output)
+	}
+	if aside, err := filepath.Glob(filepath.Join(folder.Root, "damaged-*")); len(aside) != 1 || err != nil {
+		t.Error(aside, err)
+	}
+}
+
+func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
+	folder := jobs.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	if err := os.MkdirAll(folder.Path(5), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder.Path(5), manifest.Name), []byte("{}"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	_, output, err := launch(t, t.Context(), 2, "train", func(c *node.RunConfig) { c.Spec.Env[folderVariable] = folder.Root })
+	if err == nil || !strings.Contains(output, "none of the 1 checkpoints") || strings.Contains(output, "FROM") {
+		t.Error(err, output)
+	}
+}
+
+// TestCheckpointOfPython has a program go on from what another one wrote, whose arrays are of several dimensions and in a dict.
+func TestCheckpointOfPython(t *testing.T) {
+	place, err := cursor.New(samples, batch, 3, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place = place.Commit(2, []bool{true, true})
+	const note = `{"rest":{"dict":[["w",{"item":0,"kind":"numpy","dtype":"<f8","shape":[2,3]}]%s]},"half":{"item":1,"kind":"torch","dtype":"bfloat16","shape":[4]}}`
+	for name, c := range map[string]struct{ more, state, err string }{
+		"the same arrays":       {"", "rest/w", ""},
+		"a number among them":   {`,["rate",0.1]`, "rest/w", "values in rest that are no arrays"},
+		"an array of no memory": {"", "other", "it has rest/w, f64 [2,3], for which this program has no memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &jobs.State{Step: 1, Workers: 1, Notes: json.RawMessage(strings.ReplaceAll(note, "%s", c.more)), Tensors: []jobs.Tensor{
+				{Name: "rest/w", DType: tensor.F64, Shape: tensor.Shape{2, 3}}, {Name: "half", DType: tensor.BF16, Shape: tensor.Shape{4}}}}
+			if s.Cursor, err = place.AppendBinary(nil); err != nil {
+				t.Fatal(err)
+			}
+			text, err := s.AppendJSON(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := slices.Concat(bytes.Repeat([]byte{0, 0, 0, 0, 0, 0, 0xF0, 0x3F}, 6), make([]byte, 8))
+			p := &jobs.Part{Folder: jobs.Folder{Root: t.TempDir(), Keep: 1, Say: func(line string) { t.Log(line) }}, State: text, Own: json.RawMessage("{}"), Body: body}
+			if err := p.Check(); err != nil {
+				t.Fatal(err)
+			}
+			p.Write()
+			half, w := []tensor.BFloat16{1, 2, 3, 4}, make([]float64, 6)
+			trainer, err := client.Train(joinAs(t, startAgent(t, 1), 0), client.Data{Samples: samples, Batch: batch, Seed: 3}, client.StateOf("half", half), client.StateOf(c.state, w))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := trainer.Checkpoint(client.Checkpoint{Folder: p.Folder.Root}); err != nil {
+				t.Fatal(err)
+			}
+			more, err := trainer.Next(t.Context()), trainer.Err()
+			switch {
+			case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
+				t.Errorf("%v; want %q", err, c.err)
+			case c.err == "" && (!more || err != nil || trainer.Step() != 1 || w[5] != 1 || half[3] != 0):
+				t.Errorf("%v, step %d, %v %v", err, trainer.Step(), w, half)
+			}
+		})
+	}
+}
+
+// TestCheckpointForPython compares the description with what a Python program goes on from.
+func TestCheckpointForPython(t *testing.T) {
+	folder := t.TempDir()
+	trainer, err := client.Train(joinAs(t, startAgent(t, 1), 0), client.Data{Samples: 4, Batch: 2, Steps: 1, Plain: true},
+		client.StateOf("w", make([]float64, 6)), client.StateOf("½", make([]tensor.BFloat16, 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := trainer.Checkpoint(client.Checkpoint{Folder: folder, Say: func(string) {}}); err != nil {
+		t.Fatal(err)
+	}
+	for trainer.Next(t.Context()) {
+		if err := client.Commit(t.Context(), trainer, make([]float32, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(folder, "latest", "shoal-checkpoint.json"))
+	if err != nil || trainer.Err() != nil {
+		t.Fatal(err, trainer.Err())
+	}
+	want := `{"shoal":"job/1","step":1,"cursor":"` + strings.Repeat("0", 16) + "0200000000000000" + "0100000000000000" + "0400000000000000" + "0200000000000000" + strings.Repeat("0", 16) +
+		`0100000000000000","workers":1,"notes":{"w":{"item":0,"kind":"numpy","dtype":"\u003cf8","shape":[6]},"½":{"item":1,"kind":"torch","dtype":"bfloat16","shape":[2]}},` +
+		`"tensors":[{"name":"w","dtype":"F64","shape":[6],"bytes":48},{"name":"_","dtype":"BF16","shape":[2],"bytes":4}]}`
+	if string(text) != want {
+		t.Errorf("got  %s\nwant %s", text, want)
+	}
+}
+
+// What a worker asks the agent to write is checked.
+func TestWrongParts(t *testing.T) {
+	a := startAgent(t, 1)
+	w := joinRaw(t, a, 0)
+	state := `{"shoal":"job/1","step":5,"cursor":"","workers":1,"notes":{},"tensors":[{"name":"w","dtype":"U8","shape":[8],"bytes":8}]}`
+	copy(w.seg.Mem, state)
+	copy(w.seg.Mem[1000:], "{}")
+	good := func() *api.Part {
+		return &api.Part{Folder: filepath.Join(t.TempDir(), "c"), Keep: 1, Seed: 7, State: api.Extent{ID: 1, Bytes: uint64(len(state))},
+			Own: api.Extent{ID: 1, Offset: 1000, Bytes: 2}, Body: api.Extent{ID: 1, Offset: 2000, Bytes: 8}}
+	}
+	for want, change := range map[string]func(p *api.Part){
+		"no absolute path":    func(p *api.Part) { p.Folder = "relative" },
+		"no segment":          func(p *api.Part) { p.Body.ID = 2 },
+		"exceed segment 1":    func(p *api.Part) { p.Body.Bytes = 8000 },
+		"outside segment 1":   func(p *api.Part) { p.State.Offset = math.MaxUint64 },
+		"the description":     func(p *api.Part) { p.State.Bytes-- },
+		"where the share":     func(p *api.Part) { p.Body.Bytes-- },
+		"no JSON object":      func(p *api.Part) { p.Own.Offset++ },
+		"rank 1 in a":         func(p *api.Part) { p.Rank = 1 },
+		"checkpoints to keep": func(p *api.Part) { p.Keep = 0 },
+	} {
+		p := good()
+		change(p)
+		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeError || !strings.Contains(r.Error, want) {
+			t.Errorf("%+v; want %q", r, want)
+		}
+	}
+	if r, _ := w.ask(api.Request{Type: api.TypeSave}); r.Field != "part" {
+		t.Errorf("%+v", r)
+	}
+	p := good()
+	if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeSave {
+		t.Errorf("%+v", r)
+	}
+	if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
+		t.Errorf("%+v", r)
+	}
+	if _, err := (jobs.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {
+		t.Error(err)
+	}
+}

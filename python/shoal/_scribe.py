@@ -1,0 +1,142 @@
+"""Who writes a worker's part of a checkpoint while training goes on: the agent of its host, or in a job of one without an agent a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Protocol
+
+from ._fingerprint import Key
+from ._link import Refused
+from ._sealing import STATE, Staging, say, settle
+from ._shard import Kept, Run, header, sums
+from ._state import memory
+
+if TYPE_CHECKING:
+    from ._worker import Worker
+
+
+class Part(NamedTuple):
+    """What a worker writes of a checkpoint."""
+
+    staging: Staging
+    rank: int
+    size: int
+    keep: int
+    state: bytes  # what the checkpoint is of, in JSON
+    own: Dict[str, Any]  # what this worker has for itself
+    kept: List[Kept]
+    runs: List[Run]
+    body: memoryview  # the bytes of the runs, in memory that `Scribe.room` gave
+
+
+class Scribe(Protocol):
+    """Writes one part at a time."""
+
+    def room(self, nbytes: int) -> memoryview:
+        """Memory to copy a share into, all of it touched. It may take a while."""
+
+    def write(self, part: Part) -> None:
+        """Begin to write a part. What goes wrong is said, and training goes on."""
+
+    def busy(self) -> bool:
+        """Whether it still writes."""
+
+    def wait(self) -> None:
+        """Return when it does not."""
+
+
+class AgentScribe:
+    """The agent writes: it has the memory, so the part is written even if this worker is lost."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self._worker = worker
+        self._texts: List[Any] = []  # memory that the agent may still read
+
+    def room(self, nbytes: int) -> memoryview:
+        """Arena memory."""
+        return memoryview(self._worker.buffer(nbytes)).cast("B")
+
+    def write(self, part: Part) -> None:
+        """Hand the part over."""
+        self._texts = [self._text(part.state), self._text(json.dumps(part.own, separators=(",", ":"), allow_nan=False).encode())]
+        state, own = map(self._extent, self._texts)
+        staging = part.staging
+        asked = {"folder": staging.root, "keep": part.keep, "seed": staging.seed, "rank": part.rank, "state": state, "own": own, "body": self._extent(part.body)}
+        try:
+            self._worker.link.request({"type": "save", "part": asked}, "save")
+        except Refused as err:
+            say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: the agent refused its part: {err}")
+
+    def _text(self, text: bytes) -> memoryview:
+        room = self.room(len(text))
+        room[:] = text
+        return room
+
+    def _extent(self, some: memoryview) -> Dict[str, int]:
+        if not some.nbytes:
+            return {"id": 0, "offset": 0, "bytes": 0}
+        place = self._worker.arena.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(some)), some.nbytes)
+        assert place is not None
+        return {"id": place[0], "offset": place[1], "bytes": some.nbytes}
+
+    def busy(self) -> bool:
+        """Whether the agent still writes a part, of this worker or of another one of this host, which may be lost."""
+        return not self._written(wait=False)
+
+    def wait(self) -> None:
+        """Return when it does not."""
+        self._written(wait=True)
+
+    def _written(self, wait: bool) -> bool:
+        reply, _ = self._worker.link.request({"type": "saved", "wait": wait}, "saved")
+        return bool(reply.get("done"))
+
+
+class OwnScribe:
+    """A thread of this process writes."""
+
+    def __init__(self) -> None:
+        self._thread: Optional[threading.Thread] = None
+
+    def room(self, nbytes: int) -> memoryview:
+        """Memory of this process."""
+        return memory(nbytes)
+
+    def write(self, part: Part) -> None:
+        """Start the thread."""
+        # It is no daemon: a program that ends writes its part first.
+        self._thread = threading.Thread(target=_write, args=(part,), name="shoal checkpoint")
+        self._thread.start()
+
+    def busy(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when it does not."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _write(part: Part) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # training comes first
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    staging, begun = part.staging, time.monotonic()
+    try:
+        settle(staging.root, part.keep, besides=staging)
+        staging.begin()
+        files = [staging.file(STATE, part.state, memoryview(b""))]
+        head = header(part.kept, part.runs, {"rank": part.rank, "own": part.own})
+        files.append(staging.file(f"shard-{part.rank + 1:05d}-of-{part.size:05d}.safetensors", head, part.body))
+        staging.receipt(part.rank, part.size, files, sums(Key(staging.seed), part.runs, part.body))
+        if staging.seal(part.keep):
+            nbytes, took = sum(k.nbytes for k in part.kept), time.monotonic() - begun
+            say(f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by {part.size} workers, the last in {took:.1f} s")
+    except OSError as err:
+        staging.abandon()
+        say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: {err}; the ones before it are there")
