@@ -75,7 +75,7 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 		l.noteStop(s, why+", now")
 		return nil
 	case l.agent.Release(why):
-		l.dismiss(s.Seats)
+		l.dismissOthers(s.Seats)
 	default:
 		l.noteStop(s, why)
 		l.signal(syscall.SIGTERM)
@@ -107,16 +107,21 @@ func (l *launch) noteStop(s Status, why string) {
 	l.onEvent(Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps, Because: why})
 }
 
-// dismiss ends the workers that have not entered yet; they hold nothing.
-func (l *launch) dismiss(members []int) {
+// dismissOthers ends the workers that have not entered yet.
+func (l *launch) dismissOthers(members []int) {
 	for _, h := range l.living() {
 		if !slices.Contains(members, h.seat) {
-			l.mu.Lock()
-			l.farewell.dismissed = append(l.farewell.dismissed, h.seat)
-			l.mu.Unlock()
-			l.signalOne(h, syscall.SIGTERM)
+			l.dismiss(h)
 		}
 	}
+}
+
+// dismiss ends a worker that holds nothing. How it ends is no matter.
+func (l *launch) dismiss(h *hand) {
+	l.mu.Lock()
+	l.farewell.dismissed = append(l.farewell.dismissed, h.seat)
+	l.mu.Unlock()
+	l.signalOne(h, syscall.SIGTERM)
 }
 
 // outcome is what to say of a job that was stopped on request: nothing when every worker ended well.

@@ -110,7 +110,7 @@ func (r *recording) close(ended bool) error {
 	if r.recorder != nil {
 		err = r.recorder.Close(ctx)
 	}
-	if ended && err == nil {
+	if ended && err == nil && r.note != nil { // else the job has no record
 		err = store.Release(ctx, r.store, r.owner, time.Now())
 	}
 	if r.store != nil && !r.borrowed {

@@ -162,3 +162,13 @@ func TestWhoMayLeadAgain(t *testing.T) {
 		})
 	}
 }
+
+// A host that joined a job without a record, and leads it when it ends, has nothing to tell.
+func TestNoRecord(t *testing.T) {
+	var said []string
+	r := newRecording("b", &said)
+	r.decided(generation(1, "b", 0, "a", "b"))
+	if err := r.close(true); err != nil || len(said) > 0 {
+		t.Errorf("the end without a record: %v, %q", err, said)
+	}
+}

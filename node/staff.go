@@ -140,6 +140,9 @@ func (l *launch) start(seat int) error {
 	h := l.book(seat, l.host)
 	h.pid, h.process, h.output = process.PID(), process, out
 	stopping := l.stopping >= 0 // the signal for all may have come before
+	if stopping && late {
+		l.farewell.dismissed = append(l.farewell.dismissed, seat)
+	}
 	l.mu.Unlock()
 	close(noted)
 	l.tell(&note{Started: &startedNote{seat, process.PID()}})
@@ -164,7 +167,7 @@ func (l *launch) cannotStart(seat int, err error) {
 func (l *launch) onStop(seat int, _ string) {
 	l.later(func() {
 		if h := l.hand(seat); h != nil {
-			l.signalOne(h, syscall.SIGTERM)
+			l.dismiss(h)
 		}
 	})
 }
