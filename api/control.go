@@ -8,6 +8,7 @@ import (
 const (
 	PathJob     = "/v1/job"     // GET: a Job
 	PathResize  = "/v1/resize"  // POST a Resize: a Job
+	PathReshape = "/v1/reshape" // POST a Reshape: a Job, or a Plan
 	PathStop    = "/v1/stop"    // POST a Stop: a Job
 	PathDrain   = "/v1/drain"   // POST a Drain: a Job
 	PathRecover = "/v1/recover" // POST a Recover: a Job
@@ -41,7 +42,10 @@ type Job struct {
 	Min        int         `json:"min"`  // below, it pauses; 0 = 1
 	Max        int         `json:"max"`  // 0 = no limit
 	Steps      uint64      `json:"steps"`
-	Elastic    bool        `json:"elastic"` // it trains in steps, so its size can change
+	Elastic    bool        `json:"elastic"`             // it trains in steps, so its size can change
+	Mesh       string      `json:"mesh,omitempty"`      // over which its workers have parts of the state
+	Reshaping  string      `json:"reshaping,omitempty"` // the mesh that it goes to
+	Broken     string      `json:"broken,omitempty"`    // why its mesh cannot go on
 	Paused     bool        `json:"paused"`
 	Entering   int         `json:"entering"`          // workers that become members when the step ends
 	NoRoom     int         `json:"no_room,omitempty"` // workers that it is asked to have, and that no host has room for
@@ -75,6 +79,31 @@ type JobWorker struct {
 type Resize struct {
 	Workers int    `json:"workers"`
 	Who     string `json:"who"` // is named in the reason that people read
+}
+
+// Reshape asks for another mesh, or what it would cost.
+type Reshape struct {
+	Mesh string `json:"mesh"`
+	Plan bool   `json:"plan,omitempty"` // answer with a Plan, and do nothing
+	Who  string `json:"who"`
+}
+
+// Plan is what a reshape would cost, in bytes.
+type Plan struct {
+	From         string  `json:"from"`
+	To           string  `json:"to"`
+	Workers      int     `json:"workers"`
+	State        int     `json:"state"` // each element once
+	Tensors      int     `json:"tensors"`
+	Bytes        int     `json:"bytes"`  // from host to host
+	Bound        int     `json:"bound"`  // the least possible
+	Device       int     `json:"device"` // from worker to worker, on hosts and between them
+	Busiest      int     `json:"busiest"`
+	BusiestBound int     `json:"busiest_bound"`
+	Extra        int     `json:"extra"`   // new memory on the host that needs most
+	Memory       int     `json:"memory"`  // with what it has
+	Copied       int     `json:"copied"`  // by all agents
+	Seconds      float64 `json:"seconds"` // in memory, as predicted; what crosses links comes on top
 }
 
 // Stop asks for the end of a job: when its step ends, or now.

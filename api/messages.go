@@ -13,6 +13,8 @@ const (
 	TypeData    = "data"
 	TypeSave    = "save"
 	TypeSaved   = "saved"
+	TypeState   = "state"
+	TypeShape   = "shape"
 	TypeReport  = "report"
 	TypeLeave   = "leave"
 	TypeError   = "error"
@@ -44,6 +46,7 @@ type Request struct {
 	Seed     uint64  `json:"seed,omitempty"`
 	Shuffle  bool    `json:"shuffle,omitempty"`
 	Cursor   []byte  `json:"cursor,omitempty"`
+	Offset   int64   `json:"offset,omitempty"`
 	Metrics  Metrics `json:"metrics,omitempty"`
 	Part     *Part   `json:"part,omitempty"`
 	Wait     bool    `json:"wait,omitempty"`
@@ -83,6 +86,11 @@ type Reply struct {
 	ID         uint32 `json:"id"`
 	Bytes      int64  `json:"bytes,omitempty"`
 	Done       bool   `json:"done,omitempty"`
+	Mesh       string `json:"mesh,omitempty"`
+	Next       string `json:"next,omitempty"`
+	In         int64  `json:"in,omitempty"`
+	Out        int64  `json:"out,omitempty"`
+	Broken     string `json:"broken,omitempty"`
 	Error      string `json:"error,omitempty"`
 	Field      string `json:"field,omitempty"`
 }

@@ -30,13 +30,18 @@ const (
 	Send
 	Recv
 	Barrier
+	_ // asks to become a member: no collective
+	// Reshape brings the state of a job from one mesh to another. What goes where only a layout knows: who executes it makes its
+	// schedule.
+	Reshape
 )
 
 var kindNames = [...]string{AllReduce: "all_reduce", ReduceScatter: "reduce_scatter", AllGather: "all_gather", Broadcast: "broadcast",
-	Reduce: "reduce", Gather: "gather", Scatter: "scatter", AllToAll: "all_to_all", Send: "send", Recv: "recv", Barrier: "barrier"}
+	Reduce: "reduce", Gather: "gather", Scatter: "scatter", AllToAll: "all_to_all", Send: "send", Recv: "recv", Barrier: "barrier",
+	Reshape: "reshape"}
 
 // Valid reports whether k is a known collective.
-func (k Kind) Valid() bool { return k >= AllReduce && k <= Barrier }
+func (k Kind) Valid() bool { return k >= AllReduce && k <= Barrier || k == Reshape }
 
 func (k Kind) String() string {
 	if !k.Valid() {

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Leave or Finish.
+// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Meshed, Leave or Finish.
 type Action interface{ action() }
 
 // Send sends a message to another agent. It may be lost.
@@ -55,6 +55,7 @@ type Apply struct {
 	Changed  bool          // workers of this host must be told their view
 	Entered  []topo.Worker // new members that run here: their call "enter" is complete
 	Released []topo.Worker // workers that run here and are no members any more, or asked and will not be
+	Void     bool          // the step under way is void: the calls "enter" of members that run here are complete
 	room     room
 }
 
@@ -66,6 +67,7 @@ type State struct {
 	Data    *cursor.Cursor // what the next step trains on; nil = nobody said
 	Elastic bool           // the job takes steps, so members may come and go
 	Parted  string         // why all members were let go; "" = they were not
+	Shape   *Shape         // where the parts of the state are; nil = every member has all of it
 }
 
 // Start orders new workers on this host; First and those after it are their numbers. Started or Lost answers for each.
@@ -101,6 +103,9 @@ type Decided struct{ Record member.Record }
 // News is a decision of the membership that a person may want to know, on the head: member.Activate, Pause or Resume.
 type News struct{ Decision member.Action }
 
+// Meshed is what becomes of the mesh of the job, on the head.
+type Meshed struct{ member.Because }
+
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the others went on without it. Workers
 // that still run here must end.
 type Leave struct {
@@ -124,5 +129,6 @@ func (Grouped) action() {}
 func (Refuse) action()  {}
 func (Decided) action() {}
 func (News) action()    {}
+func (Meshed) action()  {}
 func (Leave) action()   {}
 func (Finish) action()  {}

@@ -44,10 +44,10 @@ func (f *follower) exec(e Exec) {
 	f.agent.emit(Execute{e.Flight, e.Hosts, s.parts})
 }
 
-func (f *follower) executed(n Flight) {
+func (f *follower) executed(n Flight, proof Proof) {
 	if s := f.staged[n]; s != nil && !s.executed {
-		s.executed = true
-		f.agent.tell(Executed{n})
+		s.executed, s.proof = true, proof
+		f.agent.tell(Executed{n, proof})
 	}
 }
 

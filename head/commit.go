@@ -3,6 +3,7 @@ package head
 import (
 	"slices"
 
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -11,6 +12,7 @@ import (
 func (r *leader) advance() {
 	for r.reports == nil && !r.machine.Proposing() {
 		r.announce()
+		r.void()
 		i := slices.IndexFunc(r.flights, r.commitable)
 		if i < 0 {
 			return
@@ -49,6 +51,9 @@ func (r *leader) commitable(f *flight) bool {
 	}
 	if !f.told && r.quiet(f) {
 		f.told = true
+		if f.reshapes() {
+			r.machine.Arrange(r.state.Shape.Order, member.Because("the job goes to mesh "+r.state.Shape.Next))
+		}
 		r.machine.Boundary(r.members()...)
 		r.obey()
 	}
@@ -62,16 +67,8 @@ func (r *leader) quiet(f *flight) bool {
 
 // step commits a flight that ends a step: the job moves on in its data, and its members learn who they are now.
 func (r *leader) step(f *flight) {
-	r.state.Steps++
-	if r.state.Data != nil && r.state.View.Size() > 0 {
-		clear(r.busy)
-		f.workers(r.busy)
-		r.done = r.done[:0]
-		for _, m := range r.state.View.Members {
-			r.done = append(r.done, r.busy[m.Worker])
-		}
-		next := r.state.Data.Commit(len(r.done), r.done)
-		r.state.Data = &next
+	if !f.reshapes() {
+		r.progress(f)
 	}
 	c := Commit{Flight: f.number}
 	next := r.machine.View()
@@ -82,12 +79,30 @@ func (r *leader) step(f *flight) {
 		r.state.Parted = r.parting
 		c.Changed, c.Away = true, r.members()
 		r.commit(c, f)
-	case r.isNews(next):
+	case f.reshapes():
+		r.reshaped(next, c, f)
+	case r.order(next), r.isNews(next):
 		r.enter(next, c, f)
 	default:
 		r.commit(c, f)
 	}
 	r.machine.Step()
+}
+
+// progress counts a step, and moves on in the data.
+func (r *leader) progress(f *flight) {
+	r.state.Steps++
+	if r.state.Data == nil || r.state.View.Size() == 0 {
+		return
+	}
+	clear(r.busy)
+	f.workers(r.busy)
+	r.done = r.done[:0]
+	for _, m := range r.state.View.Members {
+		r.done = append(r.done, r.busy[m.Worker])
+	}
+	next := r.state.Data.Commit(len(r.done), r.done)
+	r.state.Data = &next
 }
 
 // isNews reports whether a generation is another one for its members: a generation that only knows of a lost host that had none is not.
@@ -133,6 +148,9 @@ func (r *leader) admit(next topo.View) (entered []topo.Worker) {
 func (r *leader) commit(c Commit, f *flight) {
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data, r.state.Elastic, r.state.Parted
+	if r.shape != r.state.Shape {
+		c.Shape, r.shape = r.state.Shape, r.state.Shape
+	}
 	if c.Stable = r.trim(); c.Stable < c.Index {
 		r.log = append(r.log, c)
 	}

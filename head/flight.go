@@ -20,6 +20,7 @@ type flight struct {
 	here     bool     // it is of this host alone, which executes it when it is committed
 	step     bool     // a step ends with it
 	told     bool     // the membership knows that the step is at its end
+	proof    Proof    // of a reshape, as far as hosts have executed it
 }
 
 // flightNumber numbers the flights of a head.
@@ -53,8 +54,7 @@ func (r *leader) post(c Call) {
 // sees makes the job elastic with the first call of a step.
 func (r *leader) sees(c *collective.Call) {
 	if (c.More || c.Step) && !r.state.Elastic {
-		r.state.Elastic = true
-		r.matcher.SetElastic()
+		r.setElastic()
 	}
 }
 
@@ -95,8 +95,8 @@ func (r *leader) takeOff(f *flight) {
 	r.count++
 	f.number = flightNumber(r.term, r.count)
 	r.concern(f)
-	f.waiting = f.waiting[:0]
-	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self; f.here {
+	f.waiting, f.proof = f.waiting[:0], Proof{}
+	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes(); f.here {
 		if f.replaces != 0 {
 			r.drop(f)
 		}
@@ -192,10 +192,14 @@ func (f *flight) world() bool {
 
 func (f *flight) done() bool { return f.number != 0 && len(f.waiting) == 0 }
 
-func (r *leader) executed(n Flight, host string) {
-	for _, f := range r.flights {
-		if f.number == n {
-			f.waiting = without(f.waiting, host)
-		}
+func (r *leader) executed(e Executed, host string) {
+	i := slices.IndexFunc(r.flights, func(f *flight) bool { return f.number == e.Flight && slices.Contains(f.waiting, host) })
+	if i < 0 {
+		return
+	}
+	f := r.flights[i]
+	f.waiting, f.proof = without(f.waiting, host), f.proof.Plus(e.Proof)
+	if f.done() && f.proof.Old != f.proof.New {
+		r.disprove(f)
 	}
 }

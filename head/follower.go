@@ -24,6 +24,7 @@ type follower struct {
 	recent  []Commit       // applied here, and perhaps not everywhere
 	ended   int            // how many of the workers have
 	stated  *cursor.Cursor // by a worker of this host
+	shaped  *Shaped        // by a worker of this host, and not in the log yet
 }
 
 // local is a worker of this host.
@@ -40,6 +41,7 @@ type staged struct {
 	exec     Exec
 	parts    []Part
 	executed bool
+	proof    Proof
 }
 
 // known is a group that workers of this host have.
@@ -162,8 +164,11 @@ func (f *follower) commit(c Commit, here *flight) {
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
+	if c.Shape != nil {
+		f.state.Shape, f.shaped = c.Shape, nil
+	}
 	a := take(&f.agent.shelf.applies)
-	a.Index, a.Flight, a.State, a.Changed = c.Index, c.Flight, f.state, c.Changed
+	a.Index, a.Flight, a.State, a.Changed, a.Void = c.Index, c.Flight, f.state, c.Changed, c.Void
 	if here != nil {
 		f.land(a, here)
 	} else if s := f.staged[c.Flight]; s != nil {
@@ -192,6 +197,13 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	}
 	if c.View == nil {
 		return
+	}
+	if c.Void {
+		for _, m := range c.View.Members {
+			if l := f.workers[m.Worker]; l != nil {
+				l.asked = false
+			}
+		}
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
@@ -257,13 +269,13 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 
 // report tells a head all that it must know of this host.
 func (f *follower) report() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated}
+	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers, f.workers[w].report(w, f.member(f.state.View, w) && f.state.View.Generation > 0))
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		s := f.staged[n]
-		r.Flights = append(r.Flights, Staged{s.exec, s.executed})
+		r.Flights = append(r.Flights, Staged{s.exec, s.executed, s.proof})
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
 		r.Groups = append(r.Groups, GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here)})

@@ -29,6 +29,8 @@ type Config struct {
 
 	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the longest of its moves. nil = collective.Suits.
 	Route func(kind collective.Kind, hosts, bytes int) collective.Route
+	// Arrange is asked when the members of a job with a Shape go to another mesh; nil where there are none.
+	Arrange Arrange
 }
 
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them with Ready after each input or after
@@ -196,9 +198,10 @@ func (a *Agent) Finished(w topo.Worker, how string) {
 	a.settle()
 }
 
-// Executed tells that this host has what an Execute asked for in staging memory.
-func (a *Agent) Executed(f Flight) {
-	a.follower.executed(f)
+// Executed tells that this host has what an Execute asked for in staging memory. Of a Reshape it is in its place already, and the proof
+// has the fingerprints; it is zero for all else.
+func (a *Agent) Executed(f Flight, proof Proof) {
+	a.follower.executed(f, proof)
 	a.settle()
 }
 

@@ -82,7 +82,7 @@ func (p *pair) run() {
 					p.agents[a.To].Receive(host, a.Message)
 				case head.Execute:
 					p.seen[host] = append(p.seen[host], a)
-					p.agents[host].Executed(a.Flight)
+					p.agents[host].Executed(a.Flight, head.Proof{})
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
 				default:

@@ -28,8 +28,11 @@ type leader struct {
 	flights []*flight
 	count   uint64 // flights of this term
 	parting string
-	away    []topo.Worker // asked, will not be members, and are to be told
-	news    bool          // the state has changed without a flight
+	away    []topo.Worker        // asked, will not be members, and are to be told
+	news    bool                 // the state has changed without a flight
+	wish    *wish                // a mesh that somebody asks for; nil = nobody does
+	voids   map[topo.Worker]bool // members that have dropped the step
+	shape   *Shape               // that the log has
 
 	sets []collective.Ready   // of the last post
 	busy map[topo.Worker]bool // room for a set of workers
@@ -46,7 +49,7 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]string{}, busy: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
+		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]string{}, voids: map[topo.Worker]bool{}, busy: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
 }
 
 // hear takes what a follower tells.
@@ -75,9 +78,11 @@ func (r *leader) hear(host string, b Body) {
 	case Ended:
 		r.ended(b)
 	case Executed:
-		r.executed(b.Flight, host)
+		r.executed(b, host)
 	case Stated:
 		r.stated(b, host)
+	case Shaped:
+		r.shaped(b, host)
 	case WantsGroup:
 		r.group(b, host)
 	case Cut:
@@ -159,7 +164,14 @@ func (r *leader) asks(w topo.Worker) {
 		r.turnAway(w)
 		return
 	}
-	if _, member := r.state.View.Rank(w); member && r.state.View.Generation > 0 {
+	_, member := r.state.View.Rank(w)
+	member = member && r.state.View.Generation > 0
+	if member && r.state.Shape != nil {
+		delete(r.asked, w)
+		r.givesUp(w)
+		return
+	}
+	if member {
 		r.ready(r.matcher.Lost(w, "asks again to take part", nil))
 	}
 	r.machine.Asks(w)
@@ -175,15 +187,15 @@ func (r *leader) ended(e Ended) {
 	} else {
 		r.machine.Lost(e.Worker, e.How)
 	}
+	r.reconsider()
 	r.ready(r.matcher.Lost(e.Worker, e.How, nil))
 }
 
 func (r *leader) stated(s Stated, host string) {
 	switch have := r.state.Data; {
 	case have == nil || r.goesOn(s.Data):
-		r.state.Data, r.state.Elastic = &s.Data, true
-		r.matcher.SetElastic()
-		r.news = true
+		r.state.Data, r.news = &s.Data, true
+		r.setElastic()
 	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed || have.Plain != s.Data.Plain:
 		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this worker stated %d in batches of %d with seed %d; every worker must state the same",
 			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)
@@ -297,6 +309,8 @@ var errEarly = errors.New("the job has not begun: its first workers are still jo
 
 func (r *leader) resize(n int, who string) error {
 	switch {
+	case r.state.Shape != nil:
+		return errShaped
 	case !r.state.Elastic:
 		return errRigid
 	case r.machine.View().Generation == 0:
@@ -310,6 +324,8 @@ func (r *leader) resize(n int, who string) error {
 
 func (r *leader) drain(host, who string) error {
 	switch {
+	case r.state.Shape != nil:
+		return errShaped
 	case !r.state.Elastic:
 		return errRigid
 	case r.machine.View().Generation == 0:

@@ -64,6 +64,7 @@ func (r *leader) hostLost(host, how string) {
 			r.dead[w] = why
 		}
 	}
+	r.reconsider()
 	sets := r.matcher.Vanished(vanished, why, nil)
 	r.refly(host, vanished)
 	r.ready(sets)
@@ -80,7 +81,7 @@ func (r *leader) refly(host string, vanished []topo.Worker) {
 		switch {
 		case f.number != 0 && !took:
 			return false
-		case f.done():
+		case f.done() && !f.reshapes(): // a part of the new state is gone with the host
 			return len(f.hosts) == 0
 		}
 		return r.ground(f, vanished)

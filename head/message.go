@@ -53,6 +53,7 @@ type (
 		Workers []WorkerReport
 		Groups  []GroupReport  // in the order of their numbers
 		Stated  *cursor.Cursor // what a worker has stated that the log does not have yet
+		Shaped  *Shaped        // and of the layout
 		Cut     []Cut          // hosts of the job that it has lost its link to
 	}
 	// WorkerReport is a worker of the host that reports.
@@ -76,6 +77,7 @@ type (
 	Staged struct {
 		Exec
 		Executed bool
+		Proof    Proof
 	}
 	// Posted is a call that a worker has posted.
 	Posted struct{ Call }
@@ -90,11 +92,21 @@ type (
 		Done   bool // its work is done
 	}
 	// Executed tells that the result of a flight is staged.
-	Executed struct{ Flight Flight }
+	Executed struct {
+		Flight Flight
+		Proof  Proof // of a Reshape
+	}
 	// Stated tells what a worker trains on.
 	Stated struct {
 		Worker topo.Worker
 		Data   cursor.Cursor
+	}
+	// Shaped tells what a worker has stated of the layout of the state.
+	Shaped struct {
+		Worker topo.Worker
+		State  string
+		Mesh   string // with which the job begins
+		Ranks  int    // of it
 	}
 	// WantsGroup asks for a group.
 	WantsGroup struct {
@@ -145,6 +157,8 @@ type (
 		Away    []topo.Worker // asked, and will not be members
 		Elastic bool
 		Parted  string
+		Shape   *Shape // nil = as before
+		Void    bool   // the step under way is void
 		Stable  uint64 // entries up to this one were applied everywhere
 	}
 	// landing is a Commit on its way to the head's own follower, with its flight where that is of this host alone.
@@ -186,6 +200,7 @@ func (Asked) body()      {}
 func (Ended) body()      {}
 func (Executed) body()   {}
 func (Stated) body()     {}
+func (Shaped) body()     {}
 func (WantsGroup) body() {}
 func (Cut) body()        {}
 func (Snapshot) body()   {}

@@ -50,7 +50,10 @@ func (r *leader) recover() {
 	strays := r.setAside(reports)
 	r.matcher = collective.NewMatcher(r.members())
 	if r.state.Elastic {
-		r.matcher.SetElastic()
+		r.setElastic()
+	}
+	if r.state.Shape != nil {
+		r.machine.Whole()
 	}
 	keep := r.carryOn(reports)
 	for _, host := range sorted(reports) {
@@ -179,6 +182,9 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		}
 		r.home[id] = host
 		asked := w.Asked && !entered[id] && !away[id]
+		if asked && w.Again && r.state.Shape != nil && w.Ended == "" {
+			asked, r.voids[id] = false, true
+		}
 		_, member := r.machine.View().Rank(id)
 		_, told := r.state.View.Rank(id)
 		if asked && w.Ended == "" {
@@ -255,9 +261,11 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 			}
 		}
 		if rep.Stated != nil && (r.state.Data == nil || r.goesOn(*rep.Stated)) {
-			r.state.Data, r.state.Elastic = rep.Stated, true
-			r.matcher.SetElastic()
-			r.news = true
+			r.state.Data, r.news = rep.Stated, true
+			r.setElastic()
+		}
+		if rep.Shaped != nil {
+			r.shaped(*rep.Shaped, host)
 		}
 	}
 }
@@ -295,6 +303,9 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	for _, w := range sorted(gone) {
 		how := cmp.Or(r.dead[w], "is lost with its host")
 		r.ready(r.matcher.Lost(w, how, nil))
+	}
+	for _, w := range sorted(r.voids) {
+		r.givesUp(w)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestStreamOverALossyNet(t *testing.T) {
 			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
 			case what == 0:
 				sent[i] = append(sent[i], Flight(len(sent[i])))
-				ends[i].push(Executed{sent[i][len(sent[i])-1]})
+				ends[i].push(Executed{Flight: sent[i][len(sent[i])-1]})
 			case what == 1:
 				f, ok := ends[i].flush()
 				send(i, f, ok)

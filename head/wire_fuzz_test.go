@@ -238,7 +238,7 @@ func exhaust(a *head.Agent) {
 	for actions := a.Ready(); len(actions) > 0; actions = a.Ready() {
 		for _, x := range actions {
 			if e, ok := x.(head.Execute); ok {
-				a.Executed(e.Flight)
+				a.Executed(e.Flight, head.Proof{})
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -20,6 +21,7 @@ const (
 	maxGeneration = 1 << 32 // it is the upper half of a Flight
 	maxIndex      = 1 << 62
 	maxGroup      = 1 << 30
+	maxMesh       = 1 << 10 // bytes of its text
 )
 
 // sound says why a struct of a message is none that an agent sends; nil where it may be one.
@@ -51,6 +53,14 @@ func sound(v any) error {
 		}
 	case State:
 		return within("joined", v.Joined, maxWorkers)
+	case Shape:
+		return soundShape(v)
+	case Shaped:
+		return within("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1, collective.MaxMembers)
+	case digest.Sum:
+		if !v.Valid() {
+			return fmt.Errorf("%v is no fingerprint", v)
+		}
 	case Start:
 		return within("workers to start", v.Count-1, collective.MaxMembers)
 	case member.Record:
@@ -159,4 +169,20 @@ func soundView(v topo.View) error {
 		return fmt.Errorf("generation %d has %d members, %d of them different", v.Generation, v.Size(), len(workers))
 	}
 	return nil
+}
+
+func soundShape(s Shape) error {
+	if s.State == "" || s.Next == "" && len(s.Order) > 0 {
+		return fmt.Errorf("a shape without a state, or with an order and no mesh")
+	}
+	for _, list := range [2][]topo.Worker{s.Workers, s.Order} {
+		seen := map[topo.Worker]bool{}
+		for _, w := range list {
+			seen[w] = true
+		}
+		if len(seen) != len(list) {
+			return fmt.Errorf("mesh %s has a worker twice", s.Mesh)
+		}
+	}
+	return within("length of a mesh", max(len(s.Mesh), len(s.Next)), maxMesh, "ranks", max(len(s.Workers), len(s.Order)), collective.MaxMembers)
 }

@@ -44,13 +44,20 @@ func (m *Machine) joiners() []topo.Worker {
 	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.in(active)) || !begun && m.coming() > 0 {
 		return nil
 	}
-	return list[:min(len(list), max(m.cfg.Want-len(m.staying()), 0))]
+	room := max(m.cfg.Want-len(m.staying()), 0)
+	if m.arranged != nil || m.whole && len(list) < room && m.record.View.Generation > 0 {
+		return nil
+	}
+	return list[:min(len(list), room)]
 }
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers;
 // and those of hosts that are being drained. The state of the job is with its members, so one that has it stays; and while others
 // are on their way, enough for the minimum do.
 func (m *Machine) leavers() []topo.Worker {
+	if m.arranged != nil {
+		return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
+	}
 	staying := m.staying()
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
@@ -85,7 +92,7 @@ func (m *Machine) deserted() bool {
 
 // due reports whether a boundary is there and members may change, and some should.
 func (m *Machine) due() bool {
-	return m.boundary && !m.ending() && (len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.successor() != m.head)
+	return m.boundary && !m.ending() && (len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.rearranged() || m.successor() != m.head)
 }
 
 // successor is who should lead when members may change: the head, or when its host is being drained another host with members.
@@ -166,6 +173,9 @@ func (m *Machine) propose() {
 		}
 	}
 	a.View = m.record.View.Without(slices.Concat(a.Lost, a.Finished, a.Released, a.Again)...)
+	if m.arranged != nil {
+		slices.SortFunc(a.View.Members, m.inOrder)
+	}
 	a.View.Members = append(a.View.Members, joiners...)
 	m.proposed = &proposal{m.write(a.View), a}
 	m.emit(Propose{m.proposed.record, a.Because})

@@ -108,6 +108,8 @@ type Machine struct {
 	paused   bool
 	done     map[topo.Worker]bool // members that ended well
 	before   int                  // how many had, under other heads
+	whole    bool                 // workers join all at once or not at all
+	arranged []topo.Worker        // the members that are to be, in the order of their ranks; nil = whoever is wanted
 	over     bool
 	out      []Action
 }

@@ -80,8 +80,8 @@ func (m *Machine) Finished(w topo.Worker) {
 	m.settle()
 }
 
-// Resize asks for another number of workers; who asks is part of the reason.
-func (m *Machine) Resize(n int, who string) error {
+// Allows says why the job cannot have so many workers; nil where it can.
+func (m *Machine) Allows(n int) error {
 	switch {
 	case m.ending() || m.over:
 		return fmt.Errorf("the job is ending: it takes no more workers")
@@ -89,6 +89,14 @@ func (m *Machine) Resize(n int, who string) error {
 		return fmt.Errorf("%d workers are below the job's minimum of %d; to end the job use shoal stop", n, m.cfg.Min)
 	case m.cfg.Max > 0 && n > m.cfg.Max:
 		return fmt.Errorf("%d workers are above the job's maximum of %d", n, m.cfg.Max)
+	}
+	return nil
+}
+
+// Resize asks for another number of workers; who asks is part of the reason.
+func (m *Machine) Resize(n int, who string) error {
+	if err := m.Allows(n); err != nil {
+		return err
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %d workers", who, n))
 	m.cfg.Want = n
@@ -114,7 +122,7 @@ func (m *Machine) Boundary(took ...topo.Worker) {
 }
 
 // Step tells that the data plane goes on to the next step.
-func (m *Machine) Step() { m.boundary = false }
+func (m *Machine) Step() { m.boundary, m.arranged = false, nil }
 
 // Decided tells that the proposed generation is the one. While a proposal is out nothing else is: losses and wishes wait, and
 // are proposed next.

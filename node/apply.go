@@ -18,6 +18,9 @@ func (c *crew) apply(a *head.Apply) {
 			if rank, member := a.View.Rank(m.id); member && (m.entered || entering) {
 				m.entered, m.fresh = true, entering
 				c.tell(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined, New: entering}, a.State)
+				if a.Void {
+					c.goOn(m)
+				}
 			}
 		}
 	}
@@ -29,16 +32,21 @@ func (c *crew) apply(a *head.Apply) {
 		c.complete(part, c.errs[i], a.Changed)
 	}
 	for _, m := range slices.Concat(c.here(a.Entered), c.here(a.Released)) {
-		if m.enter != 0 {
-			c.engine.finish(m.id, m.enter, -1, arena.Changed, "")
-			m.enter = 0
-		}
+		c.goOn(m)
 	}
 	if a.Parted != "" && !c.parted {
 		c.parted = true
 		if c.agent.Leads() {
 			c.orders.Event(Event{What: "stop", Generation: uint64(a.View.Generation), Size: a.View.Size(), Step: a.Steps, Because: a.Parted})
 		}
+	}
+}
+
+// goOn lets a member go on that has dropped the step.
+func (c *crew) goOn(m *worker) {
+	if m.enter != 0 {
+		c.engine.finish(m.id, m.enter, -1, arena.Changed, "")
+		m.enter = 0
 	}
 }
 

@@ -46,6 +46,7 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) { l.answerJob(w) })
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
+	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
 	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
 	mux.HandleFunc("POST "+api.PathRecover, l.answerRecover)
@@ -82,8 +83,12 @@ func (l *launch) answerJob(w http.ResponseWriter) {
 		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
 		return
 	}
+	answer(w, l.describe(s))
+}
+
+func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(l.describe(s)) // a tool that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(v) // a tool that has gone needs no answer
 }
 
 func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
@@ -171,11 +176,11 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotFound
-	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathStop, api.PathDrain, api.PathRecover}, r.URL.Path) {
+	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover}, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s and POST %s",
-		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathStop, api.PathDrain, api.PathRecover))
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover))
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {
@@ -187,7 +192,7 @@ func refuse(w http.ResponseWriter, code int, err error) {
 // describe is the job as it is now.
 func (l *launch) describe(s Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Steps: s.Steps, Elastic: s.Elastic,
-		Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
+		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
 	}
@@ -214,7 +219,7 @@ func (l *launch) describe(s Status) api.Job {
 		j.State = api.Paused
 	case j.Generation == 0 && l.anyJoined():
 		j.State = api.Starting
-	case j.Elastic && (j.Size != j.Want || j.Entering > 0):
+	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.Reshaping != ""):
 		j.State = api.Resizing
 	default:
 		j.State = api.Running

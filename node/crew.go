@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -29,6 +30,7 @@ type crew struct {
 	routes   routes
 	news     []member.Action
 	parted   bool
+	shaper   shaper
 
 	left     bool     // this agent ends: what other hosts say is of no interest any more
 	carrying bool     // actions are being carried out
@@ -97,6 +99,9 @@ func (c *crew) carryOut(action head.Action) {
 		}
 	case head.Decided:
 		c.decided(a.Record)
+	case head.Meshed:
+		known := c.agent.Known()
+		c.orders.Event(Event{What: "mesh", Generation: uint64(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(a.Because)})
 	case head.News:
 		c.news = append(c.news, a.Decision)
 	case head.Leave:
@@ -181,6 +186,11 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 	if call.Aside && (call.More || call.Step) {
 		return &collective.FieldError{Field: "flags", Problem: "a collective is part of the step, or aside of it"}
 	}
+	if call.Kind == collective.Reshape {
+		if err := c.checkReshape(m.id, call); err != nil {
+			return err
+		}
+	}
 	return call.Check(size, self)
 }
 
@@ -188,6 +198,9 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 // lost.
 func (c *crew) enter(m *worker, ticket uint64) {
 	switch {
+	case m.entered && m.enter == 0 && c.agent.Known().Shape != nil: // it drops the step, and asks to go on from its start
+		m.enter = ticket
+		c.input(func() { c.agent.Asks(m.id) })
 	case m.entered && !m.fresh:
 		c.engine.finish(m.id, ticket, -1, arena.Done, "")
 	case c.unwanted[m.id] || c.agent.Known().Parted != "":
@@ -258,6 +271,9 @@ func describe(d cursor.Cursor) string {
 func (c *crew) status() Status {
 	known, record := c.agent.Known(), c.agent.Record()
 	s := Status{Head: record.Head, Generation: uint64(record.View.Generation), Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic, Stuck: c.agent.Stuck()}
+	if shape := known.Shape; shape != nil {
+		s.Mesh, s.Reshaping, s.Broken = shape.Mesh, cmp.Or(shape.Next, c.agent.Wished()), shape.Broken
+	}
 	if m := c.agent.Machine(); m != nil {
 		s.Want, s.Paused, s.Entering, s.Short = m.Want(), m.Paused(), m.Asking(), m.Unplaced()
 	}

@@ -56,9 +56,9 @@ func (o Orders) withDefaults() Orders {
 	return o
 }
 
-// Event is a change of the membership, or of the way of collectives.
+// Event is a change of the membership, of the mesh, or of the way of collectives.
 type Event struct {
-	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route"
+	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route", "mesh"
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats
@@ -114,10 +114,13 @@ type Status struct {
 	Generation uint64
 	Size, Want int
 	Steps      uint64
-	Seats      []int // by rank
-	Entering   int   // workers that wait for the end of a step to become members; on the head
-	Short      int   // workers that are wanted and for which no host has room; on the head
-	Elastic    bool  // losses do not end the job
-	Paused     bool  // on the head
-	Stuck      bool  // the head is lost, and the hosts that are left are too few to go on
+	Seats      []int  // by rank
+	Entering   int    // workers that wait for the end of a step to become members; on the head
+	Short      int    // workers that are wanted and for which no host has room; on the head
+	Elastic    bool   // losses do not end the job
+	Paused     bool   // on the head
+	Mesh       string // of the job; "" = it has none
+	Reshaping  string // the mesh that it goes to; "" = none
+	Broken     string // why a job with a mesh cannot go on
+	Stuck      bool   // the head is lost, and the hosts that are left are too few to go on
 }

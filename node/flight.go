@@ -15,6 +15,8 @@ type flight struct {
 	flies []bool  // by part: a transfer of this agent's works on it
 	open  int     // transfers that are not done
 	watch watch
+	moves *passage   // the part that brings the state to another mesh; nil = there is none
+	proof head.Proof // of that
 }
 
 // transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has collectives.
@@ -33,7 +35,12 @@ func (c *crew) execute(x head.Execute) {
 		if t == nil {
 			continue
 		}
-		if f.errs[i] = build(&t.schedule, t.calls); f.errs[i] != nil {
+		if part.Calls[0].Call.Kind == collective.Reshape {
+			f.errs[i] = c.schedule(f, t, part)
+		} else {
+			f.errs[i] = build(&t.schedule, t.calls)
+		}
+		if f.errs[i] != nil {
 			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
 			continue
 		}
@@ -47,11 +54,25 @@ func (c *crew) execute(x head.Execute) {
 		c.engine.begin(t)
 	}
 	if f.open == 0 {
-		c.input(func() { c.agent.Executed(x.Flight) })
+		c.input(func() { c.agent.Executed(x.Flight, f.proof) })
 	}
 }
 
-// transfer finds what this agent has to do for a part; nil = nothing.
+// schedule finds what a reshape moves. One that this host cannot execute has a proof that fails.
+func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
+	moves, err := c.passage(part.Calls)
+	if err == nil {
+		err = moves.schedule(&t.schedule)
+	}
+	if err != nil {
+		f.proof.New.Bytes = 1
+		return err
+	}
+	f.moves, moves.transfer, t.settled = moves, t, true
+	return nil
+}
+
+// transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it counts, so it is executed on one host too.
 func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
 	var sites []int
 	for _, host := range part.Of {
@@ -60,7 +81,7 @@ func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
 		}
 	}
 	self := slices.IndexFunc(sites, func(host int) bool { return x.Hosts[host] == string(c.engine.name) })
-	if self < 0 || len(sites) == 1 {
+	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
 		return nil
 	}
 	t := c.engine.transfers.fresh()
@@ -85,9 +106,13 @@ func (c *crew) flown(n head.Flight) {
 	if f == nil {
 		return // dropped meanwhile
 	}
-	if f.open--; f.open == 0 {
-		c.input(func() { c.agent.Executed(n) })
+	if f.open--; f.open > 0 {
+		return
 	}
+	if f.moves != nil {
+		f.proof = c.engine.arrive(f.moves, n)
+	}
+	c.input(func() { c.agent.Executed(n, f.proof) })
 }
 
 // drop forgets a flight.
@@ -133,6 +158,9 @@ func (e *engine) begin(t *transfer) {
 func (e *engine) land(id uint64) {
 	t := e.transfers.take(id)
 	t.rest()
+	if t.settled {
+		return // and it is not used again: it has room for all of the state
+	}
 	e.lanes.execute(delivery{t}, t.schedule.Bytes)
 	t.calls = nil
 	e.transfers.spare = append(e.transfers.spare, t)

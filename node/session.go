@@ -85,6 +85,10 @@ func (s *session) answer(r *api.Request) error {
 		return s.save(r.Part)
 	case api.TypeSaved:
 		return s.saved(r.Wait)
+	case api.TypeState:
+		return s.state(r)
+	case api.TypeShape:
+		return s.shape()
 	case api.TypeReport:
 		s.agent.report(s.worker, r.Metrics)
 		return nil

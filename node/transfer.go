@@ -25,6 +25,8 @@ type transfer struct {
 
 	busy sync.RWMutex // held by the mesh while it uses the relay and the inputs
 	told atomic.Bool  // done was called
+
+	settled bool // what it brings is in its place before it counts
 }
 
 // transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the engine's thread adds and removes
@@ -50,6 +52,7 @@ func (ts *transfers) fresh() *transfer {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
 		t.told.Store(false)
+		t.settled = false
 		return t
 	}
 	return &transfer{}

@@ -190,7 +190,7 @@ func (h *host) finish(run *execution) {
 		maps.Copy(all, values)
 	}
 	h.compute(run, all)
-	h.agent.Executed(run.Flight)
+	h.agent.Executed(run.Flight, head.Proof{})
 }
 
 // compute makes the result from the inputs.

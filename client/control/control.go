@@ -135,6 +135,17 @@ func (j *Job) Resize(ctx context.Context, workers int, who string) error {
 	return j.ask(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
 }
 
+// Reshape asks for another mesh. It does not wait for it.
+func (j *Job) Reshape(ctx context.Context, mesh, who string) error {
+	return j.ask(ctx, http.MethodPost, api.PathReshape, api.Reshape{Mesh: mesh, Who: who})
+}
+
+// PlanReshape asks what another mesh would cost.
+func (j *Job) PlanReshape(ctx context.Context, mesh, who string) (p api.Plan, err error) {
+	err = j.askFor(ctx, http.MethodPost, api.PathReshape, api.Reshape{Mesh: mesh, Plan: true, Who: who}, &p)
+	return p, err
+}
+
 // Stop asks for the end of the job: when its step ends, or now. It does not wait for it.
 func (j *Job) Stop(ctx context.Context, now bool, who string) error {
 	return j.ask(ctx, http.MethodPost, api.PathStop, api.Stop{Now: now, Who: who})
@@ -157,6 +168,16 @@ func (e *Refusal) Error() string { return e.Reason }
 
 // ask sends a request and takes over the answer.
 func (j *Job) ask(ctx context.Context, method, path string, body any) error {
+	var now api.Job
+	if err := j.askFor(ctx, method, path, body, &now); err != nil {
+		return err
+	}
+	j.Job = now
+	return nil
+}
+
+// askFor sends a request and reads its answer.
+func (j *Job) askFor(ctx context.Context, method, path string, body, into any) error {
 	var payload io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
@@ -190,11 +211,9 @@ func (j *Job) ask(ctx context.Context, method, path string, body any) error {
 		}
 		return &Refusal{refusal.Error}
 	}
-	var now api.Job
-	if err := json.Unmarshal(answer, &now); err != nil {
+	if err := json.Unmarshal(answer, into); err != nil {
 		return fmt.Errorf("control: the launcher at %s does not speak this version's language: %w", j.socket, err)
 	}
-	j.Job = now
 	return nil
 }
 

@@ -47,7 +47,7 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(), newResizeCommand(), newStopCommand(), newExplainCommand(),
+	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(), newResizeCommand(), newReshapeCommand(), newStopCommand(), newExplainCommand(),
 		newAgentCommand(), newDrainCommand(), newRecoverCommand(), newStateCommand(), newBenchCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

@@ -74,6 +74,9 @@ func (k *Key) Seed() uint64 { return k.seed }
 // Plus adds the sums of disjoint parts.
 func (s Sum) Plus(t Sum) Sum { return Sum{reduce(0, s.Value+t.Value), s.Bytes + t.Bytes} }
 
+// Valid reports whether it can be a sum.
+func (s Sum) Valid() bool { return s.Value < prime }
+
 // String writes the sum as 16 hexadecimal digits and the number of bytes.
 func (s Sum) String() string { return fmt.Sprintf("%016x/%d", s.Value, s.Bytes) }
 

@@ -124,6 +124,8 @@ func (s *step) argument(key, value string) (err error) {
 		s.wild, err = integer(value, 1)
 	case "spread 1":
 		s.count, err = integer(value, 1)
+	case "spread 2":
+		s.share, err = parseShare(value)
 	case "spread cuts":
 		s.cuts, err = integers(value, 0)
 	case "spread chunks":
@@ -148,8 +150,10 @@ func (s *step) complete(args int) error {
 		return fmt.Errorf("at needs a place on the axis: at(0)")
 	case s.kind == spread && (s.wild == 0 || s.count == 0):
 		return fmt.Errorf("spread needs which # of the pattern and how many numbers there are: spread(1,32)")
-	case s.kind == spread && s.cuts != nil && s.chunks != 0:
-		return fmt.Errorf("spread takes cuts or chunks, not both")
+	case s.kind == spread && s.share != even && s.share != balanced:
+		return fmt.Errorf("spread comes out even, or is balanced")
+	case s.kind == spread && (s.cuts != nil && s.chunks != 0 || s.share == balanced && (s.cuts != nil || s.chunks != 0)):
+		return fmt.Errorf("spread takes cuts or chunks, not both, and is not balanced then")
 	case !slices.IsSorted(s.cuts):
 		return fmt.Errorf("cuts must ascend")
 	}
@@ -220,6 +224,13 @@ func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 			return 1
 		})
 		return []int{i}, nil
+	}
+	if s.share == balanced {
+		for i := range size {
+			if part, _ := balanced.of(s.count, size, i); n < part.To {
+				return []int{i}, nil
+			}
+		}
 	}
 	chunks := size
 	if s.chunks > 0 {

@@ -1,0 +1,246 @@
+package head
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// A job that states a layout has its state in parts on its workers, which a mesh arranges. It changes the mesh with a collective, Reshape,
+// which ends with the generation of the new mesh; and a step that a worker is lost in is void, since nobody can do its part.
+// docs/design/reshape.md has the protocol.
+
+// Shape is which part of the state of a job is on which worker. It is not changed: another shape is another value.
+type Shape struct {
+	State   string        // names the catalogue and the rules that the workers have stated
+	Mesh    string        // as layout.ParseMesh reads it
+	Workers []topo.Worker // of each rank of Mesh; some may be lost
+	Next    string        // the mesh to go to, when all members have called Reshape; "" = none
+	Order   []topo.Worker // of each rank of Next
+	Broken  string        // why the job cannot go on; "" = it can
+}
+
+// Proof is the fingerprints of the state before and after a reshape, as far as one host has it.
+type Proof struct{ Old, New digest.Sum }
+
+// Plus adds what another host has.
+func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
+
+// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold.
+type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error)
+
+// wish is a mesh that somebody asks for.
+type wish struct {
+	mesh  string
+	ranks int
+	who   string
+}
+
+// Shape notes what a worker states of the state of the job: its name, and the mesh that the job begins with, of so many ranks. Every
+// worker must state the same; one that does not is told with Refuse.
+func (a *Agent) Shape(w topo.Worker, state, mesh string, ranks int) {
+	a.follower.shaped = &Shaped{w, state, mesh, ranks}
+	a.tell(*a.follower.shaped)
+	a.settle()
+}
+
+// Reshape asks for another mesh, of so many ranks, on the head. Workers that it takes more start at once, those that it does not take are
+// released when it is there.
+func (a *Agent) Reshape(mesh string, ranks int, who string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.reshape(wish{mesh, ranks, who})
+	a.settle()
+	return err
+}
+
+// Wished is the mesh that the job goes to when it has the workers, on the head; "" = none.
+func (a *Agent) Wished() string {
+	if a.leader == nil || a.leader.wish == nil {
+		return ""
+	}
+	return a.leader.wish.mesh
+}
+
+// ErrShapeless answers a request for another mesh to a job that has none.
+var ErrShapeless = errors.New("this job has no mesh: its program states none, as shoal.train does")
+
+// errShaped refuses what would take workers from a mesh, or give it some, without a word about the mesh.
+var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: say which mesh it should have, with shoal reshape")
+
+func (r *leader) reshape(w wish) error {
+	switch s := r.state.Shape; {
+	case s == nil:
+		return ErrShapeless
+	case r.machine.View().Generation == 0:
+		return errEarly
+	case s.Broken != "":
+		return errors.New(s.Broken)
+	case r.parting != "":
+		return errors.New("the job is ending")
+	case s.Next != "" || r.wish != nil:
+		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there", cmp.Or(s.Next, r.wish.meshOf()))
+	}
+	if err := r.machine.Allows(w.ranks); err != nil {
+		return err
+	}
+	if w.ranks > r.machine.View().Size() {
+		if err := r.machine.Resize(w.ranks, w.who); err != nil {
+			return err
+		}
+	}
+	r.wish = &w
+	r.obey()
+	r.advance()
+	return nil
+}
+
+func (w *wish) meshOf() string {
+	if w == nil {
+		return ""
+	}
+	return w.mesh
+}
+
+// shaped takes what a worker states.
+func (r *leader) shaped(s Shaped, host string) {
+	why := ""
+	switch have := r.state.Shape; {
+	case have == nil && r.state.Elastic:
+		why = "the layout was stated when the job trained already; state it before its data"
+	case have == nil && s.Ranks != r.state.View.Size():
+		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh, s.Ranks, r.state.View.Size())
+	case have == nil:
+		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members()}
+		r.state.Elastic, r.news = true, true
+		r.machine.Whole()
+	case have.State != s.State:
+		why = "it states another layout, or other tensors, than the workers before it; every worker must state the same"
+	case r.state.Steps == 0 && have.Next == "" && have.Mesh != s.Mesh && slices.Contains(have.Workers, s.Worker):
+		why = fmt.Sprintf("it states mesh %s, the workers before it %s", s.Mesh, have.Mesh)
+	}
+	if why != "" {
+		r.send(host, Refuses{Refuse{s.Worker, why}})
+	}
+}
+
+// setElastic makes the job one that survives losses. Where every worker has a part of the state, collectives do not.
+func (r *leader) setElastic() {
+	r.state.Elastic = true
+	if r.state.Shape == nil {
+		r.matcher.SetElastic()
+	}
+}
+
+// order has the members of the generation that comes go to the mesh that was wished for, once they are enough.
+func (r *leader) order(next topo.View) bool {
+	if r.wish == nil || next.Size() < r.wish.ranks {
+		return false
+	}
+	w := *r.wish
+	r.wish = nil
+	s := *r.state.Shape
+	var err error
+	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, w.mesh, next); err != nil {
+		s.Next, s.Order, s.Broken = "", nil, err.Error()
+	}
+	r.state.Shape = &s
+	r.note("from mesh %s to %s: %s asked for it", s.Mesh, s.Next, w.who)
+	return true
+}
+
+// reconsider gives a wish up for which a worker is missing that was lost before it was a member.
+func (r *leader) reconsider() {
+	if r.wish != nil && r.wish.ranks > max(r.machine.Want(), len(r.living())) {
+		r.unwish()
+	}
+}
+
+// unwish drops a wish, and lets the workers go that were started for it.
+func (r *leader) unwish() {
+	r.note("the job keeps mesh %s, since a worker is lost that was to come to %s", r.state.Shape.Mesh, r.wish.mesh)
+	r.wish = nil
+	_ = r.machine.Resize(max(len(r.living()), 1), "the job, as a worker is lost,") // one that is ending takes none anyway
+}
+
+// living lists the members that are not lost. Of those that an earlier head has lost only the matcher knows.
+func (r *leader) living() []topo.Worker {
+	return slices.DeleteFunc(r.members(), func(w topo.Worker) bool {
+		_, dead := r.dead[w]
+		return dead || r.matcher.Gone(w) && !r.voids[w]
+	})
+}
+
+// note tells a person about the mesh.
+func (r *leader) note(format string, args ...any) {
+	r.agent.emit(Meshed{member.Because(fmt.Sprintf(format, args...))})
+}
+
+// reshapes reports whether a flight brings the state to another mesh.
+func (f *flight) reshapes() bool {
+	n := len(f.sets)
+	return n > 0 && len(f.sets[n-1].Calls) > 0 && f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
+}
+
+// disprove takes a reshape back that has not brought the state to where it belongs: its calls fail, and the old state counts.
+func (r *leader) disprove(f *flight) {
+	f.sets[len(f.sets)-1].Err = errors.New("the state on the new mesh is not the old one: a fingerprint differs. Replicas of a tensor that should be the same are not, or the memory of a host is faulty; the old state is as it was")
+	f.replaces, f.number, f.step = f.number, 0, false
+	r.launch()
+}
+
+// reshaped makes the new mesh the mesh of the job, and the generation that goes with it its members.
+func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
+	s := *r.state.Shape
+	s.Mesh, s.Workers, s.Next, s.Order = s.Next, s.Order, "", nil
+	r.state.Shape = &s
+	r.enter(next, c, f)
+}
+
+// givesUp takes a member that drops the step, since somebody that it needs is lost.
+func (r *leader) givesUp(w topo.Worker) {
+	r.voids[w] = true
+	r.ready(r.matcher.GiveUp(w, "has dropped the step, of which a worker is lost,", nil))
+}
+
+// void makes the step void when all members that are left have dropped it: they go on from its start, on the mesh that they can hold.
+func (r *leader) void() {
+	if len(r.voids) == 0 || len(r.flights) > 0 || r.state.View.Generation == 0 {
+		return
+	}
+	left := r.living()
+	if slices.ContainsFunc(left, func(w topo.Worker) bool { return !r.voids[w] }) {
+		return
+	}
+	if r.wish != nil && !r.machine.Paused() {
+		r.unwish()
+	}
+	r.machine.Boundary(left...)
+	r.obey()
+	if r.machine.Proposing() || r.machine.Paused() {
+		return
+	}
+	next, s := r.machine.View(), *r.state.Shape
+	mesh := ""
+	if r.wish != nil {
+		mesh, r.wish = r.wish.mesh, nil
+	}
+	var err error
+	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, mesh, next); err != nil {
+		s.Next, s.Order, s.Broken = "", nil, err.Error()
+		r.note("the step is void, and the job cannot go on: %v", err)
+	} else {
+		r.note("the step is void, since a worker is lost; from mesh %s to %s", s.Mesh, s.Next)
+	}
+	r.state.Shape = &s
+	clear(r.voids)
+	r.enter(next, Commit{Void: true}, nil)
+	r.machine.Step()
+}

@@ -1,0 +1,27 @@
+package member
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Whole makes workers join all at once: at a boundary at which all that are wanted ask, and at no other. The ranks of a mesh have no
+// use for some of them.
+func (m *Machine) Whole() { m.whole = true }
+
+// Arrange says who are to be the members behind the boundary that comes next, in the order of their ranks; the others are released. All of
+// them are members. The job is then asked to have as many.
+func (m *Machine) Arrange(order []topo.Worker, why Because) {
+	m.arranged, m.because, m.cfg.Want = order, why, max(len(order), m.cfg.Min)
+}
+
+// inOrder compares two members by their places in what is arranged.
+func (m *Machine) inOrder(a, b topo.Member) int {
+	return slices.Index(m.arranged, a.Worker) - slices.Index(m.arranged, b.Worker)
+}
+
+// rearranged reports whether members that stay are to have another order.
+func (m *Machine) rearranged() bool {
+	return m.arranged != nil && !slices.IsSortedFunc(m.record.View.Members, m.inOrder)
+}

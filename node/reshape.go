@@ -1,0 +1,250 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// shaper knows the layout of a job's state, as the workers of this host have stated it, and works out what a reshape is on this host.
+// Every host computes the same from the same shape and members. The engine's thread owns it.
+type shaper struct {
+	state *reshape.State
+	known map[string]*reshape.Layout // by mesh
+}
+
+// maxStatement bounds what a worker states of the state, in bytes.
+const maxStatement = 64 << 20
+
+// on places the state on a mesh.
+func (s *shaper) on(mesh string) (*reshape.Layout, error) {
+	if s.state == nil {
+		return nil, errors.New("no worker of this host has stated the layout: ask on a host that has workers of the job")
+	}
+	if l := s.known[mesh]; l != nil {
+		return l, nil
+	}
+	l, err := s.state.On(mesh)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.known) > 4 { // the old, the new, and what somebody has asked about
+		clear(s.known)
+	}
+	s.known[mesh] = l
+	return l, nil
+}
+
+// seated finds the workers of a shape among the members, whose hosts count from 0 in the order of their names.
+func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string) {
+	for _, m := range members.Members {
+		hosts = append(hosts, m.Host)
+	}
+	slices.Sort(hosts)
+	hosts = slices.Compact(hosts)
+	for _, m := range members.Members {
+		at.Hosts = append(at.Hosts, slices.Index(hosts, m.Host))
+	}
+	for _, w := range s.Workers {
+		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
+		at.Ranks = append(at.Ranks, i) // reshape.Gone where it is no member
+	}
+	return at, hosts
+}
+
+// plan plans the way from the mesh of a shape to another.
+func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshape.Change, error) {
+	old, err := s.on(shape.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	new, err := s.on(mesh)
+	if err != nil {
+		return nil, err
+	}
+	return reshape.Plan(old, new, at)
+}
+
+// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks: it is called dp.
+func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error) {
+	at, _ := seated(&shape, members)
+	if next = mesh; next == "" {
+		mesh, ok := reshape.Fewer(shape.Mesh, "dp", members.Size())
+		if !ok {
+			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers; only its axis dp can have fewer. Start the job again from a checkpoint", shape.Mesh, members.Size())
+		}
+		next = mesh
+	}
+	change, err := s.plan(&shape, next, at)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, i := range change.Order {
+		order = append(order, members.Members[i].Worker)
+	}
+	return next, order, nil
+}
+
+// stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
+func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) error {
+	if have := c.shaper.state; have != nil && have.ID() != state.ID() {
+		return &collective.FieldError{Field: "layout", Problem: "another worker has stated another layout or other tensors; every worker must state the same"}
+	} else if have == nil {
+		c.shaper.state = state
+	}
+	mesh, rank := s.Mesh, int(m.rank)
+	if shape := c.agent.Known().Shape; shape != nil {
+		mesh, rank = shape.Mesh, slices.Index(shape.Workers, m.id)
+	}
+	l, err := c.shaper.on(mesh)
+	if err != nil {
+		return err
+	}
+	if s.Local != nil {
+		if rank < 0 || rank >= l.Ranks {
+			return &collective.FieldError{Field: "local", Problem: fmt.Sprintf("this worker is no rank of mesh %s", mesh)}
+		}
+		if err := l.Check(rank, s.Local); err != nil {
+			return err
+		}
+	}
+	if c.agent.Known().Shape == nil {
+		c.input(func() { c.agent.Shape(m.id, state.ID(), mesh, l.Ranks) })
+	}
+	return nil
+}
+
+// shapeOf is what a worker is told of the shape of the job.
+type shapeOf struct {
+	mesh, next, broken string
+	in, out            int // bytes of its state on both
+}
+
+func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
+	shape := c.agent.Known().Shape
+	if shape == nil {
+		return s, nil
+	}
+	s.mesh, s.next, s.broken = shape.Mesh, shape.Next, shape.Broken
+	if s.in, err = c.held(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
+		s.out, err = c.held(shape.Next, shape.Order, w)
+	}
+	return s, err
+}
+
+// held is how many bytes a worker has on a mesh.
+func (c *crew) held(mesh string, workers []topo.Worker, w topo.Worker) (int, error) {
+	l, err := c.shaper.on(mesh)
+	if rank := slices.Index(workers, w); err == nil && rank >= 0 {
+		return l.Bytes(rank), nil
+	}
+	return 0, err
+}
+
+// checkReshape finds what is wrong with a worker's part in a reshape.
+func (c *crew) checkReshape(w topo.Worker, call *collective.Call) error {
+	s, err := c.shapeOf(w)
+	switch {
+	case err != nil:
+		return err
+	case s.next == "":
+		return &collective.FieldError{Field: "kind", Problem: "a reshape, and the job is not on its way to another mesh"}
+	case !call.Step || call.Group != topo.World:
+		return &collective.FieldError{Field: "flags", Problem: "a reshape is a collective of all ranks, and ends a step"}
+	case len(call.In) != s.in || len(call.Out) != s.out:
+		return &collective.FieldError{Field: "in.count", Problem: fmt.Sprintf("%d and %d bytes, for a state of %d bytes on mesh %s and %d on %s", len(call.In), len(call.Out), s.in, s.mesh, s.out, s.next)}
+	}
+	return nil
+}
+
+// passage is a reshape that this host takes part in.
+type passage struct {
+	*reshape.Change
+	shape    *head.Shape
+	calls    []*collective.Posted
+	transfer *transfer
+}
+
+// passage works out the reshape that the calls of a flight are.
+func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
+	known := c.agent.Known()
+	at, _ := seated(known.Shape, known.View)
+	change, err := c.shaper.plan(known.Shape, known.Shape.Next, at)
+	if err != nil {
+		return nil, err
+	}
+	for r, i := range change.Order {
+		if known.View.Members[i].Worker != known.Shape.Order[r] {
+			return nil, errors.New("this host plans another reshape than the head: run the same release of shoal on all hosts")
+		}
+	}
+	return &passage{Change: change, shape: known.Shape, calls: calls}, nil
+}
+
+// schedule is the reshape as moves between the memories of the calls.
+func (p *passage) schedule(s *collective.Schedule) error {
+	s.Moves, s.Bytes = s.Moves[:0], 0
+	old, new := p.members(p.shape.Workers), p.members(p.shape.Order)
+	for _, m := range p.Moves() {
+		move := collective.Move{N: m.N, Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
+		for _, to := range m.To {
+			move.Dst = append(move.Dst, collective.Span{Member: new[to.Rank], Out: true, Off: to.At})
+		}
+		if slices.ContainsFunc(append(move.Dst, move.Src...), func(x collective.Span) bool { return x.Member < 0 }) {
+			return errors.New("a worker that has a part in the reshape has not called it")
+		}
+		s.Moves = append(s.Moves, move)
+		s.Bytes += m.N * (1 + len(m.To))
+	}
+	return nil
+}
+
+// members finds workers among the calls; -1 for one that has made none.
+func (p *passage) members(workers []topo.Worker) (list []int) {
+	for _, w := range workers {
+		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool { return c.Worker == w }))
+	}
+	return list
+}
+
+// arrive writes the new state to its place, which nobody reads before the flight counts, and sums up what this host has of the old and of
+// the new.
+func (e *engine) arrive(p *passage, n head.Flight) head.Proof {
+	e.lanes.execute(delivery{p.transfer}, p.transfer.schedule.Bytes)
+	memory := func(workers []topo.Worker, of func(*collective.Call) []byte) func(int) []byte {
+		at := p.members(workers)
+		return func(rank int) []byte {
+			if at[rank] < 0 {
+				return nil
+			}
+			return of(&p.calls[at[rank]].Call)
+		}
+	}
+	proving := &proving{passage: p, key: digest.NewKey(uint64(n)), found: make([]reshape.Proof, len(p.New.Tensors)),
+		old: memory(p.shape.Workers, func(c *collective.Call) []byte { return c.In }),
+		new: memory(p.shape.Order, func(c *collective.Call) []byte { return c.Out })}
+	e.lanes.execute(proving, p.transfer.schedule.Bytes)
+	var all reshape.Proof
+	for _, one := range proving.found {
+		all = all.Plus(one)
+	}
+	return head.Proof(all)
+}
+
+// proving is the proof of a reshape, a tensor a chunk.
+type proving struct {
+	*passage
+	key      *digest.Key
+	old, new func(rank int) []byte
+	found    []reshape.Proof
+}
+
+func (p *proving) Chunks() int { return len(p.found) }
+
+func (p *proving) Chunk(i int, _ *collective.Scratch) { p.found[i] = p.Prove(p.key, i, p.old, p.new) }

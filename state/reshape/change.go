@@ -1,0 +1,135 @@
+package reshape
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+// A Place is the ranks of the old mesh on the workers of a job.
+type Place struct {
+	Hosts []int // of each worker, its host; hosts count from 0
+	Ranks []int // of each rank of the old mesh, its worker; Gone = its memory is lost
+}
+
+// Gone is the worker of an old rank whose memory is lost.
+const Gone = -1
+
+// A Change is the way from one mesh to another.
+type Change struct {
+	Old, New *Layout
+	Plan     *plan.Plan
+	// Order is the worker that takes each rank of the new mesh. Which worker that is the plan chooses: the one that has most
+	// of what the rank needs.
+	Order []int
+	place Place
+	was   []home // of each tensor, in the old layout
+	is    []home // and in the new one
+}
+
+// Plan plans the way from one mesh to another over the workers of a job. It fails with a *plan.LostError when something is needed that
+// only lost workers had.
+func Plan(old, new *Layout, at Place) (*Change, error) {
+	if new.Ranks > len(at.Hosts) {
+		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, len(at.Hosts))
+	}
+	if len(at.Ranks) != old.Ranks {
+		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks, len(at.Ranks))
+	}
+	c := &Change{Old: old, New: new, place: at, was: homes(old.Layout), is: homes(new.Layout)}
+	var err error
+	if c.Plan, err = plan.Build(old.Layout, new.Layout, at.cluster(new.Ranks)); err != nil {
+		return nil, err
+	}
+	return c, c.arrange()
+}
+
+// cluster fills the hosts with groups of neighbouring ranks, as many as each has workers.
+func (p *Place) cluster(ranks int) plan.Cluster {
+	var c plan.Cluster
+	for _, h := range p.Hosts {
+		for h >= len(c.Devices) {
+			c.Devices = append(c.Devices, 0)
+		}
+		c.Devices[h]++
+	}
+	for _, w := range p.Ranks {
+		host := plan.Lost
+		if w != Gone {
+			host = p.Hosts[w]
+		}
+		c.Old = append(c.Old, host)
+	}
+	group, room := -1, 0
+	for h := 0; len(c.New) < ranks; h++ {
+		if room = c.Devices[h]; room > 0 {
+			group++
+		}
+		for ; room > 0 && len(c.New) < ranks; room-- {
+			c.New = append(c.New, group)
+		}
+	}
+	return c
+}
+
+// arrange finds the worker of each new rank: the devices of a host are its old ranks, in their order, and then its other workers.
+func (c *Change) arrange() error {
+	devices, has := make([][]int, len(c.Plan.Cluster.Devices)), map[int]bool{}
+	for _, w := range c.place.Ranks {
+		if w != Gone {
+			devices[c.place.Hosts[w]], has[w] = append(devices[c.place.Hosts[w]], w), true
+		}
+	}
+	for w, h := range c.place.Hosts {
+		if !has[w] {
+			devices[h] = append(devices[h], w)
+		}
+	}
+	for r, h := range c.Plan.Host {
+		d := c.Plan.Device[r]
+		if d >= len(devices[h]) {
+			return errors.New("reshape: a rank without a worker")
+		}
+		c.Order = append(c.Order, devices[h][d])
+	}
+	return nil
+}
+
+// A Figure is what a change costs.
+type Figure struct {
+	plan.Stats
+	Copied int // bytes that the agents copy, inside hosts and between them, replicas included
+}
+
+// Figures returns what the change costs.
+func (c *Change) Figures() Figure {
+	f := Figure{Stats: c.Plan.Stats}
+	for r := range c.New.Ranks {
+		f.Copied += c.New.Bytes(r)
+	}
+	return f
+}
+
+// Fewer returns the mesh with the largest degree of an axis that so many workers can hold, the other axes as they are; false if there is
+// none.
+func Fewer(mesh, axis string, workers int) (string, bool) {
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		return "", false
+	}
+	others := 1
+	for _, a := range m {
+		if a.Name != axis {
+			others *= a.Size
+		}
+	}
+	for i := range m {
+		if m[i].Name == axis {
+			m[i].Size = min(m[i].Size, workers/others)
+			return m.String(), m[i].Size > 0
+		}
+	}
+	return m.String(), others <= workers
+}

@@ -1,0 +1,102 @@
+package reshape
+
+import (
+	"iter"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Proof is the fingerprints of the old state and of the new one, in which every replica counts. Those of all hosts are added; then both
+// are equal, or the change went wrong.
+type Proof struct{ Old, New digest.Sum }
+
+// Plus adds what another host has found.
+func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
+
+// Prove sums up what this host has of one tensor of the catalogue: old and new give the memory of a rank, nil where it is on another
+// host or lost. The sums of the old state are taken where the old layout says that elements are, of their first holder; those of the new
+// one where the new layout says so. Neither asks the plan. Different tensors may be proved by different goroutines.
+func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (p Proof) {
+	x, was, is := &c.New.Tensors[t], c.was[t], c.is[t]
+	sum := func(box tensor.Box, memory []byte, v tensor.View) digest.Sum {
+		return key.Box(box, x.Shape, x.DType.Size(), memory, v)
+	}
+	for i, k := range tensor.Overlaps(was.Grid.Boxes(), is.Grid.Boxes()) {
+		from, to := &was.Grid.Cells[i], &is.Grid.Cells[k]
+		rank, spot := c.holder(was, from)
+		if mem := old(rank); mem != nil {
+			copies := 0
+			for range c.New.places(is, to) {
+				copies++
+			}
+			p.Old = p.Old.Plus(times(sum(from.Box.Intersect(to.Box), mem[spot.at:], spot.view), copies))
+		}
+	}
+	for i := range is.Grid.Cells {
+		cell := &is.Grid.Cells[i]
+		for rank, spot := range c.New.places(is, cell) {
+			if mem := new(rank); mem != nil {
+				p.New = p.New.Plus(sum(cell.Box, mem[spot.at:], spot.view))
+			}
+		}
+	}
+	return Proof{key.Tensor(x.Name, x.DType, x.Shape, p.Old), key.Tensor(x.Name, x.DType, x.Shape, p.New)}
+}
+
+// holder finds the first rank that has a cell of the old state and is not lost; Plan found one.
+func (c *Change) holder(h home, cell *layout.Cell) (int, somewhere) {
+	for rank, spot := range c.Old.places(h, cell) {
+		if c.place.Ranks[rank] != Gone {
+			return rank, spot
+		}
+	}
+	panic("reshape: a plan for what is lost")
+}
+
+// times is the sum of n equal things.
+func times(s digest.Sum, n int) (all digest.Sum) {
+	for ; n > 0; n, s = n/2, s.Plus(s) {
+		if n%2 == 1 {
+			all = all.Plus(s)
+		}
+	}
+	return all
+}
+
+// A home is the family of a tensor, and its number there.
+type home struct {
+	*layout.Family
+	member int
+}
+
+func homes(l *layout.Layout) []home {
+	list := make([]home, len(l.Tensors))
+	for i := range l.Families {
+		for m, t := range l.Families[i].Tensors {
+			list[t] = home{&l.Families[i], m}
+		}
+	}
+	return list
+}
+
+// somewhere is where a cell lies in the memory of a rank: the first byte of its local tensor, and the view in that.
+type somewhere struct {
+	at   int
+	view tensor.View
+}
+
+// places yields all places of a cell, by rank.
+func (l *Layout) places(h home, c *layout.Cell) iter.Seq2[int, somewhere] {
+	return func(yield func(int, somewhere) bool) {
+		for _, held := range c.Held {
+			s := &l.Slots[h.Slots[held.Slot]]
+			for _, r := range l.Sets[s.Set] {
+				if !yield(int(r), somewhere{l.ranks[r].at[s.Names[h.member]], held.View}) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,194 @@
+// Package reshape says how the state of a job that runs gets from one mesh to another: which bytes of which worker's memory go
+// where in whose. The job states its state once, as a catalogue and the rules of a layout; the mesh is what changes. Plans come from
+// state/plan, fingerprints from state/digest; this package brings both to the memory of workers.
+//
+// It touches no memory but what it is given to sum up. docs/design/reshape.md has the protocol around it.
+package reshape
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// align is what local tensors begin at a multiple of, in bytes, in the memory of a worker.
+const align = 64
+
+// maxRanks bounds a mesh: a job has no more workers.
+const maxRanks = 1 << 16
+
+// A State is what a job has stated of its state: the logical tensors, and the rules that place them on any mesh.
+type State struct {
+	spec    layout.Spec
+	axes    layout.Mesh // that the rules know
+	tensors []layout.Tensor
+	id      string
+}
+
+// A Statement is what a worker says of the state: all of it, and what it holds. docs/formats/reshape.md has the JSON.
+type Statement struct {
+	Layout  string   `json:"layout"`  // a spec, of whose mesh only the names of the axes count
+	Mesh    string   `json:"mesh"`    // that the job begins with
+	Tensors []Tensor `json:"tensors"` // the logical tensors
+	Local   []Tensor `json:"local"`   // what this worker holds of them; absent = nothing yet
+}
+
+// A Tensor is a logical tensor, or one in the memory of a worker.
+type Tensor struct {
+	Name  string `json:"name"`
+	DType string `json:"dtype"`
+	Shape []int  `json:"shape"`
+}
+
+// Parse reads a statement. A field that it does not know is an error.
+func Parse(text []byte) (*Statement, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	var s Statement
+	if err := d.Decode(&s); err != nil {
+		return nil, fmt.Errorf("the statement of the state cannot be read: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the statement of the state goes on behind its object")
+	}
+	return &s, nil
+}
+
+// New checks a statement and returns its state.
+func New(s *Statement) (*State, error) {
+	spec, err := layout.Parse([]byte(s.Layout))
+	if err != nil {
+		return nil, err
+	}
+	state := &State{spec: *spec}
+	if state.axes, err = layout.ParseMesh(spec.Mesh); err != nil {
+		return nil, err
+	}
+	for _, t := range s.Tensors {
+		d, err := tensor.ParseDType(t.DType)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+		state.tensors = append(state.tensors, layout.Tensor{Name: t.Name, DType: d, Shape: t.Shape})
+	}
+	if _, err := state.On(s.Mesh); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal([]any{s.Layout, s.Tensors})
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	state.id = hex.EncodeToString(sum[:16])
+	return state, nil
+}
+
+// ID names the state: workers that state the same have the same.
+func (s *State) ID() string { return s.id }
+
+// On places the state on a mesh. An axis of the rules that it does not have is of degree 1.
+func (s *State) On(mesh string) (*Layout, error) {
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		return nil, err
+	}
+	if m.Ranks() > maxRanks {
+		return nil, fmt.Errorf("mesh %s has %d ranks; a job has at most %d workers", m, m.Ranks(), maxRanks)
+	}
+	spec, whole := s.spec, slices.Clone(m)
+	for _, a := range s.axes {
+		if !slices.ContainsFunc(m, func(b layout.Axis) bool { return a.Name == b.Name }) {
+			whole = append(whole, layout.Axis{Name: a.Name, Size: 1})
+		}
+	}
+	spec.Mesh = whole.String()
+	l, err := spec.Resolve(s.tensors)
+	if err != nil {
+		return nil, err
+	}
+	return newLayout(m, l), nil
+}
+
+// A Layout is the state on a mesh, and where it lies in the memory of each rank: local tensors in the order of their names, each
+// packed and at the next multiple of 64 bytes.
+type Layout struct {
+	Mesh layout.Mesh
+	*layout.Layout
+	ranks []local
+}
+
+// local is the memory of one rank.
+type local struct {
+	at    map[string]int
+	bytes int
+}
+
+func newLayout(m layout.Mesh, l *layout.Layout) *Layout {
+	type entry struct {
+		name  string
+		bytes int
+	}
+	entries := make([][]entry, l.Ranks)
+	for i := range l.Slots {
+		s := &l.Slots[i]
+		for _, r := range l.Sets[s.Set] {
+			for _, name := range s.Names {
+				entries[r] = append(entries[r], entry{name, s.Bytes()})
+			}
+		}
+	}
+	out := &Layout{Mesh: m, Layout: l, ranks: make([]local, l.Ranks)}
+	for r, list := range entries {
+		slices.SortFunc(list, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+		mem := local{at: make(map[string]int, len(list))}
+		for _, e := range list {
+			mem.at[e.name] = mem.bytes
+			mem.bytes += (e.bytes + align - 1) / align * align
+		}
+		out.ranks[r] = mem
+	}
+	return out
+}
+
+// Bytes is the memory of a rank, a multiple of 64.
+func (l *Layout) Bytes(rank int) int { return l.ranks[rank].bytes }
+
+// Check compares what a rank says that it holds with what the layout says. Tensors without elements may be left out.
+func (l *Layout) Check(rank int, have []Tensor) error {
+	stated := map[string]Tensor{}
+	for _, t := range have {
+		if _, twice := stated[t.Name]; twice {
+			return fmt.Errorf("rank %d of mesh %s has two tensors called %q", rank, l.Mesh, t.Name)
+		}
+		stated[t.Name] = t
+	}
+	for _, want := range l.Rank(rank) {
+		t, is := stated[want.Name]
+		delete(stated, want.Name)
+		switch empty := want.Shape.Box().Empty(); {
+		case !is && empty:
+		case !is:
+			return fmt.Errorf("rank %d of mesh %s has no tensor %q; the layout says that it holds %v%v", rank, l.Mesh, want.Name, want.DType, want.Shape)
+		case t.DType != want.DType.String() || !want.Shape.Equal(t.Shape):
+			return fmt.Errorf("rank %d of mesh %s has %q as %s%v; the layout says %v%v", rank, l.Mesh, want.Name, t.DType, tensor.Shape(t.Shape), want.DType, want.Shape)
+		}
+	}
+	for name, t := range stated {
+		if !tensor.Shape(t.Shape).Box().Empty() {
+			return fmt.Errorf("rank %d of mesh %s has a tensor %q, and the layout places none of that name there", rank, l.Mesh, name)
+		}
+	}
+	return nil
+}
+
+// Offset is where in the memory of a rank a local tensor begins.
+func (l *Layout) Offset(rank int, name string) int { return l.ranks[rank].at[name] }

@@ -1,0 +1,279 @@
+package reshape_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/state/plan"
+	"github.com/shoal-ml/shoal/state/reshape"
+)
+
+var key = digest.NewKey(11)
+
+// memories are what an oracle says that each rank has, where a Layout says that it lies.
+func memories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tensor) [][]byte {
+	out := make([][]byte, l.Ranks)
+	for rank, arrays := range layouttest.Expect(spec, tensors) {
+		mem := make([]byte, l.Bytes(rank))
+		for name, a := range arrays {
+			at := l.Offset(rank, name)
+			for j, e := range a.Data {
+				if e == layouttest.Padding {
+					continue
+				}
+				size := tensors[e.Tensor].DType.Size()
+				for x := range size {
+					mem[at+j*size+x] = byte(1 + (e.Tensor*31+e.Index*7+x*13)%251)
+				}
+			}
+		}
+		out[rank] = mem
+	}
+	return out
+}
+
+// state states a model whose layout is a spec.
+func state(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *reshape.Layout) {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &reshape.Statement{Layout: string(text), Mesh: spec.Mesh}
+	for _, x := range m.Tensors {
+		s.Tensors = append(s.Tensors, reshape.Tensor{Name: x.Name, DType: x.DType.String(), Shape: x.Shape})
+	}
+	st, err := reshape.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := st.On(spec.Mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st, l
+}
+
+// TestChange changes between random layouts on random hosts, some of whose workers are lost, and compares with an oracle. Then it damages the
+// new memory: the proof must fail.
+func TestChange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		model := layouttest.DrawModel(t)
+		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
+		_, old := state(t, model, from)
+		_, new := state(t, model, to)
+		at := place(t, old.Ranks, max(old.Ranks, new.Ranks))
+		c, err := reshape.Plan(old, new, at)
+		var lost *plan.LostError
+		if errors.As(err, &lost) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[int]bool{}
+		for _, w := range c.Order {
+			if seen[w] {
+				t.Fatalf("the order %v of the new ranks names a worker twice", c.Order)
+			}
+			seen[w] = true
+		}
+		was, want := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
+		is := make([][]byte, new.Ranks)
+		for r := range is {
+			is[r] = make([]byte, new.Bytes(r))
+		}
+		for r, w := range at.Ranks {
+			if w == reshape.Gone {
+				was[r] = nil
+			}
+		}
+		written := map[reshape.Spot]bool{}
+		for _, m := range c.Moves() {
+			for _, to := range m.To {
+				copy(is[to.Rank][to.At:][:m.N], was[m.From.Rank][m.From.At:])
+				if written[to] {
+					t.Fatalf("%v is written twice", to)
+				}
+				written[to] = true
+			}
+		}
+		for r := range is {
+			if !bytes.Equal(is[r], want[r]) {
+				t.Fatalf("from %+v\nto %+v\nrank %d has\n%x, want\n%x", *from, *to, r, is[r], want[r])
+			}
+		}
+		prove := func() reshape.Proof {
+			return proof(c, func(r int) []byte { return was[r] }, func(r int) []byte { return is[r] })
+		}
+		if p := prove(); p.Old != p.New {
+			t.Fatalf("the fingerprints are %v and %v", p.Old, p.New)
+		}
+		damage(t, c, is, prove)
+	})
+}
+
+// proof proves all tensors.
+func proof(c *reshape.Change, old, new func(int) []byte) (p reshape.Proof) {
+	for t := range c.New.Tensors {
+		p = p.Plus(c.Prove(key, t, old, new))
+	}
+	return p
+}
+
+// place puts old ranks on workers, and these on hosts; a worker may be lost.
+func place(t *rapid.T, ranks, workers int) reshape.Place {
+	var at reshape.Place
+	hosts := rapid.IntRange(1, 3).Draw(t, "hosts")
+	for range workers {
+		at.Hosts = append(at.Hosts, rapid.IntRange(0, hosts-1).Draw(t, "host"))
+	}
+	order := rapid.Permutation(numbers(workers)).Draw(t, "workers")
+	at.Ranks = order[:ranks]
+	if lost := rapid.IntRange(-3, ranks-1).Draw(t, "lost"); lost >= 0 {
+		at.Ranks[lost] = reshape.Gone
+	}
+	return at
+}
+
+func numbers(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
+}
+
+// damage flips a bit of an element of the new state.
+func damage(t *rapid.T, c *reshape.Change, is [][]byte, prove func() reshape.Proof) {
+	moves := c.Moves()
+	if len(moves) == 0 {
+		return
+	}
+	m := moves[rapid.IntRange(0, len(moves)-1).Draw(t, "move")]
+	to := m.To[rapid.IntRange(0, len(m.To)-1).Draw(t, "to")]
+	n := min(m.N, 16)
+	i := to.At + rapid.IntRange(0, n-1).Draw(t, "byte")
+	if padding := is[to.Rank][i] == 0; padding {
+		return // of a tensor that was kept whole
+	}
+	is[to.Rank][i] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
+	if p := prove(); p.Old == p.New {
+		t.Fatalf("byte %d of rank %d is damaged, and the fingerprints are equal", i, to.Rank)
+	}
+}
+
+// TestHostsAddUp: the proofs of hosts that each see their own ranks add up to the same.
+func TestHostsAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		model := layouttest.DrawModel(t)
+		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
+		_, old := state(t, model, from)
+		_, new := state(t, model, to)
+		c, err := reshape.Plan(old, new, reshape.Place{Hosts: make([]int, max(old.Ranks, new.Ranks)), Ranks: numbers(old.Ranks)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		was, is := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
+		var sum reshape.Proof
+		for host := range 2 {
+			mine := func(list [][]byte) func(int) []byte {
+				return func(r int) []byte {
+					if r%2 == host {
+						return list[r]
+					}
+					return nil
+				}
+			}
+			sum = sum.Plus(proof(c, mine(was), mine(is)))
+		}
+		if sum.Old != sum.New {
+			t.Fatalf("the hosts' fingerprints add up to %v and %v", sum.Old, sum.New)
+		}
+	})
+}
+
+const twoByTwo = `
+shoal: layout/1
+mesh: dp=2,tp=2
+rules:
+- {match: "w", place: "tp=shard(1)"}
+- {match: "**"}
+`
+
+func statement() *reshape.Statement {
+	return &reshape.Statement{Layout: twoByTwo, Mesh: "dp=2,tp=2", Tensors: []reshape.Tensor{{Name: "b", DType: "f32", Shape: []int{3}}, {Name: "w", DType: "f32", Shape: []int{2, 8}}}}
+}
+
+func TestCheck(t *testing.T) {
+	s, err := reshape.New(statement())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.On("dp=2,tp=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{2, 4}}, {Name: "b", DType: "f32", Shape: []int{3}}}
+	if err := l.Check(1, good); err != nil {
+		t.Fatal(err)
+	}
+	for want, have := range map[string][]reshape.Tensor{
+		`no tensor "w"`:        good[1:],
+		`the layout says f32`:  {{Name: "w", DType: "f32", Shape: []int{2, 8}}, good[1]},
+		`has "w" as f64`:       {{Name: "w", DType: "f64", Shape: []int{2, 4}}, good[1]},
+		`a tensor "extra"`:     {good[0], good[1], {Name: "extra", DType: "f32", Shape: []int{1}}},
+		`two tensors called "`: {good[0], good[1], good[1]},
+	} {
+		if err := l.Check(1, have); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v gives the error %v, want one with %q", have, err, want)
+		}
+	}
+}
+
+func TestFewer(t *testing.T) {
+	for _, x := range []struct {
+		mesh    string
+		workers int
+		want    string
+		ok      bool
+	}{
+		{"dp=2,tp=2", 3, "dp=1,tp=2", true}, {"dp=4", 3, "dp=3", true}, {"tp=4", 3, "tp=4", false}, {"pp=2,dp=3,tp=2", 9, "pp=2,dp=2,tp=2", true},
+		{"dp=2,tp=2", 1, "dp=0,tp=2", false}, {"dp=2", 5, "dp=2", true},
+	} {
+		if got, ok := reshape.Fewer(x.mesh, "dp", x.workers); got != x.want || ok != x.ok {
+			t.Errorf("%s on %d workers: %s, %v; want %s, %v", x.mesh, x.workers, got, ok, x.want, x.ok)
+		}
+	}
+}
+
+// FuzzParse: whatever a worker states, it is refused or makes layouts.
+func FuzzParse(f *testing.F) {
+	good, err := json.Marshal(statement())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"layout":"shoal: layout/1\nrules: [{match: '**'}]","mesh":"","tensors":[{"name":"x","dtype":"f32","shape":[-1]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := reshape.Parse(text)
+		if err != nil {
+			return
+		}
+		st, err := reshape.New(s)
+		if err != nil {
+			return
+		}
+		l, err := st.On(s.Mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Check(0, s.Local)
+	})
+}
