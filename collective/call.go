@@ -100,6 +100,7 @@ type Call struct {
 	Step      bool    // a step of the job ends with this call
 	Aside     bool    // no part of the step that is under way: it completes at once, and the step goes on behind it
 	Narrow    bool    // between hosts, partial sums of f16 and bf16 are rounded to that type
+	Sparing   bool    // members are released one at a time, and none at the end of a step in which one was lost
 	Promoted  bool    // the root of a broadcast is lost and this call has taken its part: what was Out is In
 	Far       *Far    // the memory is on another host; nil = it is here
 }
@@ -164,6 +165,9 @@ func (c *Call) String() string {
 	}
 	if c.Narrow {
 		b.WriteString(", narrow")
+	}
+	if c.Sparing {
+		b.WriteString(", sparing")
 	}
 	b.WriteByte(')')
 	return b.String()

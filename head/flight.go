@@ -51,8 +51,11 @@ func (r *leader) post(c Call) {
 	clear(r.sets)
 }
 
-// sees makes the job elastic with the first call of a step.
+// sees makes the job elastic with the first call of a step, and its membership sparing where the call asks for it.
 func (r *leader) sees(c *collective.Call) {
+	if c.Sparing {
+		r.machine.Spare()
+	}
 	if (c.More || c.Step) && !r.state.Elastic {
 		r.setElastic()
 	}

@@ -53,7 +53,7 @@ func (m *Machine) joiners() []topo.Worker {
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers;
 // and those of hosts that are being drained. The state of the job is with its members, so one that has it stays; and while others
-// are on their way, enough for the minimum do.
+// are on their way, enough for the minimum do. A job that is sparing releases the last of these, if nobody is gone yet.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
 		return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
@@ -63,6 +63,12 @@ func (m *Machine) leavers() []topo.Worker {
 	leave := slices.Clone(staying[keep:])
 	if m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
 		leave = append(leave, slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.draining(w) })...)
+	}
+	if m.sparing && (m.departed() || m.parted > 0) {
+		return nil
+	}
+	if m.sparing && len(leave) > 1 {
+		leave = leave[len(leave)-1:]
 	}
 	return leave
 }

@@ -106,6 +106,8 @@ type Machine struct {
 	news     []string // why members are gone, since the last proposal
 	boundary bool     // the data plane stands between two steps
 	paused   bool
+	sparing  bool                 // members are released one at a time
+	parted   int                  // members that are gone since the last step ended
 	done     map[topo.Worker]bool // members that ended well
 	before   int                  // how many had, under other heads
 	whole    bool                 // workers join all at once or not at all

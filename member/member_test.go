@@ -22,8 +22,13 @@ func TestInvariants(t *testing.T) {
 			ordered  int
 			last     topo.View
 			boundary = true
+			sparing  = rapid.Bool().Draw(t, "sparing")
+			parted   int // members that are gone since the last step ended
 			over     bool
 		)
+		if sparing {
+			m.Spare()
+		}
 		deal := func() {
 			for list := m.Ready(); len(list) > 0; list = m.Ready() {
 				for _, a := range list {
@@ -34,6 +39,11 @@ func TestInvariants(t *testing.T) {
 						m.Decided(a.Record.View.Generation)
 					case member.Activate:
 						checkActivate(t, last, a, alive, boundary, m.Want())
+						if gone := len(a.Lost) + len(a.Finished) + len(a.Released); sparing && len(a.Released) > 0 && parted+gone > 1 {
+							t.Fatalf("%d members are gone in one step, and %v were released", parted+gone, a.Released)
+						} else {
+							parted += gone
+						}
 						last = a.View
 					case member.Finish:
 						over = true
@@ -66,7 +76,7 @@ func TestInvariants(t *testing.T) {
 				boundary = true
 				m.Boundary()
 			default:
-				boundary = false
+				boundary, parted = false, 0
 				m.Step()
 			}
 			deal()

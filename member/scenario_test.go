@@ -124,6 +124,8 @@ func (p *player) perform(words []string) {
 		err = m.Resize(number("to="), "you")
 	case "boundary":
 		m.Boundary()
+	case "spare":
+		m.Spare()
 	case "step":
 		m.Step()
 	case "hold":

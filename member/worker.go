@@ -122,7 +122,11 @@ func (m *Machine) Boundary(took ...topo.Worker) {
 }
 
 // Step tells that the data plane goes on to the next step.
-func (m *Machine) Step() { m.boundary, m.arranged = false, nil }
+func (m *Machine) Step() { m.boundary, m.arranged, m.parted = false, nil, 0 }
+
+// Spare makes the job release one member a step from now on, and none with a step in which one was lost. A job is sparing whose
+// members have state that only two of them hold: they need the time between to give it to others.
+func (m *Machine) Spare() { m.sparing = true }
 
 // Decided tells that the proposed generation is the one. While a proposal is out nothing else is: losses and wishes wait, and
 // are proposed next.
@@ -138,6 +142,7 @@ func (m *Machine) Decided(g topo.Generation) {
 			s.phase, s.fresh = active, true
 		}
 	}
+	m.parted += len(a.Lost) + len(a.Finished) + len(a.Released)
 	m.emit(a)
 	for _, w := range a.Released {
 		if m.workers[w] != nil {

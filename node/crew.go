@@ -183,6 +183,9 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 	if (call.More || call.Step || call.Aside) && (call.Group != topo.World || call.Kind.Pairwise()) {
 		return &collective.FieldError{Field: "flags", Problem: "only a collective of all ranks can be part of a step, or aside of one"}
 	}
+	if call.Sparing && !call.Step {
+		return &collective.FieldError{Field: "flags", Problem: "only a collective that ends a step can ask to be sparing with members"}
+	}
 	if call.Aside && (call.More || call.Step) {
 		return &collective.FieldError{Field: "flags", Problem: "a collective is part of the step, or aside of it"}
 	}

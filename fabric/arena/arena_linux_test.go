@@ -22,7 +22,7 @@ func TestDescriptorRoundTrip(t *testing.T) {
 		want := Descriptor{Ticket: rapid.Uint64().Draw(t, "ticket"), Kind: rapid.Byte().Draw(t, "kind"), DType: rapid.Byte().Draw(t, "dtype"),
 			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"), Group: rapid.Uint32().Draw(t, "group"),
 			Peer: rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"), Weight: rapid.Float64().Draw(t, "weight"),
-			In: ref("in"), Out: ref("out"), Splits: ref("splits"), More: rapid.Bool().Draw(t, "more"), Step: rapid.Bool().Draw(t, "step")}
+			In: ref("in"), Out: ref("out"), Splits: ref("splits"), More: rapid.Bool().Draw(t, "more"), Step: rapid.Bool().Draw(t, "step"), Sparing: rapid.Bool().Draw(t, "sparing")}
 		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
 		for i := range want.Shape {
 			want.Shape[i] = rapid.Uint64().Draw(t, "dim")

@@ -93,13 +93,15 @@ type Descriptor struct {
 	Step      bool // a training step ends with this collective
 	Aside     bool // it is no part of the step that is under way
 	Narrow    bool // between hosts, partial sums of f16 and bf16 are rounded to that type
+	Sparing   bool // members are released one at a time, and none at the end of a step in which one was lost
 }
 
 const (
-	flagMore   = 1
-	flagStep   = 2
-	flagAside  = 4
-	flagNarrow = 8
+	flagMore    = 1
+	flagStep    = 2
+	flagAside   = 4
+	flagNarrow  = 8
+	flagSparing = 16
 )
 
 // Encode writes d to the first bytes of a slot.
@@ -136,6 +138,9 @@ func (d *Descriptor) Encode(slot []byte) {
 	if d.Narrow {
 		b[152] |= flagNarrow
 	}
+	if d.Sparing {
+		b[152] |= flagSparing
+	}
 }
 
 // Decode reads a descriptor from a private copy of the first bytes of a slot.
@@ -154,5 +159,5 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 		d.Shape[i] = le.Uint64(b[88+8*i:])
 	}
 	d.More, d.Step = b[152]&flagMore != 0, b[152]&flagStep != 0
-	d.Aside, d.Narrow = b[152]&flagAside != 0, b[152]&flagNarrow != 0
+	d.Aside, d.Narrow, d.Sparing = b[152]&flagAside != 0, b[152]&flagNarrow != 0, b[152]&flagSparing != 0
 }

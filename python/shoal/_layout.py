@@ -36,7 +36,7 @@ DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sI36x")
 MAX_NDIM = 8
 _SHAPE = struct.Struct("<8Q")
-MORE, STEP, ASIDE, NARROW = 1, 2, 4, 8
+MORE, STEP, ASIDE, NARROW, SPARING = 1, 2, 4, 8, 16
 
 KINDS: Dict[str, int] = {
     "all_reduce": 1,
