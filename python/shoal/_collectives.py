@@ -73,8 +73,8 @@ class AsyncCollectives:
             raise _read_only(x)
         return self._port.call(KINDS["broadcast"], None, tensor, x, x, group=self._id, peer=root, flags=flags)
 
-    def reduce_async(self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0) -> Handle[Any]:
-        """See reduce."""
+    def reduce_async(self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0, flags: int = 0) -> Handle[Any]:
+        """See reduce. `flags` are those of docs/formats/arena.md; steps set them."""
         root = self._member(root, "root")
         inp = self._port.describe(x)
         target, result = None, None
@@ -84,7 +84,7 @@ class AsyncCollectives:
             if not target.writable:
                 raise _read_only(result)
         code = _reduction(op, weight, inp)
-        return self._port.call(KINDS["reduce"], inp, target, (x, out), result, code, self._id, root, weight=weight)
+        return self._port.call(KINDS["reduce"], inp, target, (x, out), result, code, self._id, root, weight=weight, flags=flags)
 
     def gather_async(self, x: Any, root: int = 0, out: Any = None) -> Handle[Any]:
         """See gather."""

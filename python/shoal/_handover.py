@@ -10,7 +10,7 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from ._state import Item, build, flatten, memory
 from .errors import LostError, MismatchError, ShoalError
@@ -38,11 +38,25 @@ class Part(NamedTuple):
     own: bool  # what `get` returns is the state itself, not a copy of it
 
 
+class Sharded(Protocol):
+    """State that lies on all members together, and that no member has whole."""
+
+    def settle(self) -> None:
+        """The members have changed: what was dealt to those who are gone is dealt to the others, but not yet to those who have just joined.
+
+        Those make the same calls, before they have any other state.
+        """
+
+    def spread(self) -> None:
+        """Those who have just joined have all other state: they get their shares."""
+
+
 class State:
     """What a worker that joins needs, by name."""
 
     def __init__(self) -> None:
         self._parts: Dict[str, Part] = {}
+        self.sharded: List[Sharded] = []  # no member has them whole
         self._room: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
     def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True, own: bool = False) -> None:
@@ -50,6 +64,16 @@ class State:
         part = Part(get, set, alike, own)
         self._plan(name, part, [])  # what cannot travel is better refused now than when a worker joins
         self._parts[name] = part
+
+    def settle(self) -> None:
+        """After a change of the members, before those who have joined get the state."""
+        for part in self.sharded:
+            part.settle()
+
+    def spread(self) -> None:
+        """When those who have joined have the state."""
+        for part in self.sharded:
+            part.spread()
 
     def unused(self, name: str) -> str:
         """See Job.unused."""
@@ -117,6 +141,7 @@ class State:
         Raises ShoalError when the state is not that of this program.
         """
         try:
+            self.settle()
             text = _share_header(world, b"")
             if not any(text):  # of a member that had none
                 return False

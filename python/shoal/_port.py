@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import Any, Callable, ContextManager, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
 
 from ._layout import DType
 from ._scribe import Scribe
@@ -57,6 +57,8 @@ class Port(Protocol):
     def enter(self) -> None: ...
 
     def welcome(self) -> None: ...
+
+    def everyone(self) -> ContextManager[None]: ...
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]: ...
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import math
 import mmap
 import os
 import struct
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _fork
 from ._arena import Arena, Place
@@ -245,6 +246,17 @@ class Worker:
         self.size = self.view.size
         self._detour, self._elders = _OWN_GROUPS, None
         self._changed()
+
+    @contextlib.contextmanager
+    def everyone(self) -> Iterator[None]:
+        """Calls on the world within the block are of all members: the newcomers make them too, before they have the state."""
+        detour = self._detour
+        if not self._alone:
+            self._detour = _OWN_GROUPS
+        try:
+            yield
+        finally:
+            self._detour = detour
 
     def state_data(self, place: Cursor) -> None:
         """Tell what the job trains on, and from which place; every worker tells the same. The job is elastic from then on.

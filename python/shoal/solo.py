@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, TypeVar
 
 from ._layout import KINDS, DType
 from ._scribe import OwnScribe
@@ -92,6 +93,10 @@ class Solo:
 
     def welcome(self) -> None:
         """Nobody comes."""
+
+    def everyone(self) -> ContextManager[None]:
+        """Nobody else makes calls."""
+        return contextlib.nullcontext()
 
     def check(self) -> None:
         """Raise what broke the job, if anything did."""

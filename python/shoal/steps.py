@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._handover import State
-from ._layout import ASIDE, MORE, NARROW, STEP
+from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
 from .cursor import Cursor, Order, Span
 from .errors import ShoalError
 from .handle import Handle
@@ -69,7 +69,13 @@ class Step:
             weight = float(self.weight)
             if not self.weight:
                 self._clear(x)
-        return self._progress.job.allreduce_async(x, op, weight, flags=(STEP if last else MORE) | (NARROW if narrow else 0))
+        return self._progress.job.allreduce_async(x, op, weight, flags=self._flags(last) | (NARROW if narrow else 0))
+
+    def deliver(self, x: Any, root: int, out: Any) -> "Handle[Any]":
+        """A part of the step, and not the last, that gives the mean of one array to a rank only: there in `out`, which others leave None."""
+        if not self.weight:
+            self._clear(x)
+        return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
 
     def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> "Handle[Any]":
         """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it is complete as soon as every worker has
@@ -78,6 +84,11 @@ class Step:
         if root is None:
             return job.allreduce_async(x, op, flags=ASIDE)
         return job.broadcast_async(x, root, flags=ASIDE)
+
+    def _flags(self, last: bool) -> int:
+        if not last:
+            return MORE
+        return STEP | SPARING if self._progress.state.sharded else STEP
 
     def _clear(self, x: Any) -> None:
         # 0 times a gradient that is not finite would not be 0.
@@ -136,7 +147,7 @@ class Progress:
         self.job = job
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
         self.step: Optional[Step] = None  # that is under way
-        self._state = state
+        self.state = state
         self._changed = False
         self._next: Optional[Cursor] = None  # the cursor after the step under way, once that is known
         self.plan = 0  # counts the times that what was drawn ahead became void
@@ -228,7 +239,7 @@ class Progress:
         """Pass from one step to the next, which is where members join and leave; False when this worker has left."""
         job, port = self.job, self.job._port
         if port.late:
-            self._state.prepare()
+            self.state.prepare()
             port.enter()
         while self._changed:
             view = port.view
@@ -238,12 +249,16 @@ class Progress:
                 self.cursor = Cursor.unpack(view.cursor)
             self._replan()
             if view.new:
-                if not self._state.receive(job, view.joined):
+                if not self.state.receive(job, view.joined):
                     port.enter()
                     continue
-            elif view.joined:
-                port.welcome()
-                self._state.send(job, view.joined, self.cursor.step)
+            else:
+                self.state.settle()
+                if view.joined:
+                    port.welcome()
+                    self.state.send(job, view.joined, self.cursor.step)
+            if view.joined:
+                self.state.spread()
             self._changed = False
         return True
 

@@ -1,4 +1,4 @@
-"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `empty`, and the torch.distributed backend "shoal".
+"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `zero`, `empty`, and the torch.distributed backend "shoal".
 
 `TopK` and `PowerSGD` are values for the `compress` of `ddp` and `optimizer`.
 
@@ -17,5 +17,6 @@ from .compress_topk import TopK
 from .ddp import ddp
 from .loader import loader
 from .optimizer import optimizer
+from .zero import zero
 
-__all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer"]
+__all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]

@@ -1,0 +1,60 @@
+"""What an optimizer keeps for a parameter: tensors as large as it, which can be cut, and numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+
+class Kind(NamedTuple):
+    """One entry of an optimizer's state of a parameter."""
+
+    dtype: Optional[torch.dtype]  # of a tensor that is cut with the parameter; None = a number, which every part has
+    number: Callable[[float], Any]  # makes a number as the optimizer keeps it
+
+
+def kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor) -> Dict[str, Kind]:
+    """The state that an optimizer has or will have for a parameter of a group, by name.
+
+    Raises TypeError for an optimizer whose state is of another kind: it cannot work on a part of a parameter.
+    """
+    state, shape = optimizer.state.get(parameter, {}), parameter.shape
+    if not state:
+        state, shape = _tried(optimizer, group, parameter.dtype), torch.Size([3])
+    return {name: _kind(optimizer, name, value, shape) for name, value in state.items() if value is not None}
+
+
+def _tried(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> Dict[str, Any]:
+    """The state after a step with another parameter."""
+    trial = copy.copy(optimizer)
+    p = torch.zeros(3, dtype=dtype)
+    p.grad = torch.zeros_like(p)
+    trial.param_groups = [{**optimizer.param_groups[group], "params": [p]}]
+    trial.state = defaultdict(dict)
+    try:
+        type(optimizer).step(trial)
+    except Exception as err:  # whatever an optimizer of another kind may raise
+        raise _unfit(optimizer, f"a step with one parameter fails: {err}") from err
+    return dict(trial.state[p])
+
+
+def _kind(optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.Size) -> Kind:
+    if torch.is_tensor(value) and value.shape == shape and shape:
+        return Kind(value.dtype, float)
+    if torch.is_tensor(value) and value.numel() == 1:
+        dtype, like = value.dtype, value.shape
+        return Kind(None, lambda x: torch.full(like, x, dtype=dtype))
+    if isinstance(value, (int, float)):
+        return Kind(None, type(value))
+    raise _unfit(optimizer, f"its state {name!r} is neither a number nor as large as the parameter")
+
+
+def _unfit(optimizer: torch.optim.Optimizer, why: str) -> TypeError:
+    return TypeError(
+        f"{type(optimizer).__name__} cannot be sharded: {why}. shoal.torch.zero takes optimizers that treat each element by itself, "
+        "as SGD and Adam do; use shoal.torch.ddp with this one"
+    )

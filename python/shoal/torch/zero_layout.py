@@ -1,0 +1,76 @@
+"""Who holds which part of an optimizer's state: pure arithmetic. docs/design/zero.md has the reasons.
+
+All parameters lie one behind the other on one line of elements, each from a multiple of GRAIN on. The line is cut into a share for each
+worker, and each share is held by its owner and by one other worker, its buddy.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+# Elements. Cuts lie on multiples of it, so that torch's vector code does the same with a part of a parameter as with all of it.
+GRAIN = 64
+
+Span = Tuple[int, int]  # from, to
+
+
+def ceil(n: int) -> int:
+    """The next multiple of GRAIN."""
+    return -(-n // GRAIN) * GRAIN
+
+
+class Deal(NamedTuple):
+    """The shares of the workers 0 to n-1."""
+
+    shares: Tuple[Span, ...]
+    buddies: Tuple[Optional[int], ...]  # by share: who else holds it; None where there is nobody
+
+    def held(self, rank: int) -> List[Span]:
+        """What a worker holds: its share and those that it is the buddy of, in order."""
+        return [share for r, share in enumerate(self.shares) if rank in (r, self.buddies[r]) and share[0] < share[1]]
+
+
+def deal(total: int, hosts: Sequence[int]) -> Deal:
+    """The shares of a line of `total` elements for workers on these hosts; -1 is a worker that gets nothing.
+
+    Shares are equal up to GRAIN. The workers stand in a ring in which hosts take turns, and each is the buddy of the next one: with as many
+    workers on every host the loss of a host takes both copies of nothing.
+    """
+    present = [r for r, host in enumerate(hosts) if host >= 0]
+    shares: List[Span] = [(0, 0)] * len(hosts)
+    buddies: List[Optional[int]] = [None] * len(hosts)
+    grains, n = ceil(total) // GRAIN, len(present)
+    for i, r in enumerate(present):
+        shares[r] = (grains * i // n * GRAIN, grains * (i + 1) // n * GRAIN)
+    turn: Dict[int, int] = {}
+    order = []
+    for r in present:
+        turn[hosts[r]] = turn.get(hosts[r], -1) + 1
+        order.append((turn[hosts[r]], r))
+    ring = [r for _, r in sorted(order)]
+    if n > 1:
+        for i, r in enumerate(ring):
+            buddies[r] = ring[i - 1]
+    return Deal(tuple(shares), tuple(buddies))
+
+
+class Run(NamedTuple):
+    """A part of a parameter that a worker holds."""
+
+    parameter: int  # its number
+    start: int  # on the line
+    stop: int
+
+
+def runs(places: Sequence[Span], held: Sequence[Span]) -> Iterator[Run]:
+    """What of parameters that lie at `places` lies within what is held, in order."""
+    for number, (first, last) in enumerate(places):
+        for start, stop in held:
+            if max(first, start) < min(last, stop):
+                yield Run(number, max(first, start), min(last, stop))
+
+
+def overlap(a: Span, b: Span) -> Optional[Span]:
+    """What two spans share."""
+    start, stop = max(a[0], b[0]), min(a[1], b[1])
+    return (start, stop) if start < stop else None

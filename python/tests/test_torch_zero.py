@@ -1,0 +1,195 @@
+"""Who holds what of a sharded optimizer's state; and that sharding changes nothing but the memory, as long as nobody comes or goes."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch_world import main, world
+
+from shoal.torch.zero_kinds import kinds
+from shoal.torch.zero_layout import GRAIN, ceil, deal, runs
+
+
+def shuffled(seed):
+    choice = random.Random(seed)
+    hosts = [choice.randrange(-1, 4) for _ in range(choice.randrange(1, 9))]
+    return choice.randrange(5000), hosts if max(hosts) >= 0 else [0]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_element_has_an_owner_and_a_buddy(seed):
+    total, hosts = shuffled(seed)
+    dealt, here = deal(total, hosts), [r for r, host in enumerate(hosts) if host >= 0]
+    at = 0
+    for r in here:
+        start, stop = dealt.shares[r]
+        assert start == at and start % GRAIN == stop % GRAIN == 0
+        assert abs((stop - start) - total / len(here)) <= 2 * GRAIN
+        at = stop
+        buddy = dealt.buddies[r]
+        assert buddy in here and buddy != r if len(here) > 1 else buddy is None
+    assert at == ceil(total)
+    assert sorted(b for b in dealt.buddies if b is not None) == (here if len(here) > 1 else []), "each is the buddy of one"
+    for r in range(len(hosts)):
+        assert sorted(dealt.held(r)) == sorted(s for o, s in enumerate(dealt.shares) if r in (o, dealt.buddies[o]) and s[0] < s[1] and r in here)
+
+
+@pytest.mark.parametrize("hosts", [[1, 1, 2, 2], [1, 2, 1, 2], [5, 5, 5, 7, 7, 7, 6, 6, 6], [1, 2]])
+def test_a_host_does_not_hold_both_copies(hosts):
+    dealt = deal(1 << 16, hosts)
+    assert all(hosts[owner] != hosts[buddy] for owner, buddy in enumerate(dealt.buddies))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_runs_are_what_of_the_parameters_is_held(seed):
+    choice = random.Random(seed)
+    places, at = [], 0
+    for _ in range(choice.randrange(1, 8)):
+        n = choice.choice([1, 3, GRAIN, GRAIN + 1, 700])
+        places.append((at, at + n))
+        at = ceil(at + n)
+    dealt = deal(at, [0] * choice.randrange(1, 6))
+    found = []
+    for rank in range(len(dealt.shares)):
+        found += list(runs(places, dealt.held(rank)))
+    copies = 2 if len(dealt.shares) > 1 else 1
+    for number, (first, last) in enumerate(places):
+        held = sorted(x for run in found if run.parameter == number for x in range(run.start, run.stop))
+        assert held == sorted(list(range(first, last)) * copies)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "dampened": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+}
+
+
+def test_what_an_optimizer_keeps():
+    p = torch.nn.Parameter(torch.zeros(4, 3))
+    known = kinds(OPTIMIZERS["adam"]([p]), 0, p)
+    assert {name: kind.dtype for name, kind in known.items()} == {"step": None, "exp_avg": torch.float32, "exp_avg_sq": torch.float32, "max_exp_avg_sq": torch.float32}
+    assert float(known["step"].number(7.0)) == 7
+    assert kinds(torch.optim.SGD([p], lr=1.0), 0, p) == {}
+    with pytest.raises(TypeError, match="LBFGS cannot be sharded"):
+        kinds(torch.optim.LBFGS([p]), 0, p)
+
+    class Rows(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {})
+
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["rows"] = torch.zeros(2)
+
+    with pytest.raises(TypeError, match="neither a number nor as large"):
+        kinds(Rows([p]), 0, p)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_part_is_updated_as_the_whole_is(name, dtype):
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(1)
+    whole = torch.randn(1003, generator=generator, dtype=dtype)
+    cuts = [0, 3 * GRAIN, 7 * GRAIN, 1003]
+    copied = whole.clone()
+    parts = [copied[start:stop] for start, stop in zip(cuts, cuts[1:])]
+    one, other = OPTIMIZERS[name]([whole]), OPTIMIZERS[name](parts)
+    for _ in range(5):
+        whole.grad = torch.randn(1003, generator=generator, dtype=dtype)
+        for part, start, stop in zip(parts, cuts, cuts[1:]):
+            part.grad = whole.grad[start:stop]
+        one.step()
+        other.step()
+    assert torch.equal(whole, copied)
+
+
+def _train(way, name, clip):
+    """A training on this rank; `way` is a stage, or "ddp"."""
+    import hashlib
+
+    import shoal
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(shoal.join().rank)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 70), torch.nn.BatchNorm1d(70), torch.nn.Tanh(), torch.nn.Linear(70, 70), torch.nn.Tanh(), torch.nn.Linear(70, 4))
+    net.spare = torch.nn.Parameter(torch.ones(5))  # has no gradient
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(320, 20, generator=generator)
+    loader = shoal.torch.loader(torch.utils.data.TensorDataset(x, x[:, :4].argmax(1)), 30, seed=3, steps=12)
+    inner = OPTIMIZERS[name]([{"params": [*net.parameters()][:3], "weight_decay": 0.1}, {"params": [*net.parameters()][3:]}])
+    scheduler = torch.optim.lr_scheduler.StepLR(inner, 4, 0.5)
+    if way == "ddp":
+        model, optimizer = shoal.torch.ddp(net, find_unused_parameters=True), inner
+    else:
+        model, optimizer = net, shoal.torch.zero(net, inner, scheduler, stage=way)
+    losses = []
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(a), b)
+        loss.backward()
+        if clip:
+            if way == 1:
+                optimizer.average_gradients()
+            torch.nn.utils.clip_grad_norm_([*net.parameters()], 0.5)
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    assert net.spare.grad is None and torch.equal(net.spare, torch.ones(5))
+    hashed = hashlib.sha256(b"".join(t.numpy().tobytes() for t in net.state_dict().values())).hexdigest()
+    return [losses, hashed, {} if way == "ddp" else optimizer.memory(), sum(p.numel() * p.element_size() for p in net.parameters())]
+
+
+@pytest.mark.parametrize("stage, workers, name, clip", [(1, 3, "sgd", True), (2, 4, "adam", False)])
+def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
+    sharded, whole = world(workers, _train, stage, name, clip), world(workers, _train, "ddp", name, clip)
+    assert [r[:2] for r in sharded] == [r[:2] for r in whole]
+    tensors = {"sgd": 1, "adam": 3}[name]
+    for _, _, memory, parameters in sharded:
+        # In the arena each parameter begins at a multiple of GRAIN.
+        slack = 10 * GRAIN * 4
+        assert parameters <= memory["parameters"] <= parameters + slack
+        assert memory["state"] <= parameters * tensors * 2 / workers + tensors * slack
+        assert memory["gradients"] == memory["parameters"] if stage == 1 else memory["gradients"] <= parameters * 2 / workers + slack
+    assert sum(memory["state"] for _, _, memory, _ in sharded) >= (sharded[0][3] - 20) * tensors * 2, "two workers have each part"
+
+
+def _refused():
+    """What is said of every misuse."""
+    import shoal
+    import shoal.torch
+
+    net = torch.nn.Linear(3, 2)
+    said = []
+
+    def refuse(function, *args, **options):
+        try:
+            function(*args, **options)
+        except Exception as err:
+            said.append(f"{type(err).__name__}: {err}")
+
+    refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0))
+    shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4, 3)), 2)
+    refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0), stage=3)
+    optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=1.0))
+    for call in (optimizer.step, optimizer.state_dict, lambda: optimizer.step(lambda: 0), lambda: optimizer.load_state_dict({}), lambda: optimizer.add_param_group({})):
+        refuse(call)
+    return said
+
+
+def test_what_cannot_be_is_refused():
+    wants = ["make shoal.torch.loader first", "stage=3", "outside of the loop", "job.checkpoint", "closure", "load the state", "add the group"]
+    (said,) = world(1, _refused)
+    assert len(said) == len(wants)
+    for text, want in zip(said, wants):
+        assert want in text
+
+
+if __name__ == "__main__":
+    main(globals())
