@@ -30,7 +30,7 @@ Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a 
 		},
 	}
 	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand(), newStateSealCommand(), newStateVerifyCommand(), newStateDiffCommand(),
-		newStatePlanCommand(), newStateReshardCommand(), newStateConvertCommand())
+		newStatePlanCommand(), newStateReshardCommand(), newStateConvertCommand(), newStateLayoutCommand())
 	return cmd
 }
 

@@ -176,22 +176,7 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	var j layoutJSON
-	if err := json.Unmarshal(text, &j); err != nil {
-		return nil, err
-	}
-	if j.Shoal != version || j.Spec == nil {
-		return nil, fmt.Errorf("the field shoal is %q, not %q, or it has no spec", j.Shoal, version)
-	}
-	var tensors []layout.Tensor
-	for _, t := range j.Tensors {
-		d, err := tensor.ParseDType(t.DType)
-		if err != nil {
-			return nil, err
-		}
-		tensors = append(tensors, layout.Tensor{Name: t.Name, DType: d, Shape: t.Shape})
-	}
-	l, err := j.Spec.Resolve(tensors)
+	l, values, err := Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +188,7 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 		}
 	}
 	c := &format.Checkpoint{Format: "shoal ranks", Tensors: assemble(l, spots)}
-	if j.Values {
+	if values {
 		v, err := torchzip.Read(files, valuesName)
 		if err != nil {
 			return nil, err
@@ -214,6 +199,49 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 		c.Values = v.Values
 	}
 	return c, nil
+}
+
+// Parse reads what LayoutName holds: the layout, resolved over its catalogue, and whether there is a file with values.
+func Parse(text []byte) (l *layout.Layout, values bool, err error) {
+	var j layoutJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return nil, false, err
+	}
+	if j.Shoal != version || j.Spec == nil {
+		return nil, false, fmt.Errorf("the field shoal is %q, not %q, or it has no spec", j.Shoal, version)
+	}
+	var tensors []layout.Tensor
+	for _, t := range j.Tensors {
+		d, err := tensor.ParseDType(t.DType)
+		if err != nil {
+			return nil, false, err
+		}
+		tensors = append(tensors, layout.Tensor{Name: t.Name, DType: d, Shape: t.Shape})
+	}
+	l, err = j.Spec.Resolve(tensors)
+	return l, j.Values, err
+}
+
+// A Part is a local tensor of a rank, with the name of the file that has it: that of the lowest rank that holds it alike.
+type Part struct {
+	layout.Local
+	File string
+}
+
+// Parts returns what lies in the memory of one rank, and in which file each local tensor is.
+func Parts(l *layout.Layout, rank int) []Part {
+	var parts []Part
+	for i := range l.Slots {
+		if set := l.Sets[l.Slots[i].Set]; set.Contains(rank) {
+			for range l.Slots[i].Names {
+				parts = append(parts, Part{File: fileName(int(set[0]))})
+			}
+		}
+	}
+	for i, local := range l.Rank(rank) { // in the same order
+		parts[i].Local = local
+	}
+	return parts
 }
 
 // find looks up in the file of a rank where its tensors lie.

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/state/format/ranks"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+func newStateLayoutCommand() *cobra.Command {
+	var rank int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "layout FILE",
+		Short: "Say what a layout puts on a rank",
+		Long: `Say which tensors lie in the memory of a rank, and in which file a checkpoint has each. FILE is the shoal-layout.json of a
+checkpoint, or of one that is not written yet: a layout with the names, types and shapes that it is for (docs/formats/checkpoints.md, section 6);
+- is what comes in.`,
+		Example: `  shoal state layout checkpoints/step-1000/shoal-layout.json --rank 3
+  shoal state layout --json - < shoal-layout.json | jq -r .file`,
+		Args: between(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readLayout(cmd.InOrStdin(), args[0])
+			if err != nil {
+				return err
+			}
+			l, _, err := ranks.Parse(text)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			if rank < 0 || rank >= l.Ranks {
+				return usageError("--rank %d: the layout has ranks from 0 to %d", rank, l.Ranks-1)
+			}
+			return listParts(cmd.OutOrStdout(), ranks.Parts(l, rank), l.Tensors, asJSON)
+		},
+	}
+	cmd.Flags().IntVar(&rank, "rank", 0, "the rank")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its pieces: which box of which whole tensor lies where in it")
+	return cmd
+}
+
+func readLayout(in io.Reader, path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(in)
+	}
+	return os.ReadFile(path)
+}
+
+// partJSON is what lies on a rank in the output for programs.
+type partJSON struct {
+	Tensor string      `json:"tensor"`
+	Type   string      `json:"type"`
+	Shape  []int       `json:"shape"`
+	File   string      `json:"file"`
+	Pieces []localJSON `json:"pieces"`
+}
+
+// localJSON is a box of a whole tensor, and where it lies in the local one: its first element, and strides, in elements.
+type localJSON struct {
+	Tensor  string `json:"tensor"`
+	From    []int  `json:"from"`
+	Shape   []int  `json:"shape"`
+	At      int    `json:"at"`
+	Strides []int  `json:"strides"`
+}
+
+func listParts(out io.Writer, parts []ranks.Part, tensors []layout.Tensor, asJSON bool) error {
+	rows := [][]string{{"TENSOR", "TYPE", "SHAPE", "BYTES", "FILE"}}
+	encode := json.NewEncoder(out)
+	for _, p := range parts {
+		if !asJSON {
+			bytes := p.Shape.Box().Elements() * p.DType.Size()
+			rows = append(rows, []string{printable(p.Name), p.DType.String(), p.Shape.String(), strconv.Itoa(bytes), p.File})
+			continue
+		}
+		j := partJSON{p.Name, p.DType.String(), append([]int{}, p.Shape...), p.File, []localJSON{}}
+		for _, x := range p.Pieces {
+			from := []int{}
+			for _, s := range x.Box {
+				from = append(from, s.From)
+			}
+			j.Pieces = append(j.Pieces, localJSON{tensors[x.Tensor].Name, from, append([]int{}, x.Box.Shape()...), x.View.At(x.Box), append([]int{}, x.View.Strides...)})
+		}
+		if err := encode.Encode(j); err != nil {
+			return err
+		}
+	}
+	if asJSON {
+		return nil
+	}
+	return table(out, rows)
+}
