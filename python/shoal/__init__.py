@@ -9,14 +9,16 @@ Start the workers with `shoal run -n 4 -- python3 train.py`. Nothing but the sta
 is asked for.
 """
 
+from . import state
 from ._version import __version__
 from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, ShoalError
 from .group import Group
 from .handle import Handle
 from .job import Job, empty, join, zeros
+from .mesh import Mesh
 from .steps import Step
 
 __all__ = [
-    "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "MismatchError", "ShoalError", "Step",
-    "__version__", "empty", "join", "zeros",
+    "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "Mesh", "MismatchError", "ShoalError", "Step",
+    "__version__", "empty", "join", "state", "zeros",
 ]  # fmt: skip

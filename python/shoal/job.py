@@ -20,6 +20,7 @@ from ._worker import Worker
 from .errors import JoinError
 from .group import Group
 from .handle import Handle
+from .mesh import Mesh
 from .solo import Solo
 from .steps import End, Progress, Step
 from .steps import steps as steps_until
@@ -154,6 +155,14 @@ class Job(Group):
             raise ValueError(f"rank {self.rank} is not in group({members}): call it on its members only")
         number, rank = self._port.open_group(members)
         return Group(self._port, number, rank, members)
+
+    def mesh(self, axes: str) -> Mesh:
+        """The ranks of the job on named axes, `"dp=2,tp=4"`, the last the fastest; the degrees multiply to the size of the job.
+
+        Every rank calls it with the same text. Raises ValueError for one that does not fit. Its groups are those of the
+        members of now: make another when the members have changed.
+        """
+        return Mesh(self, axes)
 
     def alone(self) -> Group:
         """A group of this rank alone, as its rank 0. It needs nobody, whatever becomes of the job."""

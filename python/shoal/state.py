@@ -1,0 +1,259 @@
+"""Training state in files: saved by all workers of a job together, loaded for any layout from any format that `shoal state` reads.
+
+    shoal.state.save(model.state_dict(), "checkpoints/step-1000")           # DTensors know where they lie
+    shoal.state.save(tensors, folder, mesh="dp=2,tp=2", layout=spec, catalogue=whole)       # a layout says it of the rest
+    shoal.state.load(model.state_dict(), "checkpoints/step-1000")           # on other workers, with another layout
+
+What is saved is a file for each rank with its layout and a seal (docs/formats/checkpoints.md, section 6), so `shoal state verify`, `reshard`
+and `convert` take it. What lies where is computed by the `shoal` binary, the same that starts the workers. Needs NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+
+from ._parts import Part, Source, parts, shoal, write
+from ._placements import local, placed
+from ._shard import Kept
+from ._shard import catalogue as as_kept
+from ._state import Item, flatten
+from ._tensor import is_torch
+from .errors import ShoalError
+from .job import Job, join
+from .mesh import Mesh, degrees
+
+T = TypeVar("T")
+Path = Union[str, "os.PathLike[str]"]
+Layout = Union[str, Mapping[str, Any]]
+Catalogue = Sequence[Mapping[str, Any]]
+
+_LAYOUT, _MANIFEST = "shoal-layout.json", "shoal-manifest.json"
+
+
+def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" = None, layout: Optional[Layout] = None,
+         catalogue: Optional[Catalogue] = None) -> None:  # fmt: skip
+    """Write the state of all workers as one checkpoint. Every worker of the job calls it; it returns when the folder is there.
+
+    `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined by dots. A DTensor tells
+    which part of it is here. Everything else is whole and alike on all workers, unless `layout` says where it lies: a spec of
+    docs/formats/layout.md, as JSON or a mapping, for `mesh` or the mesh that stands in it. Then `catalogue` lists the whole tensors with name,
+    dtype and shape, as shoal-layout.json does.
+
+    The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every worker when any of them
+    fails, and then there is no folder. All hosts need the same file system.
+    """
+    job, target = join(), os.path.abspath(folder)
+    staging = target + ".partial"
+    here = _describe(job, state, mesh, layout, catalogue)
+    _together(job, lambda: None if job.rank else _begin(target, staging))
+    try:
+        _together(job, lambda: _write(job.rank, here, staging))
+        _together(job, lambda: None if job.rank else _publish(staging, target))
+    except BaseException:
+        if not job.rank:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def load(state: Mapping[str, Any], path: Path, mesh: "Union[Mesh, str, None]" = None, layout: Optional[Layout] = None,
+         catalogue: Optional[Catalogue] = None) -> None:  # fmt: skip
+    """Fill the arrays of `state` from a checkpoint. Every worker of the job calls it; the arguments are those of save.
+
+    The path is a folder or a file of any format that `shoal state ls` takes, saved from any layout. What the state does not name is passed
+    over. Where the checkpoint has a seal, one worker compares it first. Raises ShoalError on every worker when any of
+    them fails, such as for a tensor that is not there or has another shape or type; the arrays then hold anything.
+    """
+    job, source = join(), os.path.abspath(path)
+    here = _describe(job, state, mesh, layout, catalogue)
+    _together(job, lambda: None if job.rank else _verify(source))
+    _together(job, lambda: _fill(here, source))
+
+
+class _Tensor(NamedTuple):
+    """A tensor of this worker."""
+
+    array: Any
+    item: Item
+    kept: Kept
+
+
+class _Here(NamedTuple):
+    """What the state of the job is, and what of it is on this worker."""
+
+    text: bytes  # what shoal-layout.json says
+    parts: List[Part]
+    tensors: Dict[str, _Tensor]
+
+
+def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]", layout: Optional[Layout], catalogue: Optional[Catalogue]) -> _Here:
+    tensors = _together(job, lambda: {name: _tensor(name, array) for name, array in _leaves("", state)})
+    said = _together(job, lambda: _say(job, tensors, mesh, layout))
+    everyone = _exchange(job, said)
+    rules = _unique(rule for one in everyone for rule in one["rules"])
+    whole = catalogue if catalogue is not None else _unique(tensor for one in everyone for tensor in one["tensors"])
+    spec = {"shoal": "layout/1", "mesh": said["mesh"], "rules": [*rules, {"match": "**"}], **said["layout"]}
+    text = json.dumps({"shoal": "ranks/1", "spec": {**spec, "mesh": said["mesh"]}, "tensors": list(whole), "values": False}, indent=1)
+
+    def found() -> _Here:
+        if any((one["mesh"], one["layout"]) != (said["mesh"], said["layout"]) for one in everyone):
+            raise ValueError("the workers gave different meshes or layouts: give the same on all of them")
+        here = _Here(text.encode(), parts(text.encode(), job.rank), tensors)
+        _compare(here)
+        return here
+
+    return _together(job, found)
+
+
+def _say(job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]) -> Dict[str, Any]:
+    """What this worker knows of the layout: the mesh, the rules of its DTensors, and the whole tensors as far as they are here."""
+    spec = dict(json.loads(layout) if isinstance(layout, str) else layout or {})
+    axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
+    rules, whole = [], []
+    for name, tensor in tensors.items():
+        where = placed(tensor.array)
+        if where is not None:
+            if axes and where.mesh != axes:
+                raise ValueError(f"tensor {name} lies on a mesh {where.mesh}, not on {axes}: save what lies on one mesh")
+            if "#" in name or "*" in name:
+                raise ValueError(f"tensor {name}: a DTensor whose name has # or *, which mean others in a layout, must be renamed")
+            axes = where.mesh
+            rules.append({"match": name, "place": where.place})
+        whole.append({"name": name, "dtype": tensor.kept.dtype.lower(), "shape": [int(n) for n in tensor.array.shape]})
+    axes = axes or f"dp={job.size}"
+    if math.prod(degrees(axes).values()) != job.size:
+        raise ValueError(f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies")
+    return {"mesh": axes, "layout": spec, "rules": rules, "tensors": whole}
+
+
+def _leaves(prefix: str, state: Mapping[str, Any]) -> Iterator[Tuple[str, Any]]:
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{prefix}{key}.", value)
+        elif hasattr(value, "shape") and hasattr(value, "dtype"):
+            yield f"{prefix}{key}", value
+        else:
+            raise TypeError(f"{prefix}{key} is a {type(value).__name__}, no array: give a number as an array, such as numpy.array(3)")
+
+
+def _tensor(name: str, array: Any) -> _Tensor:
+    items: List[Item] = []
+    flatten(name, local(array), items)
+    kept = as_kept(items)[0]
+    if kept.shape != [int(n) for n in local(array).shape]:
+        raise TypeError(f"{name} has elements of {array.dtype}, which a safetensors file cannot hold: convert it")
+    return _Tensor(array, items[0], kept)
+
+
+def _compare(here: _Here) -> None:
+    """Refuse a layout that is not that of the arrays."""
+    listed = {part.name: part for part in here.parts}
+    for name, tensor in here.tensors.items():
+        part = listed.pop(name, None)
+        if part is None and not tensor.item.nbytes:
+            continue
+        if part is None:
+            raise ValueError(f"tensor {name} is on this worker, and by the layout it is not")
+        if (part.dtype, part.shape) != (tensor.kept.dtype.lower(), tensor.kept.shape):
+            raise ValueError(f"tensor {name} is {tensor.kept.dtype.lower()} {tensor.kept.shape} on this worker, by the layout {part.dtype} {part.shape}")
+    missing = [name for name, part in listed.items() if min(part.shape, default=1)]
+    if missing:
+        raise ValueError(f"tensor {missing[0]} is by the layout on this worker, and the state does not have it")
+
+
+def _begin(target: str, staging: str) -> None:
+    if os.path.lexists(target):
+        raise ShoalError(f"{target} is there already; shoal overwrites nothing: remove it, or choose another name")
+    shutil.rmtree(staging, ignore_errors=True)  # of a save that was killed
+    os.makedirs(staging)
+
+
+def _write(rank: int, here: _Here, staging: str) -> None:
+    name = f"rank-{rank:05d}.safetensors"
+    own = [here.tensors[part.name] for part in here.parts if part.file == name]
+    if own:
+        write(os.path.join(staging, name), [(tensor.kept, tensor.item) for tensor in own])
+    if not rank:
+        with open(os.path.join(staging, _LAYOUT), "wb") as file:
+            file.write(here.text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _publish(staging: str, target: str) -> None:
+    shoal("state", "seal", staging)
+    _sync(staging)
+    os.rename(staging, target)
+    _sync(os.path.dirname(target))
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _verify(path: str) -> None:
+    if os.path.exists(os.path.join(path, _MANIFEST)) or os.path.exists(f"{path}.{_MANIFEST}"):
+        shoal("state", "verify", path)
+    else:
+        shoal("state", "check", path)
+
+
+def _fill(here: _Here, path: str) -> None:
+    import numpy
+
+    source = Source(path)
+    whole = {str(t["name"]): (str(t["dtype"]), list(t["shape"])) for t in json.loads(here.text)["tensors"]}
+    for part in here.parts:
+        tensor = here.tensors.get(part.name)
+        if tensor is None or not tensor.item.nbytes:
+            continue
+        memory = numpy.empty(tensor.item.nbytes, numpy.uint8)
+        source.fill(part, whole, memory)
+        _assign(local(tensor.array), memory)
+
+
+def _assign(array: Any, memory: Any) -> None:
+    if is_torch(array):
+        torch = sys.modules["torch"]
+        array.detach().copy_(torch.from_numpy(memory).view(array.dtype).view(array.shape))
+    else:
+        array[...] = memory.view(array.dtype).reshape(array.shape)
+
+
+def _unique(listed: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Each once, in the order in which they come."""
+    return list({json.dumps(x, sort_keys=True): x for x in listed}.values())
+
+
+def _exchange(job: Job, value: Any) -> List[Any]:
+    """The values of all workers, each made of what JSON has."""
+    import numpy
+
+    text = json.dumps(value).encode() + b"\n"
+    everyone = job.allgatherv(numpy.frombuffer(bytearray(text), numpy.uint8))
+    return [json.loads(line) for line in bytes(everyone).splitlines()]
+
+
+def _together(job: Job, what: Callable[[], T]) -> T:
+    """Do something on every worker. When it fails on any, all of them raise, so that none waits for another."""
+    result: Optional[T] = None
+    error = ""
+    try:
+        result = what()
+    except Exception as err:
+        error = f"worker {job.rank}: {err}"
+        own = err
+    failed = [e for e in _exchange(job, error) if e]
+    if error:
+        raise ShoalError(failed[0]) from own
+    if failed:
+        raise ShoalError(failed[0])
+    return result  # type: ignore[return-value]
