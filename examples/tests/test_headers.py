@@ -17,7 +17,9 @@ EXAMPLES = [
     "examples/digits/numpy_digits.py",
     "examples/digits/torch_digits.py",
     "examples/gpt/char_gpt.py",
+    "examples/gpt/mesh_gpt.py",
 ]
+LINES = {"examples/gpt/mesh_gpt.py": 300}  # three kinds of parallelism written out; the others have up to 100
 
 
 def header(path):
@@ -58,7 +60,7 @@ def test_pattern():
 def test_header(path, tmp_path):
     commands, lines = header(path)
     assert commands and lines, f"{path} does not start with a command and what it prints"
-    assert len((ROOT / path).read_text().splitlines()) <= 100
+    assert len((ROOT / path).read_text().splitlines()) <= LINES.get(path, 100)
     (tmp_path / "python3").symlink_to(sys.executable)
     env = {
         **os.environ,

@@ -1,0 +1,291 @@
+"""A GPT on a mesh: data, tensor and pipeline parallel training, written out over the groups of a job.
+
+    $ shoal run -n 4 -- python3 examples/gpt/mesh_gpt.py --mesh dp=1,pp=2,tp=2 $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
+    [0] 149,040 parameters on a mesh dp=1,pp=2,tp=2; 48,096 of them here
+    [0] step   50  loss 3.3382
+    [0] step  100  loss 2.6687
+
+The mesh has the axes dp, tp and pp, in any order and of any degree. The losses are the same whatever the mesh, also without one
+and the launcher: each tensor is made whole, by its name, and then cut, and the workers together take one global batch a step.
+"""
+
+import argparse
+import collections
+import json
+import math
+import typing
+import zlib
+
+import shoal
+import torch
+from shoal.cursor import Cursor
+from torch.nn import functional as F
+
+BATCH, MICRO, RATE, SEED = 12, 3, 3e-3, 1  # samples of a step and of a micro-batch
+CONTEXT, WIDTH, HEADS, LAYERS = 32, 48, 12, 5
+HEAD = WIDTH // HEADS
+FIRST, LAST = 0, -1  # stages of the pipeline; blocks are spread over all of them
+
+
+class Kind(typing.NamedTuple):
+    """Logical tensors of one kind, and where they lie: on a stage, or on that of their block; whole, or cut between units of rows
+    along a dimension, where each of several fused blocks is cut by itself. Everything is the same along dp."""
+
+    shape: tuple
+    stage: typing.Optional[int] = None
+    dim: typing.Optional[int] = None
+    unit: int = 1
+    blocks: int = 1
+
+    def place(self, mesh):
+        """The placement in the language of docs/formats/layout.md. An axis that the mesh does not have cuts nothing."""
+        stages = "/".join(map(str, cuts(LAYERS, mesh.axes.get("pp", 1))[1:-1]))
+        pp = f"pp=at({self.stage})" if self.stage is not None else f"pp=spread(1,{LAYERS}{stages and ',cuts=' + stages})"
+        tp = f"tp=shard({self.dim},balanced,unit={self.unit},blocks={self.blocks})"
+        return ", ".join([pp] * ("pp" in mesh.axes) + [tp] * ("tp" in mesh.axes and self.dim is not None))
+
+    def cut(self, whole, tp):
+        """What a rank of a tensor parallel group has of a whole tensor: the same as the placement says."""
+        if self.dim is None:
+            return whole
+        fused = whole.chunk(self.blocks, self.dim)
+        bounds = [self.unit * n for n in cuts(fused[0].shape[self.dim] // self.unit, tp.size)]
+        return torch.cat([x.narrow(self.dim, bounds[tp.rank], bounds[tp.rank + 1] - bounds[tp.rank]) for x in fused], self.dim)
+
+
+def cuts(count, parts):
+    """Where to cut so many things into parts that differ by one at most, the longer first: the bounds of all parts."""
+    each, more = divmod(count, parts)
+    return [each * i + min(i, more) for i in range(parts + 1)]
+
+
+def kinds(vocabulary):
+    """The parameters by their names, where # is the number of a block."""
+    return {
+        "character.weight": Kind((vocabulary, WIDTH), FIRST),
+        "place.weight": Kind((CONTEXT, WIDTH), FIRST),
+        "blocks.#.norm1.weight": Kind((WIDTH,)),
+        "blocks.#.qkv.weight": Kind((3 * WIDTH, WIDTH), dim=0, unit=HEAD, blocks=3),
+        "blocks.#.out.weight": Kind((WIDTH, WIDTH), dim=1, unit=HEAD),
+        "blocks.#.norm2.weight": Kind((WIDTH,)),
+        "blocks.#.up.weight": Kind((4 * WIDTH, WIDTH), dim=0),
+        "blocks.#.down.weight": Kind((WIDTH, 4 * WIDTH), dim=1),
+        "norm.weight": Kind((WIDTH,), LAST),
+        "head.weight": Kind((vocabulary, WIDTH), LAST),
+    }
+
+
+def parameters(vocabulary):
+    """Every parameter of the model by its full name."""
+    for name, kind in kinds(vocabulary).items():
+        for block in range(LAYERS if "#" in name else 1):
+            yield name.replace("#", str(block)), kind
+
+
+def initial(name, shape, dtype):
+    """A whole parameter as training begins, drawn from a seed that is its name."""
+    if "norm" in name:
+        return torch.ones(shape, dtype=dtype)
+    source = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return (0.02 * torch.randn(shape, generator=source, dtype=torch.float64)).to(dtype)
+
+
+def catalogue(vocabulary, dtype):
+    """The logical tensors of the training state, as the file shoal-layout.json lists them."""
+    kept = {name: list(kind.shape) for name, kind in parameters(vocabulary)}
+    of = {torch.float32: "f32", torch.float64: "f64"}[dtype]
+    listed = [{"name": prefix + name, "dtype": of, "shape": shape} for prefix in ("", *MOMENTS) for name, shape in kept.items()]
+    return [*listed, {"name": COUNT, "dtype": "i64", "shape": []}]
+
+
+def layout(mesh, vocabulary):
+    """Where they lie: a spec of docs/formats/layout.md. The moments of the optimizer lie like their parameters."""
+    rules = [{"match": "**" + name, "place": kind.place(mesh)} for name, kind in kinds(vocabulary).items()]
+    return json.dumps({"shoal": "layout/1", "mesh": str(mesh), "rules": [*rules, {"match": COUNT}]})
+
+
+class Copied(torch.autograd.Function):
+    """Before a column-parallel product: each rank takes x whole, so x has the sum of the ranks' gradients.
+
+    With Summed the conjugate operators f and g of Megatron-LM (Shoeybi et al. 2019, section 3).
+    """
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.group.allreduce(gradient.clone()), None
+
+
+class Summed(torch.autograd.Function):
+    """After a row-parallel product: the ranks' partial products add up, and each has the gradient of the sum."""
+
+    @staticmethod
+    def forward(ctx, partial, group):
+        return group.allreduce(partial.clone())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+MOMENTS, COUNT = ("optimizer.exp_avg.", "optimizer.exp_avg_sq."), "optimizer.step"
+
+
+class MeshGPT:
+    """This rank's part of the model and of Adam's state, and the steps that all ranks of the mesh make together."""
+
+    def __init__(self, mesh, text, vocabulary, dtype):
+        self.mesh, self.text = mesh, text
+        self.dp, self.pp, self.tp = mesh["dp"], mesh["pp"], mesh["tp"]
+        self.first, self.last = self.pp.rank == 0, self.pp.rank == self.pp.size - 1
+        bounds = cuts(LAYERS, self.pp.size)
+        self.blocks = range(bounds[self.pp.rank], bounds[self.pp.rank + 1])
+        self.weights = {
+            name: kind.cut(initial(name, kind.shape, dtype), self.tp).clone().requires_grad_()
+            for name, kind in parameters(vocabulary)
+            if self.has(name, kind)
+        }
+        # One memory for all gradients, so that one all-reduce adds them up.
+        self.gradient = torch.zeros(sum(w.numel() for w in self.weights.values()), dtype=dtype)
+        for w, part in zip(self.weights.values(), self.gradient.split([w.numel() for w in self.weights.values()])):
+            w.grad = part.view_as(w)
+        self.moments = {m: {name: torch.zeros_like(w, requires_grad=False) for name, w in self.weights.items()} for m in MOMENTS}
+        self.count = torch.zeros((), dtype=torch.int64)
+
+    def has(self, name, kind):
+        """Whether a parameter is on this stage."""
+        if kind.stage is None:
+            return int(name.split(".")[1]) in self.blocks
+        return self.first if kind.stage == FIRST else self.last
+
+    def tensors(self):
+        """The state by name, as this rank has it: parameters, moments of Adam, the count of steps. What is written there counts."""
+        state = {name: w.detach() for name, w in self.weights.items()}
+        state.update((prefix + name, moment) for prefix, moments in self.moments.items() for name, moment in moments.items())
+        return {**state, COUNT: self.count}
+
+    def step(self, indices):
+        """Train on a global batch, given by where its windows begin in the text, on all ranks alike; returns the mean loss."""
+        loss = self.gradients(indices)
+        self.mesh.job.allreduce(loss)
+        self.update()
+        return loss.item()
+
+    def gradients(self, indices):
+        """This rank's gradients, added up over dp; returns its share of the loss, of shape [1]. The state stays as it is.
+
+        1F1B (Narayanan et al. 2021, section 2.2): a stage is as many micro-batches ahead as there are stages behind it, then goes one
+        forward and one back, so that it keeps no more than these. Sends are not waited for: neighbours send to each other at once.
+        """
+        self.gradient.zero_()
+        self.flight = collections.deque()  # what came into this stage and left it, for micro-batches whose gradient is not back
+        self.sends, self.loss, self.scale = [], torch.zeros(1, dtype=torch.float64), 1 / (len(indices) * CONTEXT)
+        bounds = cuts(len(indices), self.dp.size)
+        micro = torch.as_tensor(indices[bounds[self.dp.rank] : bounds[self.dp.rank + 1]]).split(MICRO)
+        ahead = self.pp.size - 1 - self.pp.rank
+        for turn in range(len(micro) + ahead):
+            if turn < len(micro):
+                self.forward(micro[turn])
+            if turn >= ahead:
+                self.backward()
+        for send in self.sends:
+            send.wait()
+        self.dp.allreduce(self.gradient)
+        return self.loss if self.last and self.tp.rank == 0 else torch.zeros_like(self.loss)
+
+    def forward(self, starts):
+        """A micro-batch through this stage: from the stage before, or the text, to the stage behind, or the loss."""
+        windows = self.text[starts[:, None] + torch.arange(CONTEXT + 1)]
+        if self.first:
+            x = F.embedding(windows[:, :-1], self.weights["character.weight"]) + self.weights["place.weight"]
+        else:
+            x = self.pp.recv(self.gradient.new_empty(len(starts), CONTEXT, WIDTH), self.pp.rank - 1).requires_grad_()
+        y = x
+        for block in self.blocks:
+            y = self.block(f"blocks.{block}.", y)
+        if self.last:
+            scores = F.layer_norm(y, (WIDTH,), self.weights["norm.weight"]) @ self.weights["head.weight"].T
+            y = self.scale * F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten(), reduction="sum")
+            self.loss += y.item()
+        else:
+            self.sends.append(self.pp.send_async(y.detach(), self.pp.rank + 1))
+        self.flight.append((x, y))
+
+    def backward(self):
+        """The gradient of the oldest micro-batch in flight back through this stage."""
+        x, y = self.flight.popleft()
+        y.backward(None if self.last else self.pp.recv(torch.empty_like(y), self.pp.rank + 1))
+        if not self.first:
+            self.sends.append(self.pp.send_async(x.grad, self.pp.rank - 1))
+
+    def block(self, at, x):
+        """A block of the transformer. A tensor parallel rank has some heads and some columns of the perceptron."""
+        inside = Copied.apply(F.layer_norm(x, (WIDTH,), self.weights[at + "norm1.weight"]), self.tp)
+        x = x + Summed.apply(self.attention(at, inside) @ self.weights[at + "out.weight"].T, self.tp)
+        inside = Copied.apply(F.layer_norm(x, (WIDTH,), self.weights[at + "norm2.weight"]), self.tp)
+        hidden = F.gelu(inside @ self.weights[at + "up.weight"].T)
+        return x + Summed.apply(hidden @ self.weights[at + "down.weight"].T, self.tp)
+
+    def attention(self, at, x):
+        """Each place looks at those before it, with the heads of this rank: (batch, time, width) to (batch, time, heads here * HEAD)."""
+        q, k, v = (x @ self.weights[at + "qkv.weight"].T).view(*x.shape[:2], 3, -1, HEAD).permute(2, 0, 3, 1, 4)
+        future = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(2, 3) / math.sqrt(HEAD)).masked_fill(future, -math.inf)
+        return (scores.softmax(dim=3) @ v).transpose(1, 2).flatten(2)
+
+    @torch.no_grad()
+    def update(self, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Adam (Kingma and Ba 2015, algorithm 1)."""
+        self.count += 1
+        first, second = (1 - beta ** self.count.item() for beta in (beta1, beta2))
+        for name, w in self.weights.items():
+            mean, square = (self.moments[m][name] for m in MOMENTS)
+            mean.mul_(beta1).add_(w.grad, alpha=1 - beta1)
+            square.mul_(beta2).addcmul_(w.grad, w.grad, value=1 - beta2)
+            w -= RATE * (mean / first) / ((square / second).sqrt() + eps)
+
+
+def build(mesh, book, dtype=torch.float32):
+    """The model for a text, on a mesh."""
+    alphabet = sorted(set(book))
+    numbers = {character: i for i, character in enumerate(alphabet)}
+    return MeshGPT(mesh, torch.tensor([numbers[c] for c in book]), len(alphabet), dtype)
+
+
+def batches(length):
+    """The global batches of a text of some length, in the order of docs/formats/cursor.md: where their windows begin."""
+    place = Cursor.start(length - CONTEXT, BATCH, SEED)
+    while True:
+        yield place.order().take(place.part(0, 1))
+        place = place.commit(1, [True])
+
+
+def train(job, axes, path, steps, dtype=torch.float32):
+    """Trains and returns the loss of every global batch, which does not depend on the mesh."""
+    with open(path, encoding="utf-8") as file:
+        book = file.read()
+    model = build(job.mesh(axes), book, dtype)
+    if job.rank == 0:
+        everything = sum(math.prod(kind.shape) for _, kind in parameters(len(set(book))))
+        print(f"{everything:,} parameters on a mesh {model.mesh}; {model.gradient.numel():,} of them here", flush=True)
+    losses = []
+    for step, indices in zip(range(1, steps + 1), batches(len(book))):
+        losses.append(model.step(indices))
+        if job.rank == 0 and (step % 50 == 0 or step == steps):
+            shown = losses[-50:]
+            job.report(step=step, loss=sum(shown) / len(shown), samples=step * BATCH)
+            print(f"step {step:4d}  loss {sum(shown) / len(shown):.4f}", flush=True)
+    return losses
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mesh", default="", help="the degrees of parallelism, such as dp=1,pp=2,tp=2")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("text", help="such as $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt")
+    arguments = parser.parse_args()
+    train(shoal.join(), arguments.mesh, arguments.text, arguments.steps)
