@@ -179,7 +179,7 @@ func (m *Machine) propose() {
 		}
 	}
 	a.View = m.record.View.Without(slices.Concat(a.Lost, a.Finished, a.Released, a.Again)...)
-	if m.arranged != nil {
+	if m.arranged != nil && m.boundary {
 		slices.SortFunc(a.View.Members, m.inOrder)
 	}
 	a.View.Members = append(a.View.Members, joiners...)

@@ -122,6 +122,16 @@ func (p *player) perform(words []string) {
 		m.Finished(w)
 	case "resize":
 		err = m.Resize(number("to="), "you")
+	case "whole":
+		m.Whole()
+	case "arrange":
+		var order []topo.Worker
+		for _, x := range words[1:] {
+			var w topo.Worker
+			fmt.Sscanf(x, "w%d", &w)
+			order = append(order, w)
+		}
+		m.Arrange(order, "the mesh wants it")
 	case "boundary":
 		m.Boundary()
 	case "spare":

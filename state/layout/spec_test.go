@@ -63,6 +63,8 @@ func TestRefusedSpecs(t *testing.T) {
 		{"spread without a number", place("pp=2", "pp=spread(1,2)"), "the pattern has 0 #"},
 		{"spread needs a count", place("pp=2", "pp=spread(1)"), "how many numbers"},
 		{"cuts and chunks", place("pp=2", "pp=spread(1,2,cuts=1,chunks=2)"), "not both"},
+		{"balanced cuts", place("pp=2", "pp=spread(1,2,balanced,cuts=1)"), "not balanced then"},
+		{"spread with ceil", place("pp=2", "pp=spread(1,2,ceil)"), "comes out even, or is balanced"},
 		{"cuts ascend", place("pp=3", "pp=spread(1,4,cuts=2/1)"), "ascend"},
 		{"joint at", place("pp=2,dp=2", "pp*dp=at(0)"), "for one axis"},
 		{"store without parts", store(`name: a, parts: []`), "no parts"},

@@ -94,6 +94,8 @@ type drawer struct {
 	spec  *layout.Spec
 	size  map[string]int
 	cuts  string // the stages, equal for all tensors of a layer
+
+	balanced bool // they are
 }
 
 func (d *drawer) mesh() {
@@ -117,6 +119,8 @@ func (d *drawer) mesh() {
 			at = append(at, fmt.Sprint(last))
 		}
 		d.cuts = ",cuts=" + strings.Join(at, "/")
+	} else if n > 1 {
+		d.balanced = rapid.Bool().Draw(d.T, "balanced stages")
 	}
 }
 
@@ -193,6 +197,8 @@ func (d *drawer) stage(where string) string {
 			places = append(places, "pp=at(-1)")
 		case where != "" && d.cuts != "":
 			places = append(places, fmt.Sprintf("pp=spread(1,%d%s)", d.model.layers, d.cuts))
+		case where != "" && d.balanced:
+			places = append(places, fmt.Sprintf("pp=spread(1,%d,balanced)", d.model.layers))
 		case where != "": // as many numbers as make it even, of which the last are not there
 			chunks := n * rapid.IntRange(1, 2).Draw(d.T, "chunks")
 			count := (d.model.layers + chunks - 1) / chunks * chunks

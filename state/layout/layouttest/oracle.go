@@ -211,6 +211,18 @@ func home(s step, numbers []int, degree int) int {
 		}
 		return stage
 	}
+	if len(s.args) > 2 && s.args[2] == "balanced" { // deal out how many each has
+		stage := 0
+		for left := 0; ; stage++ {
+			left += count / degree
+			if stage < count%degree {
+				left++
+			}
+			if n < left {
+				return stage
+			}
+		}
+	}
 	chunks := degree
 	if text := s.named["chunks"]; text != "" {
 		chunks = atoi(text)
