@@ -332,17 +332,8 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag more is answered when its
-// step is over, so each input is followed by a sound call, which ends the step.
-func FuzzDescriptor(f *testing.F) {
-	for _, flags := range []arena.Descriptor{{}, {More: true}, {Step: true}, {More: true, Step: true}, {Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true}, {Sparing: true, Step: true}} {
-		var seed [192]byte
-		d := sound()
-		d.More, d.Step, d.Aside, d.Narrow, d.Sparing = flags.More, flags.Step, flags.Aside, flags.Narrow, flags.Sparing
-		d.Encode(seed[:])
-		f.Add(seed[8:])
-	}
-	f.Add(bytes.Repeat([]byte{0xff}, 184))
+// serveAgent runs an agent of one rank until the end.
+func serveAgent(f *testing.F) *node.Agent {
 	dir := f.TempDir()
 	a, err := node.NewAgent(node.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1, Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -357,6 +348,21 @@ func FuzzDescriptor(f *testing.F) {
 			f.Error(err)
 		}
 	})
+	return a
+}
+
+// Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag more is answered when its
+// step is over, so each input is followed by a sound call, which ends the step.
+func FuzzDescriptor(f *testing.F) {
+	for _, flags := range []arena.Descriptor{{}, {More: true}, {Step: true}, {More: true, Step: true}, {Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true}, {Sparing: true, Step: true}} {
+		var seed [192]byte
+		d := sound()
+		d.More, d.Step, d.Aside, d.Narrow, d.Sparing = flags.More, flags.Step, flags.Aside, flags.Narrow, flags.Sparing
+		d.Encode(seed[:])
+		f.Add(seed[8:])
+	}
+	f.Add(bytes.Repeat([]byte{0xff}, 184))
+	a := serveAgent(f)
 	w := joinRaw(f, a, 0)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w.t = t

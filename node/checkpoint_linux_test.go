@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/checkpoint"
@@ -281,6 +282,103 @@ func TestCheckpointForPython(t *testing.T) {
 	if string(text) != want {
 		t.Errorf("got  %s\nwant %s", text, want)
 	}
+}
+
+// Those who join write their share too, and a worker that is lost is no hindrance; others take the end over.
+func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
+	data := client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3}
+	f := newFlock(t, 3, data)
+	f.ballast, f.folder = 5<<20, filepath.Join(t.TempDir(), "checkpoints")
+	f.handsOver = func(_ *client.Job, seat int) error {
+		if seat == 1 {
+			return errDies
+		}
+		return nil
+	}
+	f.runAndGrow(5)
+	f.check(0, 2, 3, 4)
+	folder := jobs.Folder{Root: f.folder}
+	steps, err := folder.Sealed()
+	if err != nil || len(steps) == 0 || int(steps[0]) != f.steps[0] {
+		t.Fatalf("sealed are %v, %v; the last step is %d", steps, err, f.steps[0])
+	}
+	last, err := folder.Open(steps[0])
+	if err != nil || last.State.Workers != 4 {
+		t.Fatalf("%+v, %v", last, err)
+	}
+	again := newFlock(t, 2, data)
+	again.ballast, again.folder = f.ballast, f.folder
+	for seat := range 2 {
+		again.run(seat, fmt.Sprintf("token-%d", seat), stays)
+	}
+	if err := again.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(again.ledger) > 0 || !slices.Equal(again.finals[1], f.finals[0]) || again.steps[1] != f.steps[0] {
+		t.Errorf("%d samples more; ended with %v at step %d, before with %v at step %d", len(again.ledger), again.finals[1], again.steps[1], f.finals[0], f.steps[0])
+	}
+}
+
+// On one host and then on several, which have the folder in common, the job goes 20 steps further each time.
+func TestCheckpointsOfSeveralHosts(t *testing.T) {
+	folder := jobs.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	world(t, 4, func(j *client.Job) error {
+		steps, err := folder.Sealed()
+		if err != nil {
+			return err
+		}
+		before := 0
+		if len(steps) > 0 {
+			before = int(steps[0])
+		}
+		counted := make([]int64, 1)
+		tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8, Steps: before + 20}, client.StateOf("counted", counted), client.StateOf("more", make([]float32, 1<<20)))
+		if err != nil {
+			return err
+		}
+		if err := tr.Checkpoint(client.Checkpoint{Folder: folder.Root, Every: time.Hour, Say: func(line string) { t.Log(line) }}); err != nil {
+			return err
+		}
+		for tr.Next(t.Context()) {
+			if err := client.Commit(t.Context(), tr, make([]float32, 4)); err != nil {
+				return err
+			}
+			counted[0]++
+		}
+		if int(counted[0]) != before+20 {
+			return fmt.Errorf("%d steps are counted, from %d on", counted[0], before)
+		}
+		return tr.Err()
+	})
+	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []uint64{60, 40}) {
+		t.Error(steps, err)
+	}
+}
+
+// FuzzPart asks for parts of all kinds: the agent answers, and goes on serving.
+func FuzzPart(f *testing.F) {
+	const state = `{"shoal":"job/1","step":5,"cursor":"","workers":1,"notes":{},"tensors":[{"name":"w","dtype":"U8","shape":[8],"bytes":8}]}`
+	f.Add([]byte(`{"folder":"/","keep":1,"seed":7,"rank":0,"state":{"id":1,"offset":2,"bytes":118},"own":{"id":1,"offset":0,"bytes":2},"body":{"id":1,"offset":0,"bytes":8}}`), []byte("{}"+state))
+	f.Add([]byte(`{"folder":"c","keep":-1,"rank":-1,"state":{"id":2,"offset":18446744073709551615,"bytes":18446744073709551615}}`), []byte(state))
+	a := serveAgent(f)
+	w := joinRaw(f, a, 0)
+	f.Fuzz(func(t *testing.T, message, memory []byte) {
+		w.t = t
+		var p api.Part
+		if json.Unmarshal(message, &p) != nil {
+			return
+		}
+		if filepath.IsAbs(p.Folder) {
+			p.Folder = t.TempDir()
+		}
+		copy(w.seg.Mem, memory)
+		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: &p}); r.Type != api.TypeSave && (r.Type != api.TypeError || r.Error == "") {
+			t.Errorf("%+v for %+v", r, p)
+		}
+		if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
+			t.Errorf("%+v after %+v", r, p)
+		}
+	})
 }
 
 // What a worker asks the agent to write is checked.

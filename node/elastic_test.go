@@ -24,6 +24,7 @@ type flock struct {
 	group *group.Group
 
 	ballast   int                                 // bytes of state beside the parameters
+	folder    string                              // for checkpoints; "" = none are made
 	handsOver func(j *client.Job, seat int) error // runs where this worker is about to give a joiner the state; may be nil
 
 	mu       sync.Mutex
@@ -102,6 +103,11 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 	t, err := client.Train(j, f.data, client.StateOf("p", p), client.StateOf("velocity", velocity), client.StateOf("ballast", ballast))
 	if err != nil {
 		return err
+	}
+	if f.folder != "" {
+		if err := t.Checkpoint(client.Checkpoint{Folder: f.folder, Steps: 2, Say: func(line string) { f.t.Log(line) }}); err != nil {
+			return err
+		}
 	}
 	g := make([]float64, len(p))
 	for t.Next(ctx) {

@@ -7,13 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// niceness lets the trainer run first.
+// niceness lets the trainer run first; the number is added to that of the agent.
 const niceness = 10
 
 // stepBack gives the calling goroutine a thread of its own with a lower priority, which ends with it.
 func stepBack() {
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), niceness) // a sandbox may forbid it: then it competes
+	thread := unix.Gettid()
+	if is, err := unix.Getpriority(unix.PRIO_PROCESS, thread); err == nil { // as the kernel has it: 20 less the niceness
+		_ = unix.Setpriority(unix.PRIO_PROCESS, thread, min(20-is+niceness, 19)) // a sandbox may forbid it: then it competes
+	}
 }
 
 // beginSync has the disk begin with what was written, while the next block is hashed.

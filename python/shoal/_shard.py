@@ -14,6 +14,7 @@ from ._state import Item, memory
 from ._tensor import is_torch
 
 HASHED = 4 << 20  # bytes of a file that one hash is of
+_THREADS = min(os.cpu_count() or 1, 4)  # that read one
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 100_000_000
 _OFFSETS = "DCP_SHARDING_INFO"
@@ -149,22 +150,31 @@ class Reader:
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
         """Read a file. Of its blocks, each turn-th from `rank` on is compared with its hash. Raises ValueError when it is damaged."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        if os.path.getsize(path) != size:
+            raise ValueError(f"{path} has {os.path.getsize(path)} bytes, {size} when it was sealed")
+        if len(hashes) != -(-size // HASHED):
+            raise ValueError(f"{path}: {len(hashes)} hashes for {size} bytes")
         with open(path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size != size:
-                raise ValueError(f"{path} has {os.fstat(file.fileno()).st_size} bytes, {size} when it was sealed")
-            runs = self._runs(file, path, size) if path.endswith(".safetensors") else []
-            block = memoryview(bytearray(min(HASHED, size)))
-            for i, at in enumerate(range(0, size, HASHED)):
-                some = block[: min(HASHED, size - at)]
-                _fill(file, some, at, path)
-                if i % turn == rank:
-                    self.hashed += 1
-                    if hashlib.sha256(some).hexdigest() != hashes[i]:
-                        raise ValueError(f"{path}, bytes {at} to {at + len(some)}: not as it was sealed")
-                for begin, part in runs:
-                    first, last = max(at, begin), min(at + len(some), begin + part.nbytes)
-                    if first < last:
-                        part[first - begin : last - begin] = some[first - at : last - at]
+            runs = sorted(self._runs(file, path, size), key=lambda run: run[0]) if path.endswith(".safetensors") else []
+
+        def block(i: int) -> bool:
+            at = i * HASHED
+            stop, hashed = min(at + HASHED, size), hashlib.sha256()
+            with open(path, "rb", buffering=0) as file:  # a place of its own for each thread
+                for piece in _cover(runs, at, stop):
+                    _fill(file, piece, at, path)
+                    at += piece.nbytes
+                    if i % turn == rank:
+                        hashed.update(piece)
+            if i % turn == rank and hashed.hexdigest() != hashes[i]:
+                raise ValueError(f"{path}, bytes {i * HASHED} to {stop}: not as it was sealed")
+            return i % turn == rank
+
+        # Reading and hashing let other threads run.
+        with ThreadPoolExecutor(_THREADS) as pool:
+            self.hashed += sum(pool.map(block, range(len(hashes))))
 
     def _runs(self, file: Any, path: str, size: int) -> List[Tuple[int, memoryview]]:
         """Where in the file which memory of the state comes from."""
@@ -192,6 +202,19 @@ class Reader:
             return runs
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
             raise ValueError(f"{path}: the header cannot be read ({err!r})") from None
+
+
+def _cover(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
+    """The memory that the bytes of a file from `at` to `stop` go to: that of the runs, and some for what lies between them."""
+    for begin, part in runs:
+        first, last = max(at, begin), min(stop, begin + part.nbytes)
+        if first < last:
+            if at < first:
+                yield memoryview(bytearray(first - at))
+            yield part[first - begin : last - begin]
+            at = last
+    if at < stop:
+        yield memoryview(bytearray(stop - at))
 
 
 def _fill(file: Any, room: memoryview, at: int, path: str) -> None:
