@@ -75,7 +75,7 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 		l.noteStop(s, why+", now")
 		return nil
 	case l.agent.Release(why):
-		l.dismissOthers(s.Seats)
+		l.dismissOthers(l.agent.Status().Seats) // asked now: nobody becomes a member any more
 	default:
 		l.noteStop(s, why)
 		l.signal(syscall.SIGTERM)

@@ -127,7 +127,7 @@ func (s *soak) run(length time.Duration) (*node.Result, error) {
 // Write collects what workers say on their error streams: nothing, when all is well, but from those that are no longer wanted before
 // they have entered. Every line comes in one piece.
 func (s *soak) Write(line []byte) (int, error) {
-	if !bytes.HasPrefix(line, []byte("shoal: ")) && !bytes.HasSuffix(line, []byte("shoal: SIGTERM\n")) {
+	if !bytes.HasPrefix(line, []byte("shoal: ")) && !bytes.HasSuffix(line, []byte(": SIGTERM\n")) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.stderr.Write(line)
