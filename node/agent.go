@@ -39,8 +39,8 @@ type AgentConfig struct {
 	Orders   Orders                                      // what the job wants of the launcher
 	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
 	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
+	OnSave   func(seat int, line string)                 // what people should know of a checkpoint that a worker of this host takes part in; nil = the log has it
 	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
-	Say      func(line string)                           // what people should know of a checkpoint; nil = the log has it
 	Log      *slog.Logger                                // nil = slog.Default()
 }
 
@@ -74,8 +74,8 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	if cfg.Say == nil {
-		cfg.Say = func(line string) { cfg.Log.Info(line) }
+	if cfg.OnSave == nil {
+		cfg.OnSave = func(_ int, line string) { cfg.Log.Info(line) }
 	}
 	l, err := arena.Listen(cfg.Socket)
 	if err != nil {

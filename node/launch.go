@@ -169,7 +169,7 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 
 // agentConfig is what the agent serves: a job that begins here, or one to join.
 func (l *launch) agentConfig() AgentConfig {
-	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), Say: l.console.Note, OnJoin: l.onJoin, OnReport: l.onReport,
+	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
 		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.decided

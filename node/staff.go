@@ -186,6 +186,13 @@ func (l *launch) onReport(seat int, metrics map[string]float64) {
 	}
 }
 
+// onSave shows what becomes of a checkpoint among the lines of the worker whose part it was, which may be gone.
+func (l *launch) onSave(seat int, line string) {
+	line = "shoal: " + line
+	l.console.Line(seat, true, line)
+	l.forward(seat, true, line)
+}
+
 // onExit deals with the end of a worker of this host. Where the job is led it is in the books first, in the order of the endings: what the
 // membership makes of it can end others. Elsewhere the membership hears it first, since the books are kept on another host.
 func (l *launch) onExit(seat int, e proc.Exit) {

@@ -95,10 +95,10 @@ class Job(Group):
             job.checkpoint("runs/digits", every=500)        # before the loop, on every worker
             for step in job.steps(len(images), batch=128, epochs=10): ...
 
-        `every` so many steps, or every timedelta, and behind the last step, the workers write what is registered, each an equal share, while training goes on; it
+        `every` so many steps, or every timedelta, and behind the last step, the agents write what is registered, an equal share for each worker, while training goes on; it
         stops only to copy that share. The newest `keep` checkpoints stay. A program that is started again, on any number of workers,
         goes on at the next step of the newest checkpoint that is whole, and no sample counts twice. What cannot be written is said
-        in the log, and training goes on. All hosts of the job need the same folder. Needs NumPy; the loop begins with ShoalError when
+        in the log, and training goes on. All hosts of the job need the same folder. A job of one without an agent writes by itself, and needs NumPy. The loop begins with ShoalError when
         there are checkpoints of another program, or none that can be used.
         """
         if self._state.sharded:
