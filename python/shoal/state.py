@@ -41,8 +41,8 @@ def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" 
 
     `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined by dots. A DTensor tells
     which part of it is here. Everything else is whole and alike on all workers, unless `layout` says where it lies: a spec of
-    docs/formats/layout.md, as JSON or a mapping, for `mesh` or the mesh that stands in it. Then `catalogue` lists the whole tensors with name,
-    dtype and shape, as shoal-layout.json does.
+    docs/formats/layout.md, as JSON or a mapping. It holds for `mesh`, where axes that only the spec has are of degree 1, or else for the mesh in it.
+    Then `catalogue` lists the whole tensors with name, dtype and shape, as shoal-layout.json does.
 
     The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every worker when any of them
     fails, and then there is no folder. All hosts need the same file system.
@@ -125,6 +125,7 @@ def _say(job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", 
             rules.append({"match": name, "place": where.place})
         whole.append({"name": name, "dtype": tensor.kept.dtype.lower(), "shape": [int(n) for n in tensor.array.shape]})
     axes = axes or f"dp={job.size}"
+    axes = ",".join([*(f"{axis}=1" for axis in degrees(str(spec.get("mesh", ""))) if axis not in degrees(axes)), axes])
     if math.prod(degrees(axes).values()) != job.size:
         raise ValueError(f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies")
     return {"mesh": axes, "layout": spec, "rules": rules, "tensors": whole}

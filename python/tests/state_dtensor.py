@@ -1,0 +1,67 @@
+"""A worker of test_state.py: saves DTensors from a mesh of four ranks and loads them on others."""
+
+import sys
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+import shoal
+import shoal.torch  # noqa: F401  the backend
+
+
+def whole(*shape):
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).view(shape)
+
+
+WHOLE = {"both": whole(12, 6), "uneven": whole(7, 3).to(torch.bfloat16), "few": whole(2, 4), "twice": whole(11), "plain": whole(3).to(torch.int32)}
+
+
+def chunk(x, dim, parts, i):
+    """What torch.chunk gives to part i, which may be nothing."""
+    chunks = x.chunk(parts, dim)
+    return chunks[i] if i < len(chunks) else x.narrow(dim, 0, 0)
+
+
+def cut(mesh, x, placements):
+    """A DTensor of which this rank has what the placements say, cut here by hand: strided shards after all others."""
+    part = x
+    for strided in False, True:
+        for axis, p in enumerate(placements):
+            if p.is_shard() and isinstance(p, _StridedShard) == strided:
+                part = chunk(part, p.dim, mesh.size(axis), mesh.get_local_rank(axis))
+    return DTensor.from_local(part.contiguous().clone(), mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
+
+
+def state(mesh, placements):
+    return {name: cut(mesh, WHOLE[name], placements[name]) for name in placements} | {"plain": WHOLE["plain"].clone()}
+
+
+def zeroed(tensors):
+    for x in tensors.values():
+        getattr(x, "_local_tensor", x).zero_()
+    return tensors
+
+
+def equal(tensors, others):
+    return all(torch.equal(getattr(x, "_local_tensor", x), getattr(others[name], "_local_tensor", others[name])) for name, x in tensors.items())
+
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    torch.distributed.init_process_group("shoal")
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("DP", "tp"))
+    line = init_device_mesh("cpu", (4,))
+    on_square = {"both": [Shard(0), Shard(1)], "uneven": [Replicate(), Shard(-2)], "few": [Shard(0), Replicate()], "twice": [_StridedShard(0, split_factor=2), Shard(0)]}
+    on_line = {"both": [Shard(1)], "uneven": [Shard(0)], "few": [Shard(0)], "twice": [Replicate()]}
+    shoal.state.save({"model": state(square, on_square)}, folder)
+    for mesh, placements in (square, on_square), (line, on_line):
+        tensors = zeroed(state(mesh, placements))
+        shoal.state.load({"model": tensors}, folder)
+        assert equal(tensors, state(mesh, placements)), (mesh, tensors)
+    try:
+        shoal.state.save({"sum": DTensor.from_local(whole(3), line, [Partial()], run_check=False)}, folder + "-other")
+    except shoal.ShoalError as err:
+        assert "sum of its parts" in str(err), err
+        print("EQUAL")
