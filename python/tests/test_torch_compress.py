@@ -147,6 +147,15 @@ def test_missing_gradients_are_none_where_nobody_has_one():
         assert [m is None for m in means] == [False, True, False, False]
 
 
+def test_what_is_left_is_given_also_where_nobody_has_a_gradient():
+    team = _team("int8", 2)
+    one = [[torch.full((40, 30), 0.4), torch.tensor([0.6, *[100.0] * 39]), torch.zeros(7, 5, 6), torch.zeros(())]] * 2
+    _step(team, 0, one, [0.5, 0.5])
+    assert team[0]._own[0].any()
+    means, _ = _step(team, 1, [[None] * 4] * 2, [0.5, 0.5])
+    assert means[0] is not None and means[3] is None
+
+
 def test_bytes_never_wrap():
     """Whatever the workers have, the sum of what they round to fits into a byte; else the mean would have the other sign."""
     from shoal.torch.compress_int8 import Int8

@@ -46,6 +46,7 @@ class Bucket:
         self._narrow = dtype is not None
         self.buffer = empty(sum(sizes) + len(sizes), dtype or self.parameters[0].dtype)
         *parts, self._marks = self.buffer.split([*sizes, len(sizes)])
+        self._marks.fill_(1)
         self.parts = [part.view(p.shape) for part, p in zip(parts, self.parameters)]
 
     def begin(self, turn: Turn) -> None:

@@ -62,7 +62,8 @@ class Feedback(Bucket):
         self.decode()
         if shares not in (0, 1):  # a lost worker's is missing
             self.average.div_(shares)
-        return [part if mark else None for part, mark in zip(self.parts, marks)]
+        # What was left of a parameter comes also in a step in which nobody used it.
+        return [part if mark or part.any() else None for part, mark in zip(self.parts, marks)]
 
     def propose(self) -> List[Part]:
         """What the workers must agree on before they encode."""
