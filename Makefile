@@ -1,10 +1,10 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick soak sim-soak reshapes kills bench-peers bench-hosts clean
+.PHONY: help build python demo test quick soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress clean
 
 help: ## list these goals
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 build: ## the static binary, bin/shoal
 	CGO_ENABLED=0 go build -trimpath -o bin/shoal ./cmd/shoal
@@ -45,6 +45,14 @@ bench-peers: build ## measure against Gloo and MPI, which are installed if missi
 bench-hosts: build ## the same on hosts of 1 Gbit/s, which are network namespaces of this machine: needs root; about 20 minutes
 	bench/peers/install.sh
 	bench/hosts/run.py
+
+bench-steps: build ## whole steps of training with PyTorch, on gloo and on shoal; about 20 minutes
+	bench/peers/install.sh
+	bench/peers/step.py
+
+bench-compress: build ## steps with compressed gradients on hosts with slow cables, which are network namespaces: needs root; about 10 minutes
+	bench/peers/install.sh
+	bench/hosts/compress.py
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build .venv .venv-torch2 python/dist
