@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +16,4 @@ func stepBack() {
 	if is, err := unix.Getpriority(unix.PRIO_PROCESS, thread); err == nil { // as the kernel has it: 20 less the niceness
 		_ = unix.Setpriority(unix.PRIO_PROCESS, thread, min(20-is+niceness, 19)) // a sandbox may forbid it: then it competes
 	}
-}
-
-// beginSync has the disk begin with what was written, while the next block is hashed.
-func beginSync(f *os.File, at, n int64) {
-	_ = unix.SyncFileRange(int(f.Fd()), at, n, unix.SYNC_FILE_RANGE_WRITE) // some file systems cannot: fsync does it all then
 }

@@ -150,7 +150,7 @@ type file struct {
 
 func (f *file) size() int { return len(f.head) + len(f.body) }
 
-// write hashes, weighs and writes block by block, and has the disk begin at once with each. It returns when all is there.
+// write hashes, weighs and writes block by block. It returns when all is on the disk.
 func (f *file) write(path string) error {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
@@ -177,7 +177,6 @@ func (f *file) block(out *os.File, i int) error {
 		from += len(b)
 	}
 	hash.Sum(f.blocks[i][:0])
-	beginSync(out, int64(i)*manifest.BlockBytes, int64(to)-int64(i)*manifest.BlockBytes)
 	f.weigh(first, last)
 	return nil
 }
