@@ -135,7 +135,7 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 // handedOn checks that the state of the job stays with its members.
 func (l *ledger) handedOn(c *Cluster, r member.Record) {
 	has := func(m topo.Member) bool { return l.state[m.Worker] }
-	lives := func(m topo.Member) bool { return c.worker(m.Worker) != nil }
+	lives := func(m topo.Member) bool { return c.member(m) != nil }
 	before := l.records[r.View.Generation-1].View.Members
 	if slices.ContainsFunc(before, func(m topo.Member) bool { return has(m) && lives(m) && r.Belongs(m.Host) }) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {
 		l.fail("the state of the job is with %v and with none of %v", before, r.View)

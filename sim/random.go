@@ -100,7 +100,7 @@ func (c *Cluster) mustGoOn() bool {
 	}
 	members := 0
 	for _, m := range r.View.Members {
-		if w := c.worker(m.Worker); w != nil && w.in {
+		if w := c.member(m); w != nil && w.in {
 			members++
 		}
 	}

@@ -125,6 +125,14 @@ func (c *Cluster) worker(w topo.Worker) *worker {
 	return nil
 }
 
+// member finds a living member on its host: a head that was cut off can have ordered another worker of its number elsewhere.
+func (c *Cluster) member(m topo.Member) *worker {
+	if h := c.host(m.Host); h != nil && h.alive {
+		return h.workers[m.Worker]
+	}
+	return nil
+}
+
 // living lists the hosts that take part.
 func (c *Cluster) living() []*host {
 	return slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return !h.alive })
