@@ -34,7 +34,7 @@ type Config struct {
 }
 
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them with Ready after each input or after
-// several, and carries them out in order. Create it with New; use it from one thread.
+// several, and carries them out in order; what is to be sent may go first. Create it with New; use it from one thread.
 type Agent struct {
 	cfg       Config
 	up        map[string]bool   // agents to which there is a link

@@ -48,10 +48,16 @@ func (c *crew) input(f func()) {
 	c.settle()
 }
 
-// settle carries out what the agent wants, until it wants nothing.
+// settle carries out what the agent wants, until it wants nothing. What is to be sent goes first: other hosts shall not wait while this one begins
+// a flight or copies its results, nor their words in a queue behind its tensors.
 func (c *crew) settle() {
 	c.carrying = true
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
+		for _, a := range actions {
+			if s, is := a.(head.Send); is {
+				c.send(fabric.Host(s.To), s.Message)
+			}
+		}
 		for _, a := range actions {
 			c.carryOut(a)
 		}
@@ -70,8 +76,6 @@ func (c *crew) settle() {
 
 func (c *crew) carryOut(action head.Action) {
 	switch a := action.(type) {
-	case head.Send:
-		c.send(fabric.Host(a.To), a.Message)
 	case head.Execute:
 		c.execute(a)
 	case head.Drop:

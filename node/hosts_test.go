@@ -25,6 +25,7 @@ import (
 type cluster struct {
 	t       *testing.T
 	net     *mem.Network
+	over    func(fabric.Mesh) fabric.Mesh // what an agent gets in place of its mesh
 	workers int // that the job begins with
 	orders  node.Orders
 	starts  *group.Group
@@ -46,7 +47,13 @@ type seat struct {
 // startCluster starts a job of the given slots a host; it begins on the first.
 func startCluster(t *testing.T, workers int, slots []int, orders node.Orders) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: mem.NewNetwork(), workers: workers, orders: orders, starts: group.New(context.Background()), agents: map[string]*node.Agent{}, ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
+	return startClusterOn(t, func(m fabric.Mesh) fabric.Mesh { return m }, workers, slots, orders)
+}
+
+// startClusterOn is startCluster with agents that get something in place of their meshes.
+func startClusterOn(t *testing.T, over func(fabric.Mesh) fabric.Mesh, workers int, slots []int, orders node.Orders) *cluster {
+	t.Helper()
+	c := &cluster{t: t, net: mem.NewNetwork(), over: over, workers: workers, orders: orders, starts: group.New(context.Background()), agents: map[string]*node.Agent{}, ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
 	t.Cleanup(func() {
 		if err := c.starts.Wait(); err != nil {
 			t.Error(err)
@@ -79,7 +86,7 @@ func (c *cluster) agent(name string, cfg node.AgentConfig) *node.Agent {
 		c.t.Fatal(err)
 	}
 	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
-	cfg.Link = func(h fabric.Handler) (fabric.Mesh, error) { return c.net.Mesh(fabric.Host(name), h), nil }
+	cfg.Link = func(h fabric.Handler) (fabric.Mesh, error) { return c.over(c.net.Mesh(fabric.Host(name), h)), nil }
 	cfg.Orders = c.orders
 	cfg.Orders.Start = func(o node.StartOrder) {
 		c.starts.Go("start", func(context.Context) error {
