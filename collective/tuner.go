@@ -47,16 +47,17 @@ type Change struct {
 }
 
 const (
-	sampled      = 8    // all-reduces by a route tell what it takes: their median
-	glance       = 3    // of them tell that it takes longer than another one
-	mostPatient  = 1024 // all-reduces at most from one decision to the next
-	worthTrying  = 0.9  // of what the route takes, another one should take at most to be tried
-	worthKnowing = 2.0  // and at most if it tells the model much
-	worthTaking  = 0.97 // and must have taken at most to be kept
-	drift        = 1.3  // by which factor a route takes longer or shorter when the network is another one
-	maxClasses   = 64   // of a job; all-reduces of more lengths are left as they are
-	mostHosts    = 16   // of a class: over more, predictions take too long
-	fitted       = 8    // other classes at most that the model is fitted to
+	sampled      = 8       // all-reduces by a route tell what it takes: their median
+	glance       = 3       // of them tell that it takes longer than another one
+	mostPatient  = 1024    // all-reduces at most from one decision to the next
+	worthTrying  = 0.9     // of what the route takes, another one should take at most to be tried
+	worthKnowing = 2.0     // and at most if it tells the model much
+	telling      = 4 << 20 // bytes: all-reduces of more show little of steps and pieces, and cost much to try
+	worthTaking  = 0.97    // and must have taken at most to be kept
+	drift        = 1.3     // by which factor a route takes longer or shorter when the network is another one
+	maxClasses   = 64      // of a job; all-reduces of more lengths are left as they are
+	mostHosts    = 16      // of a class: over more, predictions take too long
+	fitted       = 8       // other classes at most that the model is fitted to
 )
 
 // choice is the route of a class.
@@ -169,7 +170,7 @@ func (c *choice) best(model Model, now float64) (best Route, expected float64) {
 func (c *choice) tells(r Route) bool {
 	_, ring := r.Strategy.(Ring)
 	_, clique := r.Strategy.(Clique)
-	return c.Bytes > MinPiece && r.Piece == MinPiece && (ring || clique)
+	return c.Bytes > MinPiece && c.Bytes <= telling && r.Piece == MinPiece && (ring || clique)
 }
 
 // samples is what the model is fitted to: all routes of a class, and those that some other classes take.

@@ -74,13 +74,13 @@ def lines_of(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, plain: bool = False) -> list[dict]:
+def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, *flags: str) -> list[dict]:
     """shoal run on the first host, shoal agent on the others. Lines also say what the busiest host sent for a call: sent_bytes."""
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"
         env = {"XDG_RUNTIME_DIR": home, "XDG_STATE_HOME": home}
         place = ["--slots", str(workers), "--token-file", str(token), "--log-dir", home]
-        job = ["-n", str(len(net.hosts) * workers), "--name", "bench", *(["--unencrypted-data"] if plain else [])]
+        job = ["-n", str(len(net.hosts) * workers), "--name", "bench", *flags]
         all_.start(net.command(0, SHOAL, "run", *job, "--listen", f"{net.address[0]}:{PORT}", *place, "--", SHOAL, "bench",
                                "allreduce-worker", *map(str, sizes)), **env)
         while not token.exists() and all_.running():
@@ -102,7 +102,12 @@ def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, plain: b
 
 def shoal_plain(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
     """shoal without encryption of tensors, as the others are."""
-    return shoal(net, workers, sizes, limit_s, plain=True)
+    return shoal(net, workers, sizes, limit_s, "--unencrypted-data")
+
+
+def shoal_fixed(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
+    """shoal with routes that follow the lengths alone, whatever is measured."""
+    return shoal(net, workers, sizes, limit_s, "--fixed-routes")
 
 
 def gloo(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
@@ -132,4 +137,4 @@ def openmpi(net: Network, workers: int, sizes: list[int], limit_s: float) -> lis
         return all_.said()
 
 
-PROGRAMS = {"shoal": shoal, "shoal-plain": shoal_plain, "gloo": gloo, "openmpi": openmpi}
+PROGRAMS = {"shoal": shoal, "shoal-plain": shoal_plain, "shoal-fixed": shoal_fixed, "gloo": gloo, "openmpi": openmpi}

@@ -6,7 +6,7 @@ import statistics
 import network
 import report
 
-TITLES = {"shoal": "shoal", "shoal-plain": "shoal, data not encrypted", "gloo": "torch + gloo", "openmpi": "OpenMPI"}
+TITLES = {"shoal": "shoal", "shoal-plain": "shoal, data not encrypted", "shoal-fixed": "shoal, fixed routes", "gloo": "torch + gloo", "openmpi": "OpenMPI"}
 
 
 def bound_us(line: dict) -> float:

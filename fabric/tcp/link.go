@@ -46,6 +46,7 @@ type link struct {
 	control *stream
 	data    []*stream
 	words   outbox                // for the control stream
+	said    []byte                // the last frame that was not queued there
 	pieces  queue.Queue[outgoing] // for whichever stream of data is free
 
 	host, process *accrual.Detector            // the monitor's
@@ -95,11 +96,25 @@ func (l *link) start() { l.mesh.group.Go("link with "+string(l.peer), l.run) }
 // end ends the link and does not wait; the first reason counts.
 func (l *link) end(e ending) { l.once.Do(func() { l.ended <- e }) }
 
-// send queues a frame for the control stream.
+// send writes a frame to the control stream, or queues it where that would have to wait.
 func (l *link) send(k kind, body []byte) {
-	if !l.words.put(k, body) {
+	if len(body) <= directBytes && l.words.claim() {
+		l.say(k, body)
+	} else if !l.words.put(k, body) {
 		l.end(ending{err: fmt.Errorf("it leaves more than %d MiB of messages unread", maxUnread>>20), goodbye: true, reason: "too many unread messages"})
 	}
+}
+
+// directBytes is how long a frame may be that is not left to who talks.
+const directBytes = 8 << 10
+
+// say writes a frame to the control stream, which it has claimed. Waking who talks takes longer than writing, and what its caller sends next, such as
+// pieces, must not get ahead. What the kernel does not take at once is left to who talks.
+func (l *link) say(k kind, body []byte) {
+	l.said = append(appendHead(l.said[:0], k, len(body)), body...)
+	_, err := l.control.Write(l.said)
+	l.words.release(err == nil && !l.control.raw.flushNow())
+	l.lose(err)
 }
 
 // run is the life of a link.
@@ -195,8 +210,10 @@ func (l *link) talk(context.Context) error {
 }
 
 func (l *link) write(chunk []byte) error {
-	if _, err := l.control.Write(chunk); err != nil {
-		return err
+	if len(chunk) > 0 {
+		if _, err := l.control.Write(chunk); err != nil {
+			return err
+		}
 	}
 	return l.control.raw.Flush()
 }

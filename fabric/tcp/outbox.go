@@ -17,9 +17,12 @@ type outbox struct {
 	waiting int      // bytes in chunks
 	spares  [][]byte // chunks that were written: one can be filled while another is on its way
 	last    bool     // nothing more comes
+	claimed bool     // somebody writes to the stream
+	rest    bool     // who wrote last has left something in the stream's buffer
 }
 
-func (o *outbox) init() { o.filled.L = &o.mu }
+// init makes an outbox whose stream is claimed until the first take: before, the link is being made.
+func (o *outbox) init() { o.filled.L, o.claimed = &o.mu, true }
 
 // put adds a frame; false: too many wait. After finish it does nothing.
 func (o *outbox) put(k kind, body []byte) bool {
@@ -58,6 +61,25 @@ func (o *outbox) empty(n int) []byte {
 	return make([]byte, 0, max(n, chunkBytes))
 }
 
+// claim lets its caller write to the stream at once, until release; false: something waits, or is being written.
+func (o *outbox) claim() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.claimed || o.rest || len(o.chunks) > 0 || o.last {
+		return false
+	}
+	o.claimed = true
+	return true
+}
+
+// release ends a claim; rest: something is left in the stream's buffer.
+func (o *outbox) release(rest bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.claimed, o.rest = false, rest
+	o.filled.Signal()
+}
+
 // beat adds a sign of life, unless something is queued that is one too, or is just being added: it does not wait, for it is called
 // on behalf of all peers.
 func (o *outbox) beat() {
@@ -88,15 +110,21 @@ func (o *outbox) close() {
 	o.filled.Signal()
 }
 
-// take waits for a chunk of frames, after the one before has been written, which is used again; nothing: that was all.
+// take claims the stream and waits for a chunk of frames, after the one before has been written, which is used again. An empty chunk: something
+// is left in the stream's buffer; nil: that was all.
 func (o *outbox) take(written []byte) []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if cap(written) == chunkBytes && len(o.spares) < 2 {
 		o.spares = append(o.spares, written)
 	}
-	for len(o.chunks) == 0 && !o.last {
+	o.claimed = false
+	for o.claimed || len(o.chunks) == 0 && !o.rest && !o.last {
 		o.filled.Wait()
+	}
+	if o.rest {
+		o.rest, o.claimed = false, true
+		return []byte{}
 	}
 	if len(o.chunks) == 0 {
 		return nil
@@ -106,5 +134,6 @@ func (o *outbox) take(written []byte) []byte {
 	o.chunks[n] = nil
 	o.chunks = o.chunks[:n]
 	o.waiting -= len(chunk)
+	o.claimed = true
 	return chunk
 }
