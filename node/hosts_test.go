@@ -26,7 +26,7 @@ type cluster struct {
 	t       *testing.T
 	net     *mem.Network
 	over    func(fabric.Mesh) fabric.Mesh // what an agent gets in place of its mesh
-	workers int // that the job begins with
+	workers int                           // that the job begins with
 	orders  node.Orders
 	starts  *group.Group
 	head    *node.Agent // that the job begins on

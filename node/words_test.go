@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-ml/shoal/client"
@@ -19,9 +20,9 @@ type monitored struct {
 	fabric.Mesh
 	t *testing.T
 
-	mu      sync.Mutex
-	told    map[fabric.Host]uint64 // of which flight a host was told last
-	checked *sync.WaitGroup        // a piece was sent by who leads
+	mu     sync.Mutex
+	told   map[fabric.Host]uint64 // of which flight a host was told last
+	pieces *atomic.Int64          // sent by who leads
 }
 
 func (m *monitored) Send(to fabric.Host, b []byte) {
@@ -45,7 +46,7 @@ func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 		if m.told[to] < flight {
 			m.t.Errorf("%s gets pieces of flight %x and was not told of it", to, flight)
 		}
-		m.checked.Done()
+		m.pieces.Add(1)
 	}
 	m.mu.Unlock()
 	m.Mesh.SendPiece(to, p, payload)
@@ -53,11 +54,10 @@ func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 
 // Who leads tells the others of a flight before it begins it itself: else they would wait until it has, and their words behind its pieces.
 func TestWordsGoBeforePieces(t *testing.T) {
-	pieces := &sync.WaitGroup{}
+	pieces := &atomic.Int64{}
 	const calls, each = 5, 4 // of a ring of three hosts: two partial sums and two results, a piece each
-	pieces.Add(calls * each)
 	over := func(m fabric.Mesh) fabric.Mesh {
-		return &monitored{Mesh: m, t: t, told: map[fabric.Host]uint64{}, checked: pieces}
+		return &monitored{Mesh: m, t: t, told: map[fabric.Host]uint64{}, pieces: pieces}
 	}
 	c := startClusterOn(t, over, 3, []int{1, 1, 1}, node.Orders{})
 	g := group.New(context.Background())
@@ -77,5 +77,7 @@ func TestWordsGoBeforePieces(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
-	pieces.Wait()
+	if n := pieces.Load(); n != calls*each {
+		t.Errorf("who leads has sent %d pieces, want %d", n, calls*each)
+	}
 }
