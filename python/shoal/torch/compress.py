@@ -11,7 +11,7 @@ All of them give the same mean to every worker, and lose no step when a worker i
 from __future__ import annotations
 
 import functools
-from typing import Callable, Sequence, Union
+from typing import Any, Callable, Dict, Sequence, Union
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from .compress_topk import TopK
 
 Compression = Union[None, str, TopK, PowerSGD]
 
-_NAMES = {
+_NAMES: Dict[str, Callable[[Sequence[Tensor]], Bucket]] = {
     "bf16": functools.partial(Bucket, dtype=torch.bfloat16),
     "fp16": functools.partial(Bucket, dtype=torch.float16),
     "int8": Int8,
@@ -34,10 +34,7 @@ def maker(compress: Compression) -> Callable[[Sequence[Tensor]], Bucket]:
     """What makes a bucket of parameters for a value of `compress`. Raises ValueError for what is none."""
     if compress is None:
         return Bucket
-    if isinstance(compress, str):
-        make = _NAMES.get(compress)
-    else:
-        make = getattr(compress, "bucket", None)
+    make: Any = _NAMES.get(compress) if isinstance(compress, str) else getattr(compress, "bucket", None)
     if make is None:
         raise ValueError(f"compress={compress!r}: use one of {', '.join(map(repr, _NAMES))}, shoal.torch.TopK(0.01), shoal.torch.PowerSGD(rank=4)")
     return lambda parameters: make(parameters) if parameters[0].is_floating_point() else Bucket(parameters)
