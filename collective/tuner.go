@@ -100,9 +100,10 @@ func (t *Tuner) Measured(s Sample, leads bool) (Change, bool) {
 		c.fresh++
 	}
 	switch {
-	case leads && c.trial && c.fresh == glance && h.least() > c.took[c.before].median():
+	case !leads || s.Route != c.route:
+	case c.trial && c.fresh == glance && h.least() > c.took[c.before].median():
 		return c.back(), true
-	case leads && c.fresh >= c.patience:
+	case c.trial && c.fresh == sampled, c.fresh >= c.patience, c.fresh%sampled == 0 && c.drifted(h):
 		return t.decide(c)
 	}
 	return Change{}, false
@@ -115,7 +116,9 @@ func (t *Tuner) decide(c *choice) (Change, bool) {
 	switch {
 	case c.trial && now > worthTaking*c.took[c.before].median():
 		return c.back(), true
-	case !c.trial && c.settled > 0 && (now > drift*c.settled || c.settled > drift*now): // what others took once says nothing any more
+	case c.trial:
+		c.patience = sampled
+	case c.drifted(c.took[c.route]): // what others took once says nothing any more
 		maps.DeleteFunc(c.took, func(r Route, _ *history) bool { return r != c.route })
 		c.patience = sampled
 	}
@@ -125,13 +128,18 @@ func (t *Tuner) decide(c *choice) (Change, bool) {
 		c.patience = min(2*c.patience, mostPatient)
 		return Change{}, false
 	}
-	c.trial, c.before, c.patience = true, c.route, sampled
+	c.trial, c.before = true, c.route
 	return c.change(to, "%v took %s, %v may take %s", c.route, millis(now), to, millis(expected)), true
 }
 
-// back ends a trial that brought nothing.
+// drifted reports whether the route takes longer or shorter than at the last decision, and not only because some all-reduces were held up.
+func (c *choice) drifted(h *history) bool {
+	return !c.trial && c.settled > 0 && (h.least() > drift*c.settled || c.settled > drift*drift*h.median())
+}
+
+// back ends a trial that brought nothing. The next one has to wait the longer.
 func (c *choice) back() Change {
-	c.trial, c.patience, c.fresh = false, sampled, 0
+	c.trial, c.patience, c.fresh = false, min(2*c.patience, mostPatient), 0
 	return c.change(c.before, "%v took %s, %v %s", c.route, millis(c.took[c.route].median()), c.before, millis(c.took[c.before].median()))
 }
 

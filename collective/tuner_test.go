@@ -109,6 +109,16 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 	}
 }
 
+// Where times differ by more than routes do, trials become rare.
+func TestTunerIsPatientWithNoise(t *testing.T) {
+	n := newNetwork(slowCables, 1.5)
+	tuner := collective.NewTuner()
+	n.settle(500, 3, []int{1 << 20}, tuner)
+	if late := n.settle(500, 3, []int{1 << 20}, tuner); len(late) > 10 {
+		t.Errorf("%d changes in 500 all-reduces: %+v", len(late), late)
+	}
+}
+
 // When the network becomes another one, what was measured before is forgotten.
 func TestTunerFollowsTheNetwork(t *testing.T) {
 	far := collective.Model{Fixed: 1e-3, Alpha: 20e-3, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9}
