@@ -40,6 +40,7 @@ class Segment:
         self.mapping = Mapping(self.memory, fd)
         self.base = self.mapping.address
         self.free = FreeList(size)
+        self.unpin: Optional[Callable[[int], None]] = None  # to be called before it is unmapped
 
 
 class Staging:
@@ -111,6 +112,15 @@ class Arena:
         """Give back what `stage` lent, once no call uses it."""
         self._spare.setdefault(staging.size, []).append(staging)
 
+    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
+        """Have the segment that holds an address pinned for a device, once: pin(base, bytes) now, unpin(base) before it is unmapped."""
+        with self._lock:
+            bases, segments = self._table
+            segment = segments[bisect_right(bases, address) - 1]
+            if segment.unpin is None:
+                pin(segment.base, segment.size)
+                segment.unpin = unpin
+
     def mappings(self) -> List[Mapping]:
         """What a forked child must make private."""
         return [s.mapping for s in self._table[1]]
@@ -172,6 +182,8 @@ class Arena:
         bases, segments = self._table
         at = segments.index(segment)
         self._table = (bases[:at] + bases[at + 1 :], segments[:at] + segments[at + 1 :])
+        if segment.unpin is not None:
+            segment.unpin(segment.base)
         segment.mapping.close()
         try:
             self._link.request({"type": "free", "id": segment.id}, "freed")

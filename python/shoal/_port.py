@@ -33,6 +33,8 @@ class Port(Protocol):
 
     def buffer(self, nbytes: int) -> Any: ...
 
+    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None: ...
+
     def call(
         self,
         kind: int,

@@ -125,6 +125,10 @@ class Worker:
         """New arena memory, freed when nothing refers to it."""
         return self.arena.buffer(nbytes)
 
+    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
+        """Have the arena memory around an address pinned for a device; see Arena.pin."""
+        self.arena.pin(address, pin, unpin)
+
     def call(
         self,
         kind: int,

@@ -61,6 +61,9 @@ class Solo:
         """New memory."""
         return (ctypes.c_ubyte * nbytes)()
 
+    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
+        """There is no arena; the memory of a job of one stays as it is."""
+
     def call(
         self,
         kind: int,

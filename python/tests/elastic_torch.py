@@ -17,13 +17,14 @@ import signal
 import subprocess
 import sys
 
+import card_double
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261121
-DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False, compress="None")
+DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False, compress="None", card=False)
 
 
 class Net(nn.Module):
@@ -115,6 +116,8 @@ def main(config, end):
         if doomed == [seat, loader.step.number, place]:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    if config["card"]:
+        card_double.install()
     loader = shoal.torch.loader(data(config["samples"]), config["batch"], seed=7, epochs=config["epochs"], num_workers=config["workers"])
     net = Net(config["samples"])
     if late:  # what does not come from the others is wrong

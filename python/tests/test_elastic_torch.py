@@ -129,6 +129,17 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, optimizer, workers
     ledger.check(2, losses=1)
 
 
+@pytest.mark.parametrize("wrap, place", [("ddp", "within backward"), ("optimizer", "after backward")])
+def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
+    with training(3, wrap=wrap, samples=300, doomed=[1, 7, place], card=True) as job:
+        job.until("w1 was killed by SIGKILL")
+        job.until("STEP")
+        job.resize(3)
+        job.until("STEP")
+        ledger = Ledger(tmp_path, job.finish(), 300)
+    ledger.check(3, losses=1)
+
+
 @pytest.mark.parametrize(
     "wrap, place, compress",
     [

@@ -7,7 +7,7 @@ Importing this module registers the backend, so a script that does its own set-u
     import shoal.torch
     torch.distributed.init_process_group("shoal")
 
-Tensors live on the CPU.
+Tensors live on the CPU or on a CUDA device; docs/design/gpus.md says how gradients get from there.
 """
 
 from . import backend  # noqa: F401  registers the backend

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import AllgatherOptions, AllreduceCoalescedOptio
 
 import shoal
 
-from . import behind, fold, monitored, sparse
+from . import behind, cuda, fold, monitored, sparse
 from .waiter import Waiter, is_waiter
 from .wire import Wire, end_to_end, moved, reduced
 from .work import Transfer, Work
@@ -28,7 +28,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     In a job that trains in steps, the group of all ranks changes with the members; other groups do not survive a loss.
 
-    Tensors live on the CPU, of any dense layout and any type. Each method returns a `Work`; the outputs hold the result
+    Tensors live on the CPU or on a CUDA device, from which they are copied and back, of any dense layout and any type. Each method returns a `Work`; the outputs hold the result
     once that is done, the same bytes on every rank. Where the ranks call different things (operation, shape, type), the
     works of all of them raise an error that names both calls.
     """
@@ -266,7 +266,7 @@ def _stand_alone() -> None:
 def _register() -> None:
     # torch 2 asks for the kinds of device; torch 1.13 does not know the argument.
     takes_devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters
-    dist.Backend.register_backend("shoal", _create, extended_api=True, **({"devices": ["cpu"]} if takes_devices else {}))
+    dist.Backend.register_backend("shoal", _create, extended_api=True, **({"devices": cuda.kinds()} if takes_devices else {}))
 
 
 _stand_alone()

@@ -1,4 +1,4 @@
-"""What torch 2 looks for behind a ProcessGroup: a Backend for the CPU, through which the group also gets its name."""
+"""What torch 2 looks for behind a ProcessGroup: a Backend for the CPU and for CUDA devices, through which the group also gets its name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Callable, Dict
 
 import torch
 from torch._C import _distributed_c10d as c10d
+
+from . import cuda
 
 
 def register(group: Any) -> None:
@@ -23,7 +25,8 @@ def register(group: Any) -> None:
     group.behind = backend  # torch's C++ side keeps the C++ half only
     custom = type(group).BackendType.CUSTOM
     group._set_default_backend(custom)
-    group._register_backend(torch.device("cpu"), custom, backend)
+    for device in cuda.kinds():
+        group._register_backend(torch.device(device), custom, backend)
 
 
 def _passed_on(name: str) -> Callable[..., Any]:

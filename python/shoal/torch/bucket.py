@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .arena import empty
+from .mover import HOST, Mover
 
 
 class Turn(NamedTuple):
@@ -40,6 +41,9 @@ class Bucket:
     it takes fewer bytes, and every rank rounds what it puts.
     """
 
+    mover: Mover = HOST
+    buffer: Optional[Tensor] = None  # where a device may copy to and from by itself
+
     def __init__(self, parameters: Sequence[Tensor], dtype: Optional[torch.dtype] = None):
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
@@ -59,12 +63,12 @@ class Bucket:
             self.put(i, tensor)
 
     def put(self, i: int, tensor: Optional[Tensor]) -> None:
-        """Copy the tensor of parameter i into the buffer; None counts as zeros."""
+        """Copy the tensor of parameter i into the buffer, by the mover; None counts as zeros."""
         if tensor is None:
             self.parts[i].zero_()
             self._marks[i] = 0
         else:
-            self.parts[i].copy_(dense(tensor))
+            self.mover.fetch(self.parts[i], dense(tensor))
 
     def ask(self) -> List[Part]:
         """What the workers must agree on before they can give anything."""

@@ -11,7 +11,7 @@ import shoal
 from torch.nn.parallel import DistributedDataParallel
 
 from . import backend  # noqa: F401  registers the backend
-from . import elastic
+from . import cuda, elastic
 from .compress import Compression, maker
 from .state import keep
 from .wire import moved
@@ -49,7 +49,7 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
         keep(job, "model", model)
     else:
         wrapped = DistributedDataParallel(model, **options)
-        if compress is not None:
+        if compress is not None or options.get("process_group") is None and cuda.card_of(model.parameters()):
             if options.get("process_group") is not None:
                 raise ValueError("process_group cannot be chosen with compress, which averages over all workers of the job")
             elastic.register(wrapped, elastic.Average(job, job.group(list(range(job.size))), model, make, find_unused=False))

@@ -16,6 +16,7 @@ import shoal
 from .backend import ProcessGroup
 from .bucket import Bucket, buckets
 from .exchange import Exchange
+from .mover import mover_of
 
 _BUCKET_BYTES = 25 << 20
 _FOREVER = timedelta(days=3650)
@@ -77,6 +78,9 @@ class Average:
             p: (i, j) for i, bucket in enumerate(self._buckets) for j, p in enumerate(bucket.parameters)
         }
         self._statistics = buckets(statistics, _BUCKET_BYTES)
+        self._mover = mover_of(job, [*parameters, *statistics])
+        for bucket in (*self._statistics, *self._buckets):
+            self._mover.adopt(bucket)
         self._exchange = Exchange(job, [*self._statistics, *self._buckets], group)
         self._missing: List[int] = []  # gradients that a bucket still waits for
         self._full = 0  # buckets
@@ -90,44 +94,49 @@ class Average:
         """Take a bucket of DDP's; its future is complete after the last one."""
         if not self._taken:
             self._begin()
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future = self._mover.future()
         self._taken.append((bucket, future))
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            i, j = self._place[parameter]
-            unused = self._used is not None and parameter not in self._used
-            self._buckets[i].put(j, None if unused else gradient)
-            self._missing[i] -= 1
+        with self._mover.fetching():
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+                i, j = self._place[parameter]
+                unused = self._used is not None and parameter not in self._used
+                self._buckets[i].put(j, None if unused else gradient)
+                self._missing[i] -= 1
         while self._full < len(self._buckets) and not self._missing[self._full]:
             self._full += 1
-        self._exchange.go(len(self._statistics) + self._full, end=bucket.is_last())
-        if bucket.is_last():
-            self._finish()
+        full, end = len(self._statistics) + self._full, bucket.is_last()
+        self._mover.then(lambda: self._exchange.go(full, end))
+        if end:
+            taken, self._taken = self._taken, []
+            self._mover.then(lambda: self._finish([bucket for bucket, _ in taken]))
+            self._mover.complete([(future, bucket.buffer()) for bucket, future in taken])
         return future
 
     def _begin(self) -> None:
+        self._mover.begin()
         self._exchange.begin()
         self._missing, self._full = [len(b.parameters) for b in self._buckets], 0
-        for bucket in self._statistics:
-            bucket.pack([b.detach() for b in bucket.parameters])
+        with self._mover.fetching():
+            for bucket in self._statistics:
+                bucket.pack([b.detach() for b in bucket.parameters])
 
-    def _finish(self) -> None:
-        taken, self._taken = self._taken, []
-        self._exchange.finish()
-        averages = [b.unpack() for b in self._buckets]
-        for bucket, future in taken:
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-                i, j = self._place[parameter]
-                average = averages[i][j]
-                if average is None:
-                    continue
-                gradient.copy_(average)
-                if self._used is not None and parameter not in self._used:
-                    # DDP, which is alone, believes that nobody used it.
-                    parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.copy_(average)
-        for bucket in self._statistics:
-            for buffer, average in zip(bucket.parameters, bucket.parts):
-                buffer.detach().copy_(average)
+    def _finish(self, taken: List[dist.GradBucket]) -> None:
+        gradients = {p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())}
+        for bucket in self._exchange.arrivals():
+            for tensor, average in zip(bucket.parameters, bucket.unpack()):
+                if tensor in gradients:
+                    self._bring(tensor, gradients[tensor], average)
+                elif average is not None:  # a buffer of the model
+                    self._mover.bring(tensor.detach(), average)
         if self._used is not None:
             self._used.clear()
-        for bucket, future in taken:
-            future.set_result(bucket.buffer())
+
+    def _bring(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
+        if average is None:
+            return
+        self._mover.bring(gradient, average)
+        if self._used is not None and parameter not in self._used:
+            # DDP, which is alone, believes that nobody used it.
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(gradient)
+            self._mover.bring(parameter.grad, average)

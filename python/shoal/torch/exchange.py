@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence
 
 import shoal
 from shoal._layout import NARROW
@@ -26,7 +26,7 @@ class Exchange:
         self._generation: Optional[int] = None
         self._answers: List[List[Any]] = []  # by bucket that has asked
         self._given = 0  # buckets
-        self._calls: List[Any] = []
+        self._calls: List[List[Any]] = []  # by bucket that has given
 
     def begin(self) -> None:
         """Before anything is put into a bucket. Raises RuntimeError where no step is open."""
@@ -57,11 +57,17 @@ class Exchange:
             if end:
                 self._give(len(self._buckets))
 
-    def finish(self) -> None:
-        """Wait until all buckets have their means."""
-        # In the order of completion; an error of any is raised once all of them are over.
-        for call in reversed(self._calls):
-            call.wait()
+    def arrivals(self) -> Iterator[Bucket]:
+        """The buckets in their order, each as soon as it has its mean. An error of any is raised once all are over."""
+        calls = [call for given in self._calls for call in given]
+        try:
+            for bucket, given in zip(self._buckets, self._calls):
+                for call in given:
+                    call.wait()
+                yield bucket
+        finally:
+            for call in reversed(calls):
+                call.wait()
 
     def _give(self, upto: int) -> None:
         for i in range(self._given, upto):
@@ -69,7 +75,7 @@ class Exchange:
                 call.wait()
             parts = self._buckets[i].give()
             last = i == len(self._buckets) - 1
-            self._calls += [self._share(part, last and part is parts[-1]) for part in parts]
+            self._calls.append([self._share(part, last and part is parts[-1]) for part in parts])
         self._given = max(self._given, upto)
 
     def _share(self, part: Part, last: bool) -> Any:

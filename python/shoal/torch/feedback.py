@@ -45,7 +45,7 @@ class Feedback(Bucket):
         if tensor is None:
             self._rest[i] = 0
         elif self.turn.share:
-            self._own[i].add_(dense(tensor), alpha=self.turn.share)
+            self._own[i].add_(self.mover.home(dense(tensor)), alpha=self.turn.share)
 
     def ask(self) -> List[Part]:
         # What is not finite would be remembered for ever. All workers get NaN now, as they would without compression.

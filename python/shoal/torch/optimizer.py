@@ -13,6 +13,7 @@ import shoal
 from .bucket import Bucket
 from .compress import Compression, maker
 from .exchange import Exchange
+from .mover import HOST, Mover, mover_of
 from .state import keep
 
 
@@ -56,6 +57,7 @@ class Averaging(torch.optim.Optimizer):
         self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
         self._make = make
         self._buckets: List[Bucket] = []
+        self._mover: Mover = HOST
         self._exchange = Exchange(job, self._buckets, None if job.elastic else self._group)
         self._averaged = False
         self._manage(parameters)
@@ -88,17 +90,23 @@ class Averaging(torch.optim.Optimizer):
         """Average the gradients now, in place; the next `step()` does not do it again."""
         if self._averaged:
             return
+        self._mover.begin()
         self._exchange.begin()
+        fetched = []
         for bucket in self._buckets:
-            bucket.pack([p.grad for p in bucket.parameters])
-        self._exchange.go(len(self._buckets), end=True)
-        self._exchange.finish()
-        for bucket in self._buckets:
+            with self._mover.fetching():
+                bucket.pack([p.grad for p in bucket.parameters])
+            fetched.append(self._mover.fetched())
+        for full, there in enumerate(fetched, 1):
+            there.synchronize()
+            self._exchange.go(full, end=full == len(fetched))
+        for bucket in self._exchange.arrivals():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
                 if average is not None and parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 if average is not None:
-                    parameter.grad.copy_(average)
+                    self._mover.bring(parameter.grad, average)
+        self._mover.brought()
         self._averaged = True
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -120,6 +128,8 @@ class Averaging(torch.optim.Optimizer):
         self._manage(self.inner.param_groups[-1]["params"])
 
     def _manage(self, parameters: List[Tensor]) -> None:
+        if not self._buckets:
+            self._mover = mover_of(self._job, parameters)
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
             by_type[parameter.dtype].append(parameter)
@@ -132,6 +142,7 @@ class Averaging(torch.optim.Optimizer):
             for parameter, value in zip(members, start.parts):
                 parameter.detach().copy_(value)
             self._buckets.append(self._make(members))
+            self._mover.adopt(self._buckets[-1])
 
     def _keep(self, parameters: List[Tensor]) -> None:
         def set(values: List[Tensor]) -> None:

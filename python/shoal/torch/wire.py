@@ -1,7 +1,7 @@
 """How a torch tensor looks to the agent, which knows seven element types and dense memory only.
 
-A `Wire` is a dense tensor of one of the seven types. It shares memory with the tensor it stands for wherever that is
-possible; where it is not (strides, 8- and 16-bit integers in a sum), `back` copies the result home.
+A `Wire` is a dense tensor on the CPU, of one of the seven types. It shares memory with the tensor it stands for wherever that is
+possible; where it is not (strides, 8- and 16-bit integers in a sum, a CUDA device), `back` copies the result home.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Wire(NamedTuple):
 
 def moved(tensor: Tensor) -> Wire:
     """`tensor` for a call that only moves elements: any type, types that the agent does not know as bytes."""
-    home = _dense_cpu(tensor)
-    dense = home.resolve_conj().resolve_neg().contiguous()
+    home = _dense(tensor)
+    dense = home.cpu().resolve_conj().resolve_neg().contiguous()
     back = None if dense.data_ptr() == home.data_ptr() else lambda: home.copy_(dense)
     if dense.is_complex():
         data = torch.view_as_real(dense)
@@ -54,8 +54,8 @@ def reduced(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
     if tensor.dtype == torch.bool and name != "mean":
         return moved(tensor), {"sum": "max", "prod": "min"}.get(name, name)
     if tensor.dtype in _WIDENED:
-        home = _dense_cpu(tensor)
-        wide = home.to(torch.int32).contiguous()
+        home = _dense(tensor)
+        wide = home.cpu().to(torch.int32).contiguous()
         return Wire(wide, lambda: home.copy_(wide)), name
     if tensor.dtype in _NATIVE or (tensor.is_complex() and name in ("sum", "mean")):
         return moved(tensor), name
@@ -79,9 +79,9 @@ def end_to_end(wires: Sequence[Wire], fill: bool) -> Wire:
     return Wire(data, back)
 
 
-def _dense_cpu(tensor: Tensor) -> Tensor:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+def _dense(tensor: Tensor) -> Tensor:
+    if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
         raise RuntimeError(
-            f"shoal: a {tensor.layout} tensor on {tensor.device} cannot take part in this call: pass a dense tensor on the CPU"
+            f"shoal: a {tensor.layout} tensor on {tensor.device} cannot take part in this call: pass a dense tensor on the CPU or on a CUDA device"
         )
     return tensor.detach()

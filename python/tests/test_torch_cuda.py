@@ -1,0 +1,186 @@
+"""Tensors on a CUDA device: by a double everywhere, and for real where there is one."""
+
+import gc
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from card_double import CardDouble, install
+from torch import nn
+from torch_world import main, world
+
+SEED = 20261123
+_ways = pytest.mark.parametrize("wrap, elastic, compress", [("ddp", True, None), ("ddp", False, None), ("optimizer", True, None), ("ddp", True, "int8"), ("ddp", True, "bf16")])
+_real = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: torch.cuda.is_available() is False here")
+
+
+def _net():
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.BatchNorm1d(40), nn.Linear(40, 20), nn.Tanh(), nn.Linear(20, 1))
+
+
+def _train(job, wrap, elastic, compress, device="cpu"):
+    """Train for a few steps; the parameters."""
+    import shoal.torch
+    from shoal.torch import elastic as steps
+
+    steps._BUCKET_BYTES = 2000
+    net = _net().to(device)
+    generator = torch.Generator().manual_seed(SEED)
+    x = torch.randn(54, 30, generator=generator)
+    data = torch.utils.data.TensorDataset(x, x[:, :1] * 2)
+    batches = shoal.torch.loader(data, 10, epochs=2) if elastic else [data[job.rank * 5 + k :: 10] for k in range(5)]
+    model = shoal.torch.ddp(net, compress=compress) if wrap == "ddp" else net
+    optimizer = shoal.torch.optimizer(torch.optim.SGD(net.parameters(), lr=0.1), compress=compress)
+    for x, y in batches:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()
+        optimizer.step()
+    return [p.detach().flatten().tolist() for p in net.parameters()]
+
+
+def _as_on_the_cpu(wrap, elastic, compress, device):
+    """What comes out on a device, and the double's log."""
+    import shoal
+
+    job = shoal.join()
+    card = install() if device == "double" else None
+    return _train(job, wrap, elastic, compress, device if card is None else "cpu"), card and card.log
+
+
+def _plain(wrap, elastic, compress):
+    import shoal
+
+    return _train(shoal.join(), wrap, elastic, compress)
+
+
+@_ways
+def test_the_same_as_on_the_cpu(wrap, elastic, compress):
+    want = world(2, _plain, wrap, elastic, compress)[0]
+    for got, log in world(2, _as_on_the_cpu, wrap, elastic, compress, "double"):
+        assert got == want, "other bits than without a device"
+        _check_order(log, wrap, compress)
+
+
+def _check_order(log, wrap, compress):
+    """Every copy is behind what made its source, and the thread that runs backward never waits for one."""
+    kinds = [entry[0] for entry in log]
+    assert kinds.count("wait") >= 5, "the side stream does not wait for the computation"
+    assert kinds.index("wait") < kinds.index("copy") if "copy" in kinds else compress == "int8"
+    if wrap != "ddp":
+        return
+    backward = {entry[-1] for entry in log if entry[0] == "wait"}
+    assert len(backward) == 1
+    # All but the one wait before a step, for what the last step has brought, is done by the thread of the mover.
+    own = [i for i, entry in enumerate(log) if entry[0] == "sync" and entry[-1] in backward]
+    for i in own:
+        assert log[i + 1][0] == "wait" and "complete" in [entry[0] for entry in log[:i]], f"entry {i} of {log[:40]}"
+    assert {entry[1] for entry in log if entry[0] == "complete"} == {"side"}, "the future does not carry the stream that copies"
+
+
+@_real
+@_ways
+def test_on_a_device(wrap, elastic, compress):
+    """Two workers on one GPU learn what they learn on the CPU."""
+    want = world(2, _plain, wrap, elastic, compress)[0]
+    for got, _ in world(2, _as_on_the_cpu, wrap, elastic, compress, "cuda:0"):
+        for a, b in zip(got, want):
+            torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=1e-3, atol=1e-4)
+
+
+@_real
+def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
+    from shoal.torch.cuda import Card
+
+    _pins(agent, Card(torch.device("cuda:0")), monkeypatch)
+
+
+def test_pins_are_balanced(agent, monkeypatch):
+    card = CardDouble()
+    _pins(agent, card, monkeypatch)
+    assert [entry[0] for entry in card.log] == ["pin", "unpin", "pin"] and len(card.pinned) == 1
+
+
+def _joined(agent, monkeypatch):
+    from shoal import job as jobs
+
+    job = agent.join()
+    monkeypatch.setattr(jobs, "_current", job)
+    return job
+
+
+def _pins(agent, card, monkeypatch):
+    from shoal.torch.bucket import Bucket
+    from shoal.torch.mover import Streams
+
+    job = _joined(agent, monkeypatch)
+    segments = agent.sessions[0].segments
+    mover = Streams(job, card)
+    big = Bucket([torch.zeros(5 << 20)])
+    mover.adopt(big)
+    mover.adopt(big)
+    assert len(segments) == 1
+    del big
+    gc.collect()
+    small = [Bucket([torch.zeros(10)]) for _ in range(3)]  # which lie in one segment; and what was dropped is given back
+    for bucket in small:
+        mover.adopt(bucket)
+    assert len(agent.sessions[0].freed) == 1
+
+
+def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, capsys):
+    from shoal.torch.bucket import Bucket
+    from shoal.torch.mover import Streams
+
+    mover = Streams(_joined(agent, monkeypatch), CardDouble(refuses=True))
+    for _ in range(3):
+        mover.adopt(Bucket([torch.zeros(10)]))
+    assert capsys.readouterr().err.count("cannot be pinned (cudaError 2)") == 1
+
+
+def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():
+    from shoal.torch.mover import Streams
+
+    mover = Streams(None, CardDouble())
+    ran = []
+    for task, error in ((lambda: 1 / 0, "division"), (lambda: ran.append(1), None)):
+        future = mover.future()
+        mover.then(task)
+        mover.then(lambda: ran.append(2))
+        mover.complete([(future, torch.ones(1))])
+        if error:
+            with pytest.raises(Exception, match=error):
+                future.wait()
+        else:
+            assert future.wait() == 1
+    assert ran == [1, 2]
+
+
+def test_what_the_agent_may_read_was_copied():
+    """A task sees what was fetched before it, and runs in no thread of the caller's."""
+    from shoal.torch.mover import Streams
+
+    mover = Streams(None, CardDouble())
+    place, seen = torch.zeros(4), []
+    with mover.fetching():
+        mover.fetch(place, torch.ones(4))
+    assert not place.any(), "the double copies at once, and shows nothing"
+    future = mover.future()
+    mover.then(lambda: seen.append((place.tolist(), threading.current_thread())))
+    mover.then(lambda: mover.bring(place, torch.full((4,), 2.0)))
+    mover.complete([(future, place)])
+    assert future.wait().tolist() == [2.0] * 4
+    assert seen[0][0] == [1.0] * 4 and seen[0][1] is not threading.current_thread()
+
+
+def test_tensors_on_several_devices_are_refused():
+    from shoal.torch.cuda import card_of
+
+    assert card_of([torch.zeros(1)]) is None
+    with pytest.raises(RuntimeError, match="lies on cpu, meta.*a worker for each GPU"):
+        card_of([torch.zeros(1), torch.zeros(1, device="meta")])
+
+
+if __name__ == "__main__":
+    main(globals())
