@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import signal
 import statistics
 import sys
 import time
@@ -110,6 +111,7 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := [form for form in args.forms if form not in FORMS]:
         parser.error(f"--forms: unknown form {unknown[0]}; known are {', '.join(FORMS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception: nothing is left behind
     results = []
     net = Network(args.hosts, args.rate, 1500)
     try:
