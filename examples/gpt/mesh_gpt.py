@@ -3,7 +3,7 @@
     $ shoal run -n 4 -- python3 examples/gpt/mesh_gpt.py --mesh dp=1,pp=2,tp=2 $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     [0] 149,040 parameters on a mesh dp=1,pp=2,tp=2; 48,096 of them here
     [0] step   50  loss 3.3382
-    [0] step  100  loss 2.6687
+    [0] step  100  loss 2.7651
 
 The mesh has the axes dp, tp and pp, in any order and of any degree. The losses are the same whatever the mesh, also without one
 and the launcher: each tensor is made whole, by its name, and then cut, and the workers together take one global batch a step.
