@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test"
-MINUTES = 15  # after which a command is stopped: nothing here takes half as long
+MINUTES = 30  # after which a command is stopped: nothing here takes half as long
 MARK = ("SHOAL_TEST_RUN", str(os.getpid()))  # in the environment of every process that a test starts, so that none hides
 
 
