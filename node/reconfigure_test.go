@@ -78,7 +78,7 @@ type phase struct {
 }
 
 // patience is how many steps a job may need to come to all phases.
-const patience = 50_000
+const patience = 2_000_000
 
 // recast is a job that goes through phases: members gather their seats in every step, and so agree in which phase they are.
 type recast struct {
