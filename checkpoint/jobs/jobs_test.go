@@ -51,6 +51,13 @@ func random(r *rand.Rand, step uint64, workers int) (*jobs.State, [][]byte) {
 		if t.Bytes() > 40<<20 {
 			t.Shape = tensor.Shape{5, 3}
 		}
+		if n := t.Bytes(); n > 0 && r.IntN(3) == 0 {
+			t.Cuts = []int{0, n}
+			for range workers - 1 {
+				t.Cuts = append(t.Cuts, r.IntN(n+1)/row(t)*row(t))
+			}
+			slices.Sort(t.Cuts)
+		}
 		b := make([]byte, t.Bytes())
 		for j := range b {
 			b[j] = byte(r.Uint32())
@@ -58,6 +65,16 @@ func random(r *rand.Rand, step uint64, workers int) (*jobs.State, [][]byte) {
 		s.Tensors, memory = append(s.Tensors, t), append(memory, b)
 	}
 	return s, memory
+}
+
+// row is the bytes of a step along the first dimension longer than 1.
+func row(t jobs.Tensor) int {
+	for _, n := range t.Shape {
+		if n > 1 {
+			return t.Bytes() / n
+		}
+	}
+	return t.Bytes()
 }
 
 // part is the part of a rank, as a worker makes it.
@@ -168,14 +185,10 @@ func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
 		for rank := range s.Workers {
 			for _, run := range s.Share(rank) {
 				x := s.Tensors[run.Tensor]
-				row := x.Bytes()
-				for _, n := range x.Shape {
-					if n > 1 {
-						row /= n
-						break
-					}
+				if x.Cuts != nil && (run.From != x.Cuts[rank] || run.To != x.Cuts[rank+1]) {
+					t.Fatalf("%+v: rank %d has %v", x, rank, run)
 				}
-				if run.From != ends[run.Tensor] || row > 0 && run.From%row != 0 {
+				if row := row(x); run.From != ends[run.Tensor] || row > 0 && run.From%row != 0 {
 					t.Fatalf("%+v: rank %d has %v", s.Tensors, rank, run)
 				}
 				ends[run.Tensor], seen[run.Tensor] = run.To, true
@@ -306,10 +319,20 @@ func TestWrongParts(t *testing.T) {
 	}
 }
 
+func TestWrongCuts(t *testing.T) {
+	for _, cuts := range [][]int{{0}, {0, 24}, {0, 12, 12, 24}, {0, 12, 23}, {1, 12, 24}, {0, 36, 24}, {0, 6, 24}, {-12, 0, 24}} {
+		s := &jobs.State{Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Cuts: cuts}}}
+		if text, err := s.AppendJSON(nil); err == nil {
+			t.Errorf("%v is taken: %s", cuts, text)
+		}
+	}
+}
+
 // FuzzState has whatever passes for a state cut into shares, each of which a part can be made of.
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"shoal":"job/1","step":120,"cursor":"00","workers":4,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24}]}`))
 	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{"a":[1]},"tensors":[{"name":"","dtype":"BOOL","shape":[],"bytes":1},{"name":"x","dtype":"U8","shape":[0],"bytes":0}]}`))
+	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24,"cuts":[0,12,24]}]}`))
 	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":65536,"notes":{},"tensors":[{"name":"w","dtype":"F64","shape":[9223372036854775807],"bytes":24}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := jobs.ParseState(text)

@@ -18,6 +18,7 @@ type Tensor struct {
 	Name  string
 	DType tensor.DType
 	Shape tensor.Shape
+	Cuts  []int // for what no worker has whole: rank r writes the bytes from Cuts[r] to Cuts[r+1]; nil = it is cut as Share says
 }
 
 // Bytes is the length of its elements.
@@ -51,14 +52,23 @@ func (t Tensor) row() int {
 // A Run is bytes of a tensor that lie in one shard.
 type Run struct{ Tensor, From, To int } // its place among the tensors of the state, and its bytes
 
-// Share is what a rank writes: as near to its equal share of the bytes, in the order of the tensors, as whole rows allow.
+// Share is what a rank writes: what it alone has, and as near to its equal share of the other bytes, in the order of the tensors, as whole
+// rows allow.
 func (s *State) Share(rank int) (runs []Run) {
 	total := 0
 	for _, t := range s.Tensors {
-		total += t.Bytes()
+		if t.Cuts == nil {
+			total += t.Bytes()
+		}
 	}
 	first, last, at := total*rank/s.Workers, total*(rank+1)/s.Workers, 0
 	for i, t := range s.Tensors {
+		if t.Cuts != nil {
+			if from, to := t.Cuts[rank], t.Cuts[rank+1]; from < to {
+				runs = append(runs, Run{i, from, to})
+			}
+			continue
+		}
 		n, row := t.Bytes(), t.row()
 		from, to := min(max(first-at, 0), n)/row*row, min(max(last-at, 0), n)/row*row
 		if from < to || n == 0 && rank == 0 {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/tensor"
@@ -47,13 +48,14 @@ type tensorJSON struct {
 	DType string       `json:"dtype"`
 	Shape tensor.Shape `json:"shape"`
 	Bytes int          `json:"bytes"`
+	Cuts  []int        `json:"cuts,omitempty"`
 }
 
 // AppendJSON writes a state. It fails when ParseState would not read it.
 func (s *State) AppendJSON(b []byte) ([]byte, error) {
 	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor), Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}}
 	for _, t := range s.Tensors {
-		j.Tensors = append(j.Tensors, tensorJSON{t.Name, strings.ToUpper(t.DType.String()), append(tensor.Shape{}, t.Shape...), t.Bytes()})
+		j.Tensors = append(j.Tensors, tensorJSON{t.Name, strings.ToUpper(t.DType.String()), append(tensor.Shape{}, t.Shape...), t.Bytes(), t.Cuts})
 	}
 	text, err := json.Marshal(j)
 	if err != nil {
@@ -98,7 +100,7 @@ func parseState(text []byte) (*State, error) {
 	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes}
 	whole, total := []safetensors.Tensor{}, 0
 	for _, t := range j.Tensors {
-		x, err := t.tensor()
+		x, err := t.tensor(j.Workers)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %.80q: %w", t.Name, err)
 		}
@@ -112,8 +114,8 @@ func parseState(text []byte) (*State, error) {
 	return s, err
 }
 
-func (j *tensorJSON) tensor() (t Tensor, err error) {
-	t = Tensor{Name: j.Name, Shape: j.Shape}
+func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
+	t = Tensor{Name: j.Name, Shape: j.Shape, Cuts: j.Cuts}
 	if t.DType, err = tensor.ParseDType(strings.ToLower(j.DType)); err != nil {
 		return t, err
 	}
@@ -127,8 +129,17 @@ func (j *tensorJSON) tensor() (t Tensor, err error) {
 		return t, fmt.Errorf("elements of %s share bytes", j.DType)
 	case n > maxBytes || j.Bytes != n*t.DType.Size():
 		return t, fmt.Errorf("%d bytes, where %s of shape %v have another number", j.Bytes, j.DType, j.Shape)
+	case t.Cuts != nil && !t.cutWell(workers):
+		return t, fmt.Errorf("cuts %.80v do not part %d bytes in rows of %d among %d workers", t.Cuts, j.Bytes, t.row(), workers)
 	}
 	return t, nil
+}
+
+// cutWell reports whether the cuts give every row to one of the workers.
+func (t Tensor) cutWell(workers int) bool {
+	n := len(t.Cuts)
+	return n == workers+1 && t.Cuts[0] == 0 && t.Cuts[n-1] == t.Bytes() && t.Bytes() > 0 && slices.IsSorted(t.Cuts) &&
+		!slices.ContainsFunc(t.Cuts, func(cut int) bool { return cut%t.row() != 0 })
 }
 
 // PlainName is a name as it stands in a checkpoint: printable ASCII, without quotes and backslashes.

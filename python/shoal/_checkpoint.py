@@ -121,7 +121,7 @@ class Checkpoints:
         for run in runs:
             items[run.tensor].copy_to(at, run.start, run.stop)
             at += run.stop - run.start
-        listed = [{"name": k.name, "dtype": k.dtype, "shape": k.shape, "bytes": k.nbytes} for k in kept]
+        listed = [{"name": k.name, "dtype": k.dtype, "shape": k.shape, "bytes": k.nbytes, **({"cuts": k.cuts} if k.cuts else {})} for k in kept]
         about = {"shoal": VERSION, "step": cursor.step, "cursor": cursor.pack().hex(), "workers": size, "notes": notes, "tensors": listed}
         state = json.dumps(about, allow_nan=False).encode()
         self._scribe.write(Part(Staging(self.root, cursor.step, self._seed), rank, size, self.keep, state, own, kept, runs, body))
@@ -191,7 +191,7 @@ class Checkpoints:
                 f"{chosen.path} is of a job with (samples, batch, seed, shuffle) = {theirs}, this one has {ours}: name another folder, or train on the same"
             )
         try:
-            self._state.restore(state["notes"], reader.own[self._job.rank % int(state["workers"])], reader.parts)
+            self._state.restore({**state["notes"], **reader.own[self._job.rank % int(state["workers"])]}, reader.parts, self._state.sharded)
         except KeyError as err:
             raise ShoalError(f"{chosen.path} lacks {err}: it was written by another release of shoal") from None
         # Those who write the next one go on from here.

@@ -41,6 +41,14 @@ class Part(NamedTuple):
 class Sharded(Protocol):
     """State that lies on all members together, and that no member has whole."""
 
+    name: str
+
+    def get(self) -> Any:
+        """The state for a checkpoint, with `Dealt` tensors in it."""
+
+    def set(self, value: Any) -> None:
+        """Take this member's part of the state in a checkpoint, of whatever number of workers: the tensors are whole."""
+
     def settle(self) -> None:
         """The members have changed: what was dealt to those who are gone is dealt to the others, but not yet to those who have just joined.
 
@@ -149,7 +157,7 @@ class State:
             parts = self._fetch(world, joined, header)
         except LostError:
             return False
-        self.restore(header["notes"], {}, parts)
+        self.restore(header["notes"], parts)
         self._room.clear()
         return True
 
@@ -158,16 +166,18 @@ class State:
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
         for name, part in self._parts.items():
             notes[not part.alike][name] = self._plan(name, part, items)
+        for dealt in self.sharded:
+            notes[0][dealt.name] = flatten(dealt.name, dealt.get(), items)
         return notes
 
-    def restore(self, notes: Dict[str, Any], own: Dict[str, Any], parts: List[memoryview]) -> None:
-        """Set all parts of the state. Raises ShoalError when it is not that of this program."""
-        notes = {**notes, **own}
-        if notes.keys() != self._parts.keys():
-            theirs, ours = sorted(notes), sorted(self._parts)
+    def restore(self, notes: Dict[str, Any], parts: List[memoryview], sharded: Sequence[Sharded] = ()) -> None:
+        """Set all parts of the state, and what is dealt to the members. Raises ShoalError when it is not that of this program."""
+        setters = {**{name: part.set for name, part in self._parts.items()}, **{dealt.name: dealt.set for dealt in sharded}}
+        if notes.keys() != setters.keys():
+            theirs, ours = sorted(notes), sorted(setters)
             raise ShoalError(f"the state comes from workers that registered {theirs}, this worker {ours}: run the same program everywhere")
-        for name, part in self._parts.items():
-            part.set(build(notes[name], parts))
+        for name, set in setters.items():
+            set(build(notes[name], parts))
 
     def _fetch(self, world: "Group", joined: int, header: Dict[str, Any]) -> List[memoryview]:
         """The bytes of all items, from all who were members before."""

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._fingerprint import PRIME, Key
 from ._state import Item, memory
@@ -35,6 +35,7 @@ class Kept(NamedTuple):
     dtype: str  # as safetensors calls it
     shape: List[int]
     nbytes: int
+    cuts: Optional[List[int]] = None  # of what no worker has whole: rank r writes the bytes from cuts[r] to cuts[r+1]
 
     def axis(self) -> int:
         """The dimension along which it is cut: the first that is longer than 1. So every part lies in one run of bytes."""
@@ -59,7 +60,7 @@ def catalogue(items: Sequence[Item]) -> List[Kept]:
         plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "_" for c in item.name)
         name = next(n for n in itertools.chain([plain], (f"{plain} {i}" for i in itertools.count(2))) if n not in taken)
         taken.add(name)
-        kept.append(Kept(name, _TYPES[dtype], shape, item.nbytes))
+        kept.append(Kept(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
     return kept
 
 
@@ -72,10 +73,14 @@ class Run(NamedTuple):
 
 
 def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
-    """What a rank writes: as near to its equal share of the bytes, in the order of the tensors, as whole rows allow."""
-    total = sum(k.nbytes for k in kept)
+    """What a rank writes: what it alone has, and as near to its equal share of the other bytes, in the order of the tensors, as whole rows allow."""
+    total = sum(k.nbytes for k in kept if k.cuts is None)
     first, last, at, runs = total * rank // size, total * (rank + 1) // size, 0, []
     for index, k in enumerate(kept):
+        if k.cuts is not None:
+            if k.cuts[rank] < k.cuts[rank + 1]:
+                runs.append(Run(index, k.cuts[rank], k.cuts[rank + 1]))
+            continue
         start, stop = (min(max(cut - at, 0), k.nbytes) // k.row() * k.row() for cut in (first, last))
         if start < stop or not k.nbytes and not rank:
             runs.append(Run(index, start, stop))

@@ -19,7 +19,7 @@ import ctypes
 import math
 import mmap
 import sys
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._tensor import is_torch
 
@@ -34,10 +34,12 @@ class Item(NamedTuple):
     nbytes: int
     address: int
     array: Any  # dense; keeps the memory alive
+    cuts: Optional[List[int]] = None  # of what no worker has whole: the bytes from cuts[r] to cuts[r+1] are worker r's
+    first: int = 0  # the byte that lies at the address
 
     def copy_to(self, address: int, start: int, stop: int) -> None:
         """Copy the bytes from start to stop."""
-        ctypes.memmove(address, self.address + start, stop - start)
+        ctypes.memmove(address, self.address + start - self.first, stop - start)
 
     def memory(self) -> memoryview:
         """All bytes, not copied."""
@@ -46,6 +48,14 @@ class Item(NamedTuple):
         block = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
         block.array = self.array  # type: ignore[attr-defined]  # kept as long as the view
         return memoryview(block).cast("B")
+
+
+class Dealt(NamedTuple):
+    """A torch tensor that lies on all workers together: of its rows, worker r has those from cuts[r] to cuts[r+1]; `part` is this worker's."""
+
+    part: Any
+    rank: int
+    cuts: List[int]
 
 
 def memory(nbytes: int) -> memoryview:
@@ -69,6 +79,8 @@ def flatten(name: str, value: Any, items: List[Item]) -> Any:
         return float(value) if math.isfinite(value) else {"float": repr(float(value))}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, Dealt):
+        return _dealt(name, value, items)
     if isinstance(value, list):
         return [flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
     if isinstance(value, tuple):
@@ -88,6 +100,18 @@ def flatten(name: str, value: Any, items: List[Item]) -> Any:
         items.append(Item(name, dense.nbytes, dense.__array_interface__["data"][0], dense))
         return _plan("numpy", dense.dtype.str, dense.shape, items)
     raise _immovable(name, f"a {type(value).__name__}")
+
+
+def _dealt(name: str, value: Dealt, items: List[Item]) -> Any:
+    part = value.part.contiguous()
+    shape = (value.cuts[-1], *part.shape[1:])
+    row = part.element_size() * math.prod(shape[1:])
+    # Only its type and shape are asked for: it takes the memory of one element.
+    whole = part.new_empty(1).expand(shape) if math.prod(shape) else part.new_empty(shape)
+    whole.part = part
+    cuts = [row * cut for cut in value.cuts] if math.prod(shape) else None
+    items.append(Item(name, row * shape[0], part.data_ptr(), whole, cuts, row * value.cuts[value.rank]))
+    return _plan("torch", str(part.dtype).rpartition(".")[2], shape, items)
 
 
 def _plan(kind: str, dtype: str, shape: Sequence[int], items: List[Item]) -> Dict[str, Any]:

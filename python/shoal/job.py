@@ -101,8 +101,6 @@ class Job(Group):
         in the log, and training goes on. All hosts of the job need the same folder. A job of one without an agent writes by itself, and needs NumPy. The loop begins with ShoalError when
         there are checkpoints of another program, or none that can be used.
         """
-        if self._state.sharded:
-            raise ValueError("shoal.torch.zero and job.checkpoint do not go together: no checkpoint would hold the optimizer's state")
         if self._checkpoints is not None:
             raise ValueError(f"this job writes its checkpoints to {self._checkpoints.root} already: it has one folder")
         self._checkpoints = Checkpoints(self, self._state, os.fspath(folder), every, keep)

@@ -74,6 +74,8 @@ def main(config, end):
     inner, scheduler = training(net, config["optimizer"])
     optimizer = shoal.torch.zero(net, inner, scheduler, stage=config["stage"])
     places(optimizer, here)
+    if config["checkpoint"]:
+        job.checkpoint(config["checkpoint"], every=5)
     torch.manual_seed(seat)
     for x, y, index in loader:
         step = loader.step

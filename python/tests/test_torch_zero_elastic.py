@@ -4,6 +4,8 @@ and the one that one worker gets from the same batches, so that no part of the o
 import json
 import pathlib
 import random
+import re
+import shutil
 
 import pytest
 
@@ -103,3 +105,27 @@ def test_two_who_hold_the_same_are_lost_at_once(training, tmp_path):
     with training(4, doomed=[[1, 7, "after backward"], [2, 7, "after backward"]], samples=300) as job:
         output = job.finish(code=1)
     assert "is gone with the two workers that held it" in output
+
+
+@pytest.mark.parametrize("stage, optimizer", [(1, "adam"), (2, "momentum")])
+def test_it_goes_on_from_a_checkpoint(launch, tmp_path, stage, optimizer):
+    def train(name, n, folder, doomed=()):
+        out = tmp_path / name
+        out.mkdir()
+        config = dict(out=str(out), checkpoint=str(tmp_path / folder), steps=40, stage=stage, optimizer=optimizer, doomed=list(doomed))
+        output, _ = launch.start(n, WORKER, json.dumps(config), tmp_path / "end").communicate(timeout=running_job.HANG)
+        results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
+        assert len(results) == (0 if doomed else n), output
+        assert doomed or {r[2] for r in results} == {40} and len({tuple(r[2:]) for r in results}) == 1
+        return [list(np.load(f).values()) for f in sorted(out.glob("*.npz"))]
+
+    whole = train("whole", 3, "undisturbed")
+    train("stopped", 3, "checkpoints", [[seat, 17, "before backward"] for seat in range(3)])
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "copy", symlinks=True)
+    for again in train("again", 3, "checkpoints"):
+        for value, want in zip(again, whole[0]):
+            np.testing.assert_array_equal(value, want)
+    assert not (tmp_path / "again" / "0.jsonl").read_text().startswith('{"step": 0,')
+    for other in train("others", 4, "copy"):
+        for value, want in zip(other, whole[0]):
+            np.testing.assert_allclose(value, want, rtol=1e-8, atol=1e-11)

@@ -48,8 +48,6 @@ def zero(model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage
     job = shoal.join()
     if not job.elastic:
         raise RuntimeError("shoal.torch.zero commits the steps of a loader: make shoal.torch.loader first")
-    if job._checkpoints is not None:
-        raise RuntimeError("shoal.torch.zero and job.checkpoint do not go together: no checkpoint would hold the optimizer's state")
     if stage not in (1, 2):
         raise ValueError(f"stage={stage}: 1 shards the optimizer's state, 2 the averaged gradients too")
     for tensor in (*model.parameters(), *model.buffers()):

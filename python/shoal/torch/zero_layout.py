@@ -6,6 +6,7 @@ worker, and each share is held by its owner and by one other worker, its buddy.
 
 from __future__ import annotations
 
+import itertools
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 # Elements. Cuts lie on multiples of it, so that torch's vector code does the same with a part of a parameter as with all of it.
@@ -28,6 +29,10 @@ class Deal(NamedTuple):
     def held(self, rank: int) -> List[Span]:
         """What a worker holds: its share and those that it is the buddy of, in order."""
         return [share for r, share in enumerate(self.shares) if rank in (r, self.buddies[r]) and share[0] < share[1]]
+
+    def cuts(self) -> List[int]:
+        """Where the shares begin, by worker, and where the last one ends."""
+        return [0, *itertools.accumulate((stop for _, stop in self.shares), max)]
 
 
 def deal(total: int, hosts: Sequence[int]) -> Deal:

@@ -6,13 +6,15 @@ import copy
 import hashlib
 import math
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 import shoal
+from shoal._state import Dealt
 
 from .zero_kinds import Kind, kinds
 from .zero_layout import Deal, Run, Span, deal, runs
@@ -35,6 +37,7 @@ class Shards:
 
     def __init__(self, job: "shoal.Job", optimizer: torch.optim.Optimizer, line: Line) -> None:
         self._job, self.optimizer, self.line = job, optimizer, line
+        self.name = "sharded " + job.unused("optimizer")
         groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._group = [groups[p] for p in line.parameters]
         self._kinds: List[Dict[str, Kind]] = [kinds(optimizer, g, p) for g, p in zip(self._group, line.parameters)]
@@ -103,6 +106,32 @@ class Shards:
     def spread(self) -> None:
         """When those who have just joined have all else: deal the state to all members."""
         self._pass_on([row.host for row in self._census()], move=True)
+
+    def get(self) -> Dict[str, Any]:
+        """The state for a checkpoint: "known" says which parameters have it, and the numbers of it; where there is no tensor yet stand zeros."""
+        cuts, rank = self.deal.cuts(), self._rank
+        rows = [bisect_left([start for start, _ in self.line.places], cut) for cut in cuts]
+        value: Dict[str, Any] = {"known": Dealt(self._known()[rows[rank] : rows[rank + 1]], rank, rows)}
+        mine = {run: part for run, part in self.parts}
+        for i, (start, stop) in enumerate(self.line.places):
+            within = [min(max(cut, start), stop) - start for cut in cuts]
+            part = mine.get(Run(i, start + within[rank], start + within[rank + 1]))
+            for name, kind in self._kinds[i].items():
+                if kind.dtype is not None:
+                    held = None if part is None else self.inner.state[part].get(name)
+                    zeros = torch.zeros(within[rank + 1] - within[rank], dtype=kind.dtype)
+                    value[f"{i}.{name}"] = Dealt(zeros if held is None else held, rank, within)
+        return value
+
+    def set(self, value: Dict[str, Any]) -> None:
+        """Take over what is held here of the state in a checkpoint, of whatever number of workers."""
+        table = value["known"]
+        for run, part in self.parts:
+            first, _ = self.line.places[run.parameter]
+            for name in self._kinds[run.parameter]:
+                if self._cut(run.parameter, name) and table[run.parameter, self._names.index(name)] > -math.inf:
+                    self.inner.state[part][name] = value[f"{run.parameter}.{name}"][run.start - first : run.stop - first].clone()
+        self._set_numbers(table)
 
     @property
     def nbytes(self) -> int:
@@ -190,14 +219,19 @@ class Shards:
         return kind is not None and kind.dtype is not None
 
     def _table(self) -> Tensor:
-        """Which parameters have which state, and the numbers of it: a row a parameter, and -inf where it has none."""
+        """What all members together know of the state: see _known."""
+        table = self._known()
+        if table.numel():
+            self._job.allreduce(table, op="max")
+        return table
+
+    def _known(self) -> Tensor:
+        """Which parameters have which state here, and the numbers of it: a row a parameter, and -inf where it has none."""
         table = torch.full((len(self.line.parameters), len(self._names)), -math.inf, dtype=torch.float64)
         for run, part in self.parts:
             for name, value in self.inner.state[part].items():
                 if value is not None:
                     table[run.parameter, self._names.index(name)] = 1.0 if self._cut(run.parameter, name) else float(value)
-        if table.numel():
-            self._job.allreduce(table, op="max")
         return table
 
     def _set_numbers(self, table: Tensor) -> None:
