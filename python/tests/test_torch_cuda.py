@@ -89,6 +89,27 @@ def test_on_a_device(wrap, elastic, compress):
             torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=1e-3, atol=1e-4)
 
 
+def _calls():
+    import torch.distributed as dist
+
+    import shoal.torch  # noqa: F401  registers the backend
+
+    dist.init_process_group("shoal")
+    x = torch.full((5,), float(dist.get_rank() + 1), device="cuda:0")
+    dist.all_reduce(x)
+    y = torch.full((2, 3), dist.get_rank(), dtype=torch.int16, device="cuda:0").t()
+    dist.broadcast(y, src=1)
+    gathered = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(gathered, x + dist.get_rank())
+    return [x.tolist(), y.tolist(), torch.stack(gathered).tolist()]
+
+
+@_real
+def test_calls_of_the_backend_on_a_device():
+    for x, y, gathered in world(2, _calls):
+        assert x == [3.0] * 5 and y == [[1, 1]] * 3 and gathered == [[3.0] * 5, [4.0] * 5]
+
+
 @_real
 def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
     from shoal.torch.cuda import Card
@@ -136,7 +157,7 @@ def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, cap
     mover = Streams(_joined(agent, monkeypatch), CardDouble(refuses=True))
     for _ in range(3):
         mover.adopt(Bucket([torch.zeros(10)]))
-    assert capsys.readouterr().err.count("cannot be pinned (cudaError 2)") == 1
+    assert capsys.readouterr().err.count("cannot be pinned for double (cudaError 2)") == 1
 
 
 def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():

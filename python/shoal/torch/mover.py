@@ -88,7 +88,7 @@ class Streams(Mover):
             self._job._port.pin(bucket.buffer.data_ptr(), self._card.pin, self._card.unpin)
         except RuntimeError as error:
             self._pins = False
-            print(f"shoal: the arena cannot be pinned ({error}), so copies from {self._card} take longer: raise `ulimit -l`", file=sys.stderr)
+            print(f"shoal: the arena cannot be pinned for {self._card} ({error}): training goes on, and copies from and to it take longer", file=sys.stderr)
 
     def begin(self) -> None:
         if self._left is not None:
