@@ -42,7 +42,6 @@ class Bucket:
     """
 
     mover: Mover = HOST
-    buffer: Optional[Tensor] = None  # where a device may copy to and from by itself
 
     def __init__(self, parameters: Sequence[Tensor], dtype: Optional[torch.dtype] = None):
         self.parameters = list(parameters)

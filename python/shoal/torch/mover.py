@@ -82,10 +82,11 @@ class Streams(Mover):
 
     def adopt(self, bucket: Any) -> None:
         bucket.mover = self
-        if bucket.buffer is None or not self._pins:
+        buffer = getattr(bucket, "buffer", None)  # those with error feedback copy by the CPU
+        if buffer is None or not self._pins:
             return
         try:
-            self._job._port.pin(bucket.buffer.data_ptr(), self._card.pin, self._card.unpin)
+            self._job._port.pin(buffer.data_ptr(), self._card.pin, self._card.unpin)
         except RuntimeError as error:
             self._pins = False
             print(f"shoal: the arena cannot be pinned for {self._card} ({error}): training goes on, and copies from and to it take longer", file=sys.stderr)

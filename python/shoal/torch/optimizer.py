@@ -102,9 +102,9 @@ class Averaging(torch.optim.Optimizer):
             self._exchange.go(full, end=full == len(fetched))
         for bucket in self._exchange.arrivals():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
-                if average is not None and parameter.grad is None:
-                    parameter.grad = torch.empty_like(parameter)
                 if average is not None:
+                    if parameter.grad is None:
+                        parameter.grad = torch.empty_like(parameter)
                     self._mover.bring(parameter.grad, average)
         self._mover.brought()
         self._averaged = True
