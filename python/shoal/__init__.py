@@ -15,10 +15,11 @@ from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, 
 from .group import Group
 from .handle import Handle
 from .job import Job, empty, join, zeros
+from .live import train
 from .mesh import Mesh
 from .steps import Step
 
 __all__ = [
     "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "Mesh", "MismatchError", "ShoalError", "Step",
-    "__version__", "empty", "join", "state", "zeros",
+    "__version__", "empty", "join", "state", "train", "zeros",
 ]  # fmt: skip

@@ -51,6 +51,7 @@ KINDS: Dict[str, int] = {
     "recv": 10,
     "barrier": 11,
     "enter": 12,
+    "reshape": 13,
 }
 
 OPS: Dict[str, int] = {"none": 0, "sum": 1, "mean": 2, "min": 3, "max": 4, "prod": 5}

@@ -7,7 +7,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Protocol, Sequ
 from ._layout import DType
 from ._scribe import Scribe
 from ._tensor import Shape, Tensor
-from ._view import View
+from ._view import Shaped, View
 from .cursor import Cursor
 from .handle import Handle
 
@@ -55,6 +55,10 @@ class Port(Protocol):
     def follow(self, changed: Callable[[], None]) -> None: ...
 
     def state_data(self, place: Cursor) -> None: ...
+
+    def state_layout(self, statement: bytes) -> None: ...
+
+    def ask_shape(self) -> Shaped: ...
 
     def enter(self) -> None: ...
 

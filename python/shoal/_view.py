@@ -33,3 +33,13 @@ class View(NamedTuple):
     def new(self) -> bool:
         """Whether this worker has just become a member."""
         return bool(self.flags & NEW)
+
+
+class Shaped(NamedTuple):
+    """How the state of a job with a mesh lies on its workers; docs/formats/reshape.md."""
+
+    mesh: str = ""
+    next: str = ""  # the mesh to go to, with a reshape that all members call; "" = none
+    broken: str = ""  # why the job cannot go on
+    inp: int = 0  # bytes that this worker has on `mesh`
+    out: int = 0  # and on `next`

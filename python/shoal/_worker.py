@@ -20,7 +20,7 @@ from ._link import Link, Refused
 from ._scribe import AgentScribe
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
-from ._view import View
+from ._view import Shaped, View
 from .cursor import Cursor
 from .errors import ForkError, JoinError, ShoalError
 from .handle import AnySourceHandle, Handle, StagedHandle
@@ -274,6 +274,29 @@ class Worker:
             self.link.request(message, "data")
         except Refused as err:
             raise ShoalError(str(err)) from None
+
+    def state_layout(self, statement: bytes) -> None:
+        """Tell how the state of the job lies on its workers, as docs/formats/reshape.md has it; every worker tells the same.
+
+        Raises ShoalError when it contradicts itself, the others, or what this worker says that it holds.
+        """
+        block = self.buffer(len(statement))
+        ctypes.memmove(block, statement, len(statement))
+        place = self.arena.locate(ctypes.addressof(block), len(statement))
+        assert place is not None
+        try:
+            self.link.request({"type": "state", "id": place[0], "offset": place[1], "bytes": len(statement)}, "state")
+        except Refused as err:
+            raise ShoalError(str(err)) from None
+
+    def ask_shape(self) -> Shaped:
+        """How the state of the job lies now, and what comes next."""
+        try:
+            reply, _ = self.link.request({"type": "shape"}, "shape")
+        except Refused as err:
+            raise ShoalError(str(err)) from None
+        mesh, following, broken = (str(reply.get(key, "")) for key in ("mesh", "next", "broken"))
+        return Shaped(mesh, following, broken, int(reply.get("in", 0)), int(reply.get("out", 0)))
 
     def enter(self) -> None:
         """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state."""

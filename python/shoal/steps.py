@@ -180,7 +180,7 @@ class Progress:
         if checkpoints is not None and not self._begun and not port.late:
             self._resume(checkpoints)
         self._begun = True
-        if not self._pass():
+        if not self.cross():
             return True
         ended = end.at(self.cursor)
         if checkpoints is not None:
@@ -217,6 +217,13 @@ class Progress:
         self.step = Step(self, part.indices, part.weight)
         return self.step
 
+    def whole(self) -> Step:
+        """The next step, with all samples of its batch: for workers that divide them among themselves in a way of their own."""
+        if self._order is None or self._epoch != self.cursor.epoch:
+            self._order, self._epoch = self.cursor.order(), self.cursor.epoch
+        self.step = Step(self, self._order.take(self.cursor.part(0, 1)), 1)
+        return self.step
+
     def ahead(self, k: int) -> "Part":
         """This worker's part of the step that is k steps away, if the members stay the same."""
         while len(self._ahead) <= k:
@@ -235,7 +242,7 @@ class Progress:
         self._ahead.clear()
         self._drawn = None
 
-    def _pass(self) -> bool:
+    def cross(self) -> bool:
         """Pass from one step to the next, which is where members join and leave; False when this worker has left."""
         job, port = self.job, self.job._port
         if port.late:

@@ -11,7 +11,7 @@ PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/formats/arena.md").r
 
 def test_kinds():
     kinds = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([a-z_]+) \|", PAGE, re.M)}
-    assert len(kinds) == 12 and kinds == _layout.KINDS
+    assert len(kinds) == 13 and kinds == _layout.KINDS
 
 
 def test_dtypes_and_reductions():

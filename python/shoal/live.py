@@ -1,0 +1,162 @@
+"""Training on a mesh that may change while the job runs: each worker has a part of the state, and between two steps it may be another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
+
+from . import _local
+from ._layout import KINDS, STEP
+from ._view import View
+from .errors import LostError, ShoalError
+from .job import Job, join
+from .mesh import Mesh
+from .steps import End, Progress
+
+_RESHAPE = KINDS["reshape"]
+
+
+class Model(Protocol):
+    """What a rank of a mesh trains. A model lives as long as its mesh."""
+
+    def tensors(self) -> Mapping[str, Any]:
+        """This rank's part of the state by name: parameters, and what the optimizer keeps. What is written there counts.
+
+        Names and shapes are those of the layout; arrays are NumPy's or torch's.
+        """
+
+    def gradients(self, indices: Any) -> Any:
+        """The gradients of a global batch, summed over whatever ranks have the same parameters; returns this rank's share of
+        the loss, an array of shape [1]. All ranks are given the same indices, and divide them among themselves. The tensors
+        stay as they are: when a worker is lost in here, the step is made again.
+        """
+
+    def update(self) -> None:
+        """Change the tensors by the gradients. It must not need other ranks."""
+
+
+class Trained(NamedTuple):
+    """A step that is committed, and the model behind it."""
+
+    number: int  # of the step, from 0
+    epoch: int
+    loss: float  # over the global batch
+    model: Any
+    mesh: Mesh
+
+
+def train(
+    build: Callable[[Mesh], Model],
+    *,
+    layout: Union[str, Mapping[str, Any]],
+    catalogue: Sequence[Mapping[str, Any]],
+    mesh: str,
+    samples: int,
+    batch: int,
+    seed: int = 0,
+    epochs: Optional[int] = None,
+    steps: Optional[int] = None,
+    shuffle: bool = True,
+) -> Iterator[Trained]:
+    """Train a model that is cut over the ranks of a mesh, and yield every step that is committed.
+
+        for step in shoal.train(build, layout=LAYOUT, catalogue=TENSORS, mesh="dp=2,tp=2", samples=len(data), batch=32):
+            print(step.number, step.loss)
+
+    `build` makes this rank's part of the model for a mesh. `layout` says where the tensors lie on any mesh (docs/formats/layout.md, as text
+    or a mapping; of its mesh only the names of the axes count), and `catalogue` lists all of them, whole: {"name": …, "dtype": "f32", "shape": […]}.
+    `mesh` is what the job begins with. `shoal reshape JOB --mesh dp=4` changes it: between two steps the state moves to
+    the ranks of the other mesh, proved by fingerprint, `build` is called again, and the next step is made there.
+
+    When a worker is lost, the step that is under way is void and made again, on a mesh of less `dp` that the others can hold. Where only
+    the lost worker had a part of the state, the job ends and says so. The loop of a worker that a mesh does not need ends early;
+    job.released tells. The other arguments are those of Job.steps.
+
+    Raises ShoalError when layout, tensors and model contradict each other; the message names rank and tensor.
+    """
+    job = join()
+    if job._checkpoints is not None:
+        raise ShoalError("job.checkpoint writes a state that all workers share; on a mesh each has a part of its own: save model.tensors() by rank instead")
+    live = _Live(job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh)
+    live.state()
+    progress = job.place(samples, batch, seed, shuffle)
+    end = End(epochs, steps)
+    progress.drop()
+    while True:
+        try:
+            if progress.over(end) or not live.settle(progress):
+                return
+            step = progress.whole()
+            loss = live.model.gradients(step.indices)
+            step.share(loss, last=True, op="sum").wait()
+        except LostError:
+            live.drop(progress)
+            continue
+        live.model.update()
+        yield Trained(step.number, step.epoch, float(loss[0]), live.model, live.mesh)
+
+
+class _Live:
+    """The model of this rank, and its way from mesh to mesh."""
+
+    model: Any
+    mesh: Any
+
+    def __init__(self, job: Job, build: Callable[[Mesh], Model], layout: str, catalogue: Sequence[Mapping[str, Any]], mesh: str) -> None:
+        self._job, self._build = job, build
+        self._layout, self._catalogue, self._first = layout, catalogue, mesh
+        self._seen: Optional[View] = None  # the view that the model is right for
+        self._held: Any = None  # this rank's part of the state, when it is in no model
+        self.model = self.mesh = None
+
+    def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
+        """Tell the agent how the state lies, and what of it this rank has."""
+        self._job._port.state_layout(_local.statement(self._layout, self._first, self._catalogue, local))
+
+    def settle(self, progress: Progress) -> bool:
+        """Be on the mesh that the job should have; False when it does not need this worker."""
+        port = self._job._port
+        while port.view is not self._seen:
+            shape = port.ask_shape()
+            if shape.broken:
+                raise ShoalError(shape.broken)
+            if not shape.next:
+                if self.model is None:
+                    self._begin(shape.mesh or self._first)
+                self._seen = port.view
+                return True
+            self._go(shape.inp, shape.out)
+            if not progress.cross():
+                return False
+        return True
+
+    def _begin(self, text: str) -> None:
+        """Build the model for a mesh, with the state that has come here, if any has."""
+        self.mesh = self._job.mesh(text)
+        self.model = self._build(self.mesh)
+        mine = self.model.tensors()
+        self.state(mine)
+        if self._held is not None:
+            _local.unpack(self._held, mine)
+            self._held = None
+
+    def _go(self, inp: int, out: int) -> None:
+        """Hand over this rank's part of the state, and get that of the mesh that comes."""
+        port = self._job._port
+        old: List[Any] = []
+        if inp and self._held is None:
+            memory = port.buffer(inp)
+            _local.pack(self.model.tensors(), memory, inp)
+            old = [memory]
+        elif inp:
+            old = [self._held]
+        new = [port.buffer(out)] if out else []
+        given, taken = (port.describe(m[0]) if m else None for m in (old, new))
+        port.call(_RESHAPE, given, taken, (old, new), None, flags=STEP).wait()
+        self.model = self.mesh = None
+        self._held = new[0] if new else None
+
+    def drop(self, progress: Progress) -> None:
+        """Drop the step under way, of which a worker is lost, and go on from its start when all others have dropped it."""
+        progress.drop()
+        self._job._port.enter()

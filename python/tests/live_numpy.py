@@ -1,0 +1,100 @@
+"""A perceptron whose matrices are cut over tp and its batch over dp, with Adam: what test_live.py trains, on a mesh and alone."""
+
+import sys
+
+import numpy as np
+import shoal
+from shoal.cursor import Cursor
+
+SAMPLES, BATCH, IN, HIDDEN, OUT, RATE, SEED = 600, 12, 7, 60, 3, 1e-2, 3
+NAMES = ("up", "down", "bias")
+SHAPES = {"up": [HIDDEN, IN], "down": [OUT, HIDDEN], "bias": [OUT]}
+LAYOUT = """
+shoal: layout/1
+mesh: dp=1,tp=1
+rules:
+- {match: "**up", place: "tp=shard(0,balanced)"}
+- {match: "**down", place: "tp=shard(1,balanced)"}
+- {match: "**"}
+"""
+KINDS = ("", "optimizer.exp_avg.", "optimizer.exp_avg_sq.")
+TENSORS = [{"name": kind + name, "dtype": "f64", "shape": shape} for kind in KINDS for name, shape in SHAPES.items()]
+TENSORS.append({"name": "optimizer.step", "dtype": "i64", "shape": []})
+
+
+def data():
+    source = np.random.default_rng(1)
+    x = source.normal(size=(SAMPLES, IN))
+    return x, np.tanh(x @ source.normal(size=(IN, OUT)))
+
+
+def part(n, group):
+    each, more = divmod(n, group.size)
+    begin = each * group.rank + min(group.rank, more)
+    return slice(begin, begin + each + (group.rank < more))
+
+
+class Perceptron:
+    def __init__(self, mesh):
+        self.dp, self.tp = mesh["dp"], mesh["tp"]
+        source = np.random.default_rng(2)
+        whole = {name: source.normal(size=SHAPES[name]) / 4 for name in NAMES}
+        rows = part(HIDDEN, self.tp)
+        self.mine = {"up": whole["up"][rows].copy(), "down": whole["down"][:, rows].copy(), "bias": whole["bias"]}
+        self.state = {kind + name: np.zeros_like(w) for kind in KINDS[1:] for name, w in self.mine.items()}
+        self.count = np.zeros((), np.int64)
+        self.x, self.y = data()
+
+    def tensors(self):
+        return {**self.mine, **self.state, "optimizer.step": self.count}
+
+    def gradients(self, indices):
+        here = indices[part(len(indices), self.dp)]
+        x, y = self.x[here], self.y[here]
+        hidden = np.tanh(x @ self.mine["up"].T)
+        wrong = self.tp.allreduce(hidden @ self.mine["down"].T) + self.mine["bias"] - y
+        back = 2 * wrong / len(indices)
+        self.grad = {"down": back.T @ hidden, "bias": back.sum(0), "up": ((back @ self.mine["down"]) * (1 - hidden**2)).T @ x}
+        for name in NAMES:
+            self.dp.allreduce(self.grad[name])
+        return np.array([(wrong**2).sum() / len(indices)]) * (self.tp.rank == 0)
+
+    def update(self):
+        self.count += 1
+        for name, w in self.mine.items():
+            mean, square = (self.state[kind + name] for kind in KINDS[1:])
+            mean += 0.1 * (self.grad[name] - mean)
+            square += 0.001 * (self.grad[name] ** 2 - square)
+            n = int(self.count)
+            w -= RATE * (mean / (1 - 0.9**n)) / (np.sqrt(square / (1 - 0.999**n)) + 1e-8)
+
+
+class Alone:
+    """A group of one."""
+
+    rank, size = 0, 1
+
+    def allreduce(self, x):
+        return x
+
+
+def reference():
+    """The losses of the undisturbed training, without end."""
+    model, place = Perceptron({"dp": Alone(), "tp": Alone()}), Cursor.start(SAMPLES, BATCH, SEED)
+    while True:
+        yield model.gradients(place.order().take(place.part(0, 1))).item()
+        model.update()
+        place = place.commit(1, [True])
+
+
+def main(mesh, steps):
+    job = shoal.join()
+    trained = shoal.train(Perceptron, layout=LAYOUT, catalogue=TENSORS, mesh=mesh, samples=SAMPLES, batch=BATCH, seed=SEED, steps=steps)
+    for step in trained:
+        if job.rank == 0:
+            print(f"STEP {step.number} on {step.mesh} loss {step.loss!r}", flush=True)
+    print("RELEASED" if job.released else "END", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,111 @@
+"""A job changes its mesh while it trains, and loses workers: the losses are those of an undisturbed training."""
+
+import itertools
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numpy")
+
+import running_job
+from live_numpy import reference
+
+WORKER = pathlib.Path(__file__).with_name("live_numpy.py")
+MESHES = ["dp=4", "dp=2,tp=2", "tp=4", "dp=3", "tp=3", "dp=5", "tp=5"]
+
+
+class Training(running_job.Running):
+    """A job on a mesh."""
+
+    def reshape(self, mesh, *options):
+        """Ask for a mesh, return what the command said when the job has it, and wait for the next step."""
+        done = subprocess.run([self._binary, "reshape", self.name, "--mesh", mesh, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=running_job.HANG)  # fmt: skip
+        assert done.returncode == 0, done.stdout + self.output[-3000:]
+        if not options:
+            self.until(f"STEP [0-9]+ on {mesh} ")
+        return done.stdout
+
+    def stop(self):
+        """End the training; check all losses, and return the meshes in their order."""
+        subprocess.run([self._binary, "stop", self.name], check=True, timeout=running_job.HANG)
+        output = self.finish()
+        assert "Traceback" not in output, output[-6000:]
+        return meshes_of(output)
+
+
+def meshes_of(output):
+    """Check that every step was made once, with the loss of the undisturbed training; return the meshes in their order."""
+    steps = [(int(n), mesh, float(loss)) for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)]
+    assert [n for n, _, _ in steps] == list(range(len(steps)))
+    for (n, mesh, loss), want in zip(steps, reference()):
+        assert abs(loss - want) <= 1e-9 * want, f"step {n} on {mesh}: loss {loss}, undisturbed {want}"
+    return [mesh for mesh, _ in itertools.groupby(mesh for _, mesh, _ in steps)]
+
+
+@pytest.fixture
+def training(launch, binary, tmp_path, monkeypatch):
+    """Returns training(n, mesh): a job that trains until it is stopped, as a context manager."""
+    monkeypatch.setattr(running_job, "Running", Training)
+    return lambda n, mesh: running_job.running(launch, binary, tmp_path / "end", n, WORKER, mesh, 1 << 20)
+
+
+def test_from_every_mesh_to_every_other(training):
+    walk = ["dp=4"]
+    left = {mesh: [m for m in MESHES if m != mesh] for mesh in MESHES}
+    while left[walk[-1]]:
+        walk.append(left[walk[-1]].pop())
+    assert len(walk) == len(MESHES) * (len(MESHES) - 1) + 1  # as all have as many ways in as out, it ends where it began
+    with training(4, "dp=4") as job:
+        for mesh in walk[1:]:
+            job.reshape(mesh)
+        assert job.stop() == walk
+
+
+def test_the_plan_is_shown_and_changes_nothing(training):
+    with training(2, "dp=2") as job:
+        said = job.reshape("dp=2,tp=2", "--dry-run")
+        assert re.search("to +mesh dp=2,tp=2, on 4 workers", said) and re.search("moved +0 bytes from host to host, the least possible is 0", said), said
+        assert job.stop() == ["dp=2"]
+
+
+@pytest.mark.parametrize("mesh, then", [("dp=2,tp=2", "dp=1,tp=2"), ("dp=4", "dp=3")])
+def test_a_killed_worker_costs_no_step(training, mesh, then):
+    with training(4, mesh) as job:
+        os.kill(job.workers()[1], signal.SIGKILL)
+        job.until(f"STEP [0-9]+ on {then} ")
+        assert job.stop() == [mesh, then]
+
+
+def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
+    with training(4, "dp=2,tp=2") as job:
+        victim = job.workers()[3]
+        os.kill(victim, signal.SIGSTOP)  # so the reshape waits for it
+        subprocess.run([job._binary, "reshape", job.name, "--mesh", "tp=4", "--no-wait"], check=True, timeout=running_job.HANG)
+        os.kill(victim, signal.SIGKILL)
+        job.until("STEP [0-9]+ on dp=1,tp=2 ")
+        assert job.stop() == ["dp=2,tp=2", "dp=1,tp=2"]
+
+
+def test_what_only_a_lost_worker_had_is_named(training):
+    with training(2, "dp=1,tp=2") as job:
+        os.kill(job.workers()[1], signal.SIGKILL)
+        output = job.finish(code=1)
+    assert "mesh dp=1,tp=2 cannot do with 1 workers" in output, output
+
+
+def test_contradictions_are_named(launch):
+    program = WORKER.read_text().replace('"dtype": "f64"', '"dtype": "f32"')
+    assert re.search(r'rank \d of mesh tp=2 has "\S+" as f64\S+; the layout says f32', launch(2, program, "tp=2", 3, code=1))
+    assert "mesh tp=2 has 2 ranks, the job 3 workers" in launch(3, WORKER, "tp=2", 3, code=1)
+
+
+def test_alone():
+    done = subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import live_numpy; live_numpy.main('', 20)", str(WORKER.parent)],
+                          stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])})  # fmt: skip
+    assert meshes_of(done.stdout.replace("on  ", "on alone ")) == ["alone"] and "END" in done.stdout
