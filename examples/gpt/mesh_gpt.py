@@ -1,24 +1,22 @@
 """A GPT on a mesh: data, tensor and pipeline parallel training, written out over the groups of a job.
 
     $ shoal run -n 4 -- python3 examples/gpt/mesh_gpt.py --mesh dp=1,pp=2,tp=2 $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
-    [0] 149,040 parameters on a mesh dp=1,pp=2,tp=2; 48,096 of them here
-    [0] step   50  loss 3.3382
-    [0] step  100  loss 2.7651
+    [0] step   50  loss 3.3382  on dp=1,pp=2,tp=2, 48,096 parameters here
+    [0] step  100  loss 2.7651  on dp=1,pp=2,tp=2, 48,096 parameters here
 
-The mesh has the axes dp, tp and pp, in any order and of any degree. The losses are the same whatever the mesh, also without one
-and the launcher: each tensor is made whole, by its name, and then cut, and the workers together take one global batch a step.
+The mesh has the axes dp, tp and pp, in any order and of any degree, and `shoal reshape` changes it while the job runs. The losses are the
+same whatever the mesh, also without the launcher: each tensor is made whole, by its name, and then cut, and all workers together
+take one global batch a step.
 """
 
 import argparse
 import collections
-import json
 import math
 import typing
 import zlib
 
 import shoal
 import torch
-from shoal.cursor import Cursor
 from torch.nn import functional as F
 
 BATCH, MICRO, RATE, SEED = 12, 3, 3e-3, 1  # samples of a step and of a micro-batch
@@ -37,12 +35,10 @@ class Kind(typing.NamedTuple):
     unit: int = 1
     blocks: int = 1
 
-    def place(self, mesh):
-        """The placement in the language of docs/formats/layout.md. An axis that the mesh does not have cuts nothing."""
-        stages = "/".join(map(str, cuts(LAYERS, mesh.axes.get("pp", 1))[1:-1]))
-        pp = f"pp=at({self.stage})" if self.stage is not None else f"pp=spread(1,{LAYERS}{stages and ',cuts=' + stages})"
-        tp = f"tp=shard({self.dim},balanced,unit={self.unit},blocks={self.blocks})"
-        return ", ".join([pp] * ("pp" in mesh.axes) + [tp] * ("tp" in mesh.axes and self.dim is not None))
+    def place(self):
+        """The placement in the language of docs/formats/layout.md."""
+        pp = f"pp=spread(1,{LAYERS},balanced)" if self.stage is None else f"pp=at({self.stage})"
+        return pp if self.dim is None else f"{pp}, tp=shard({self.dim},balanced,unit={self.unit},blocks={self.blocks})"
 
     def cut(self, whole, tp):
         """What a rank of a tensor parallel group has of a whole tensor: the same as the placement says."""
@@ -98,10 +94,10 @@ def catalogue(vocabulary, dtype):
     return [*listed, {"name": COUNT, "dtype": "i64", "shape": []}]
 
 
-def layout(mesh, vocabulary):
-    """Where they lie: a spec of docs/formats/layout.md. The moments of the optimizer lie like their parameters."""
-    rules = [{"match": "**" + name, "place": kind.place(mesh)} for name, kind in kinds(vocabulary).items()]
-    return json.dumps({"shoal": "layout/1", "mesh": str(mesh), "rules": [*rules, {"match": COUNT}]})
+def layout(vocabulary):
+    """Where they lie on any mesh: a spec of docs/formats/layout.md. The moments of the optimizer lie like their parameters."""
+    rules = [{"match": "**" + name, "place": kind.place()} for name, kind in kinds(vocabulary).items()]
+    return {"shoal": "layout/1", "mesh": "dp=1,pp=1,tp=1", "rules": [*rules, {"match": COUNT}]}
 
 
 class Copied(torch.autograd.Function):
@@ -136,7 +132,7 @@ MOMENTS, COUNT = ("optimizer.exp_avg.", "optimizer.exp_avg_sq."), "optimizer.ste
 
 
 class MeshGPT:
-    """This rank's part of the model and of Adam's state, and the steps that all ranks of the mesh make together."""
+    """This rank's part of the model and of Adam's state on a mesh. A step is `gradients`, on all ranks together, and then `update`."""
 
     def __init__(self, mesh, text, vocabulary, dtype):
         self.mesh, self.text = mesh, text
@@ -168,15 +164,9 @@ class MeshGPT:
         state.update((prefix + name, moment) for prefix, moments in self.moments.items() for name, moment in moments.items())
         return {**state, COUNT: self.count}
 
-    def step(self, indices):
-        """Train on a global batch, given by where its windows begin in the text, on all ranks alike; returns the mean loss."""
-        loss = self.gradients(indices)
-        self.mesh.job.allreduce(loss)
-        self.update()
-        return loss.item()
-
     def gradients(self, indices):
-        """This rank's gradients, added up over dp; returns its share of the loss, of shape [1]. The state stays as it is.
+        """This rank's gradients for a global batch, which is given by where its windows begin in the text, on all ranks alike; returns
+        this rank's share of the mean loss, of shape [1]. The state stays as it is, so a step that fails can be made again.
 
         1F1B (Narayanan et al. 2021, section 2.2): a stage is as many micro-batches ahead as there are stages behind it, then goes one
         forward and one back, so that it keeps no more than these. Sends are not waited for: neighbours send to each other at once.
@@ -250,42 +240,37 @@ class MeshGPT:
 
 
 def build(mesh, book, dtype=torch.float32):
-    """The model for a text, on a mesh."""
+    """This rank's part of the model for a text, on a mesh."""
     alphabet = sorted(set(book))
     numbers = {character: i for i, character in enumerate(alphabet)}
     return MeshGPT(mesh, torch.tensor([numbers[c] for c in book]), len(alphabet), dtype)
 
 
-def batches(length):
-    """The global batches of a text of some length, in the order of docs/formats/cursor.md: where their windows begin."""
-    place = Cursor.start(length - CONTEXT, BATCH, SEED)
-    while True:
-        yield place.order().take(place.part(0, 1))
-        place = place.commit(1, [True])
-
-
-def train(job, axes, path, steps, dtype=torch.float32):
-    """Trains and returns the loss of every global batch, which does not depend on the mesh."""
+def training(path, axes, steps, dtype=torch.float32):
+    """Trains for a text, and yields each step when it is committed; `axes` is the mesh to begin with."""
     with open(path, encoding="utf-8") as file:
         book = file.read()
-    model = build(job.mesh(axes), book, dtype)
-    if job.rank == 0:
-        everything = sum(math.prod(kind.shape) for _, kind in parameters(len(set(book))))
-        print(f"{everything:,} parameters on a mesh {model.mesh}; {model.gradient.numel():,} of them here", flush=True)
-    losses = []
-    for step, indices in zip(range(1, steps + 1), batches(len(book))):
-        losses.append(model.step(indices))
-        if job.rank == 0 and (step % 50 == 0 or step == steps):
-            shown = losses[-50:]
-            job.report(step=step, loss=sum(shown) / len(shown), samples=step * BATCH)
-            print(f"step {step:4d}  loss {sum(shown) / len(shown):.4f}", flush=True)
-    return losses
+    vocabulary = len(set(book))
+    return shoal.train(
+        lambda mesh: build(mesh, book, dtype), layout=layout(vocabulary), catalogue=catalogue(vocabulary, dtype), mesh=axes,
+        samples=len(book) - CONTEXT, batch=BATCH, seed=SEED, steps=steps,
+    )  # fmt: skip
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mesh", default="", help="the degrees of parallelism, such as dp=1,pp=2,tp=2")
+    parser.add_argument("--mesh", default="dp=1", help="the degrees of parallelism to begin with, such as dp=1,pp=2,tp=2")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("text", help="such as $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt")
     arguments = parser.parse_args()
-    train(shoal.join(), arguments.mesh, arguments.text, arguments.steps)
+    job, losses = shoal.join(), collections.deque(maxlen=50)
+    for step in training(arguments.text, arguments.mesh, arguments.steps):
+        losses.append(step.loss)
+        done, loss = step.number + 1, sum(losses) / len(losses)
+        if job.rank == 0 and (done % 50 == 0 or done == arguments.steps):
+            job.report(step=done, loss=loss, samples=done * BATCH)
+            print(f"step {done:4d}  loss {loss:.4f}  on {step.mesh}, {step.model.gradient.numel():,} parameters here", flush=True)
+
+
+if __name__ == "__main__":
+    main()

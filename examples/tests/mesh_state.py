@@ -4,7 +4,6 @@ python3 mesh_state.py FOLDER MESH...: for each mesh loads FOLDER/first, saves it
 The first one there trains what is FOLDER/first.
 """
 
-import itertools
 import json
 import os
 import pathlib
@@ -16,6 +15,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "gpt"))
 
 import mesh_gpt
+from mesh_curve import losses
 
 STEPS = 3  # before the checkpoint, and behind it
 
@@ -25,13 +25,12 @@ if __name__ == "__main__":
     job, first, vocabulary = shoal.join(), f"{folder}/first", len(set(book))
     for axes in meshes:
         model = mesh_gpt.build(job.mesh(axes), book, torch.float64)
-        where = {"mesh": model.mesh, "layout": mesh_gpt.layout(model.mesh, vocabulary), "catalogue": mesh_gpt.catalogue(vocabulary, torch.float64)}
+        where = {"mesh": model.mesh, "layout": mesh_gpt.layout(vocabulary), "catalogue": mesh_gpt.catalogue(vocabulary, torch.float64)}
         if not os.path.exists(first):
-            for indices in itertools.islice(mesh_gpt.batches(len(book)), STEPS):
-                model.step(indices)
+            list(losses(job, model, 0, STEPS))
             shoal.state.save(model.tensors(), first, **where)
         shoal.state.load(model.tensors(), first, **where)
         shoal.state.save(model.tensors(), f"{folder}/{axes}", **where)
-        losses = [model.step(indices) for indices in itertools.islice(mesh_gpt.batches(len(book)), STEPS, 2 * STEPS)]
+        behind = list(losses(job, model, STEPS, 2 * STEPS))
         if job.rank == 0:
-            pathlib.Path(folder, f"{axes}.json").write_text(json.dumps(losses))
+            pathlib.Path(folder, f"{axes}.json").write_text(json.dumps(behind))

@@ -12,15 +12,15 @@ STEPS = int(os.environ.get("MESH_STEPS", 50))
 TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 
 
-def curves(folder, workers, cases):
+def curves(folder, workers, cases, steps=STEPS):
     """For each case, DTYPE:MESH, the losses, which all ranks must have alike. One job trains them all: a start costs more than a curve."""
     launcher = [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"] if workers > 1 else []
-    command = [*launcher, sys.executable, HERE / "mesh_curve.py", folder, str(STEPS), *cases]
+    command = [*launcher, sys.executable, HERE / "mesh_curve.py", folder, str(steps), *cases]
     done = subprocess.run(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     found = [json.loads((folder / str(rank)).read_text()) for rank in range(workers)]
     assert all(f == found[0] for f in found), "the ranks disagree about the losses"
-    assert all(len(losses) == STEPS for losses in found[0].values())
+    assert all(len(losses) == steps for losses in found[0].values())
     return found[0]
 
 
