@@ -129,11 +129,16 @@ func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, err)
 		return
 	}
+	before := l.agent.Status()
 	if err := l.drainHost(ask.Host, ask.Who); err != nil {
 		refuse(w, http.StatusConflict, err)
 		return
 	}
-	l.answerJob(w)
+	s := l.agent.Status()
+	if s.Head != l.host { // it has handed over already
+		s = before
+	}
+	answer(w, l.describe(s))
 }
 
 func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
