@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_curves import ENV, HERE, SHOAL
 
-STEPS = int(os.environ.get("MESH_STEPS", 50))
+STEPS = int(os.environ.get("MESH_STEPS", 20))
 TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 
 
