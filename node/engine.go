@@ -79,9 +79,12 @@ func (e *engine) later(f func()) error {
 	return nil
 }
 
-// linger is how long the engine looks for more work, giving the core away between looks, before it parks: as long as workers look for their
-// results. In a row of short collectives nobody has to be woken.
+// linger is how long workers look for their results, and the engine and its lanes for more work, before they park; between looks they give
+// the core away. In a row of short collectives nobody has to be woken.
 const linger = 50 * time.Microsecond
+
+// crowded reports whether there are more ranks than cores: then one that looks would only keep the one that it waits for from running.
+func crowded(ranks int) bool { return ranks > runtime.NumCPU() }
 
 // serve is the engine's thread; it ends after stop.
 func (e *engine) serve() {
@@ -99,7 +102,7 @@ func (e *engine) serve() {
 			since = time.Now()
 		case e.isStopped():
 			return
-		case len(e.members) <= runtime.GOMAXPROCS(0) && time.Since(since) < linger:
+		case !crowded(len(e.members)) && time.Since(since) < linger:
 			arena.Yield()
 		default:
 			e.park()

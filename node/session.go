@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
+	"time"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
@@ -130,13 +130,12 @@ func (s *session) join(r *api.Request) error {
 	return s.conn.Send(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
 }
 
-// spinMicros is how long workers poll before they park. With more ranks than cores a spinning rank would only keep the one
-// that it waits for from running.
+// spinMicros is how long workers poll before they park.
 func spinMicros(ranks int) int {
-	if ranks > runtime.NumCPU() {
+	if crowded(ranks) {
 		return 0
 	}
-	return 50
+	return int(linger / time.Microsecond)
 }
 
 func newMember(w topo.Worker) (*worker, error) {
