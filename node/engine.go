@@ -79,8 +79,8 @@ func (e *engine) later(f func()) error {
 	return nil
 }
 
-// linger is how long workers look for their results, and the engine and its lanes for more work, before they park; between looks they give
-// the core away. In a row of short collectives nobody has to be woken.
+// linger is how long workers look for their results, and the engine for more work, before they park; between looks they give the core
+// away. In a row of short collectives nobody has to be woken.
 const linger = 50 * time.Microsecond
 
 // crowded reports whether there are more ranks than cores: then one that looks would only keep the one that it waits for from running.
