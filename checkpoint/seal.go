@@ -125,7 +125,7 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 			return nil, err
 		}
 		files[i] = manifest.File{Name: name, Size: info.Size()}
-		files[i].Blocks = make([][sha256.Size]byte, (info.Size()+manifest.BlockBytes-1)/manifest.BlockBytes)
+		files[i].Blocks = make([]manifest.Hash, (info.Size()+manifest.BlockBytes-1)/manifest.BlockBytes)
 		for b := range files[i].Blocks {
 			items = append(items, item{i, b})
 		}

@@ -296,6 +296,38 @@ func TestSettled(t *testing.T) {
 	}
 }
 
+// TestWrongReceipts damages what one worker has left: nothing is sealed with it, and the next to come removes it.
+func TestWrongReceipts(t *testing.T) {
+	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	memory := [][]byte{make([]byte, 8000)}
+	for _, receipt := range []string{
+		`{"files":`,
+		`{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`,
+		`{"files":[{"name":"x","size":1,"sha256":[]}],"sums":{}}`,
+		`{"files":[{"name":"x","size":1,"sha256":["00"]}],"sums":{}}`,
+		`{"files":[],"sums":{"1":5}}`,
+		`{"files":[],"sums":{"0":2305843009213693952}}`,
+	} {
+		var l lines
+		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+		write(t, f, s, memory, 0)
+		left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*", ".part-00000-of-00002.json"))
+		if err != nil || len(left) != 1 {
+			t.Fatal(left, err)
+		}
+		if err := os.WriteFile(left[0], []byte(receipt), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		write(t, f, s, memory, 1)
+		if err := f.Settle(); err != nil {
+			t.Error(err)
+		}
+		if steps, err := f.Sealed(); len(steps) > 0 || err != nil || !strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
+			t.Errorf("%s: sealed %v, %v: %s", receipt, steps, err, &l)
+		}
+	}
+}
+
 func TestWrongParts(t *testing.T) {
 	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	good := func() *jobs.Part {

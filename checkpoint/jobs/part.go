@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -114,14 +113,8 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 
 // A receipt says what a part has come to.
 type receipt struct {
-	Files []fileJSON     `json:"files"`
-	Sums  map[int]uint64 `json:"sums"` // the fingerprint of what it has of a tensor, by the tensor's place in the state
-}
-
-type fileJSON struct {
-	Name   string   `json:"name"`
-	Size   int64    `json:"size"`
-	Blocks []string `json:"sha256"`
+	Files []manifest.File `json:"files"`
+	Sums  map[int]uint64  `json:"sums"` // the fingerprint of what it has of a tensor, by the tensor's place in the state
 }
 
 // add writes a file, and notes it.
@@ -129,11 +122,7 @@ func (r *receipt) add(s *staging, name string, f *file) error {
 	if err := f.write(filepath.Join(s.path(), name)); err != nil {
 		return err
 	}
-	j := fileJSON{Name: name, Size: int64(f.size()), Blocks: []string{}}
-	for _, h := range f.blocks {
-		j.Blocks = append(j.Blocks, hex.EncodeToString(h[:]))
-	}
-	r.Files = append(r.Files, j)
+	r.Files = append(r.Files, manifest.File{Name: name, Size: int64(f.size()), Blocks: f.blocks})
 	return nil
 }
 
@@ -143,7 +132,7 @@ type file struct {
 	runs       []Run
 	key        *digest.Key
 
-	blocks [][sha256.Size]byte
+	blocks []manifest.Hash
 	mu     sync.Mutex
 	sums   []digest.Sum // of the runs
 }
@@ -156,7 +145,7 @@ func (f *file) write(path string) error {
 	if err != nil {
 		return err
 	}
-	f.blocks = make([][sha256.Size]byte, (f.size()+manifest.BlockBytes-1)/manifest.BlockBytes)
+	f.blocks = make([]manifest.Hash, (f.size()+manifest.BlockBytes-1)/manifest.BlockBytes)
 	err = group.Share(context.Background(), "checkpoint", writers, len(f.blocks), func() func(int) error {
 		stepBack()
 		return func(i int) error { return f.block(out, i) }
@@ -206,17 +195,10 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 			return r, fmt.Errorf("a receipt: %d as the fingerprint of tensor %d of %d", sum, i, tensors)
 		}
 	}
-	return r, nil
-}
-
-func (j *fileJSON) file() (f manifest.File, err error) {
-	f = manifest.File{Name: j.Name, Size: j.Size}
-	for _, text := range j.Blocks {
-		h, err := hex.DecodeString(text)
-		if err != nil || len(h) != sha256.Size {
-			return f, fmt.Errorf("a receipt: %.80q is no SHA-256", text)
+	for _, f := range r.Files {
+		if err := f.Check(); err != nil {
+			return r, fmt.Errorf("a receipt: %w", err)
 		}
-		f.Blocks = append(f.Blocks, [sha256.Size]byte(h))
 	}
-	return f, nil
+	return r, nil
 }

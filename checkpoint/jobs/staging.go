@@ -123,13 +123,7 @@ func (s *staging) writeManifest(receipts []string) error {
 		for i, sum := range r.Sums {
 			m.Tensors[i].Sum = m.Tensors[i].Sum.Plus(digest.Sum{Value: sum})
 		}
-		for _, j := range r.Files {
-			f, err := j.file()
-			if err != nil {
-				return fmt.Errorf("%s: %w: %w", name, errIncomplete, err)
-			}
-			m.Files = append(m.Files, f)
-		}
+		m.Files = append(m.Files, r.Files...)
 	}
 	slices.SortFunc(m.Tensors, func(a, b manifest.Tensor) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(m.Files, func(a, b manifest.File) int { return strings.Compare(a.Name, b.Name) })

@@ -5,6 +5,7 @@ package manifest
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -48,9 +49,29 @@ type Tensor struct {
 
 // A File is a file of a checkpoint: a SHA-256 of each block.
 type File struct {
-	Name   string // as fs.FS names it
-	Size   int64
-	Blocks [][32]byte
+	Name   string `json:"name"` // as fs.FS names it
+	Size   int64  `json:"size"`
+	Blocks []Hash `json:"sha256"`
+}
+
+// A Hash is a SHA-256; in JSON a string of hexadecimal digits.
+type Hash [sha256.Size]byte
+
+// MarshalText writes the digits.
+func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
+
+// UnmarshalJSON reads the digits, and refuses null too.
+func (h *Hash) UnmarshalJSON(b []byte) error {
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		return err
+	}
+	sum, err := hex.DecodeString(text)
+	if err != nil || len(sum) != len(h) {
+		return fmt.Errorf("%.80q is no SHA-256", text)
+	}
+	*h = Hash(sum)
+	return nil
 }
 
 // manifestJSON is a manifest as it is written.
@@ -59,7 +80,7 @@ type manifestJSON struct {
 	Seed    string       `json:"seed"`
 	State   string       `json:"state"`
 	Tensors []tensorJSON `json:"tensors"`
-	Files   []fileJSON   `json:"files"`
+	Files   []File       `json:"files"`
 }
 
 type tensorJSON struct {
@@ -68,12 +89,6 @@ type tensorJSON struct {
 	DType string       `json:"dtype"`
 	Shape tensor.Shape `json:"shape"`
 	Sum   string       `json:"sum"`
-}
-
-type fileJSON struct {
-	Name   string   `json:"name"`
-	Size   int64    `json:"size"`
-	Blocks []string `json:"sha256"`
 }
 
 // State is the fingerprint of all tensors together.
@@ -86,16 +101,13 @@ func (m *Manifest) State(key *digest.Key) (sum digest.Sum) {
 
 // Append writes a manifest: the same for the same checkpoint, byte by byte.
 func (m *Manifest) Append(b []byte) ([]byte, error) {
-	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed), State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []fileJSON{}}
+	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed), State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
 	for _, t := range m.Tensors {
 		j.Tensors = append(j.Tensors, tensorJSON{t.Name, t.Place, t.DType.String(), append(tensor.Shape{}, t.Shape...), t.Sum.String()})
 	}
 	for _, f := range m.Files {
-		blocks := []string{}
-		for _, h := range f.Blocks {
-			blocks = append(blocks, hex.EncodeToString(h[:]))
-		}
-		j.Files = append(j.Files, fileJSON{f.Name, f.Size, blocks})
+		f.Blocks = append([]Hash{}, f.Blocks...) // none is a list too
+		j.Files = append(j.Files, f)
 	}
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -132,7 +144,7 @@ func parse(text []byte) (*Manifest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seed: %w", err)
 	}
-	m := &Manifest{Seed: seed}
+	m := &Manifest{Seed: seed, Files: j.Files}
 	for _, t := range j.Tensors {
 		x, err := t.tensor()
 		if err != nil {
@@ -140,12 +152,10 @@ func parse(text []byte) (*Manifest, error) {
 		}
 		m.Tensors = append(m.Tensors, x)
 	}
-	for _, f := range j.Files {
-		x, err := f.file()
-		if err != nil {
-			return nil, fmt.Errorf("file %q: %w", f.Name, err)
+	for _, f := range m.Files {
+		if err := f.Check(); err != nil {
+			return nil, err
 		}
-		m.Files = append(m.Files, x)
 	}
 	if err := m.sort(); err != nil {
 		return nil, err
@@ -189,20 +199,13 @@ func (t *tensorJSON) tensor() (x Tensor, err error) {
 	return x, err
 }
 
-func (f *fileJSON) file() (x File, err error) {
-	x = File{Name: f.Name, Size: f.Size}
+// Check finds what is wrong with a file that was read: a name that leads out of the folder, or another number of blocks than its size has.
+func (f *File) Check() error {
 	if !fs.ValidPath(f.Name) || strings.ContainsAny(f.Name, `\:`) {
-		return x, errors.New("its name leads out of the folder, or is none")
+		return fmt.Errorf("file %q: its name leads out of the folder, or is none", f.Name)
 	}
 	if want := (f.Size + BlockBytes - 1) / BlockBytes; f.Size < 0 || int64(len(f.Blocks)) != want {
-		return x, fmt.Errorf("%d hashes for %d bytes", len(f.Blocks), f.Size)
+		return fmt.Errorf("file %q: %d hashes for %d bytes", f.Name, len(f.Blocks), f.Size)
 	}
-	for _, text := range f.Blocks {
-		h, err := hex.DecodeString(text)
-		if err != nil || len(h) != 32 {
-			return x, fmt.Errorf("%.80q is no SHA-256", text)
-		}
-		x.Blocks = append(x.Blocks, [32]byte(h))
-	}
-	return x, nil
+	return nil
 }

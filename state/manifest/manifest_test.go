@@ -19,7 +19,7 @@ var sample = &manifest.Manifest{
 		{Name: "w", Place: "tp=0/2", DType: tensor.BF16, Sum: digest.Sum{Value: 7, Bytes: 2}},
 		{Name: "w", Place: "tp=1/2", DType: tensor.BF16, Sum: digest.Sum{Value: 8, Bytes: 2}},
 	},
-	Files: []manifest.File{{Name: "empty"}, {Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: [][32]byte{{1}, {2}}}},
+	Files: []manifest.File{{Name: "empty"}, {Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: []manifest.Hash{{1}, {2}}}},
 }
 
 func text(t testing.TB) string {
@@ -56,6 +56,8 @@ func TestRefused(t *testing.T) {
 		{`"size": 4194305`, `"size": 4194304`, "2 hashes for 4194304 bytes"},
 		{`"size": 0`, `"size": -1`, "hashes for -1 bytes"},
 		{`"0100`, `"zz00`, "is no SHA-256"},
+		{`"0100`, `"00`, "is no SHA-256"},
+		{`"01` + strings.Repeat("00", 31) + `"`, `null`, "is no SHA-256"},
 		{`"files": [`, `"more": 1, "files": [`, "unknown field"},
 		{"\n}\n", "\n}{", "stands behind it"},
 	} {
