@@ -58,7 +58,7 @@ func (m *Matcher) lostError(lost topo.Worker, p *Posted) error {
 
 // agree reports whether two ranks mean the same collective. Lengths that may differ between ranks are for Schedule.
 func agree(a, b *Call) bool {
-	if a.Kind != b.Kind || a.More != b.More || a.Step != b.Step || a.Aside != b.Aside || a.Narrow != b.Narrow || a.Sparing != b.Sparing {
+	if a.Kind != b.Kind || a.Flags != b.Flags {
 		return false
 	}
 	if a.Kind == Barrier {

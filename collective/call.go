@@ -96,13 +96,18 @@ type Call struct {
 	In, Out   []byte  // the memory; nil where the rank gives or takes nothing
 	Splits    []int   // AllToAll: elements for each rank; nil = even
 	Shape     []int   // for messages and agreement
-	More      bool    // the step goes on: this call counts only together with the next ones, up to one without More
-	Step      bool    // a step of the job ends with this call
-	Aside     bool    // no part of the step that is under way: it completes at once, and the step goes on behind it
-	Narrow    bool    // between hosts, partial sums of f16 and bf16 are rounded to that type
-	Sparing   bool    // members are released one at a time, and none at the end of a step in which one was lost
-	Promoted  bool    // the root of a broadcast is lost and this call has taken its part: what was Out is In
-	Far       *Far    // the memory is on another host; nil = it is here
+	Flags
+	Promoted bool // the root of a broadcast is lost and this call has taken its part: what was Out is In
+	Far      *Far // the memory is on another host; nil = it is here
+}
+
+// Flags are what a call is to its step, and how it is carried out; they are the same on all ranks.
+type Flags struct {
+	More    bool // the step goes on: this call counts only together with the next ones, up to one without More
+	Step    bool // a step of the job ends with this call
+	Aside   bool // no part of the step that is under way: it completes at once, and the step goes on behind it
+	Narrow  bool // between hosts, partial sums of f16 and bf16 are rounded to that type
+	Sparing bool // members are released one at a time, and none at the end of a step in which one was lost
 }
 
 // Far stands for memory on another host: In and Out are nil, and only their lengths are known.

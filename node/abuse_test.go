@@ -354,10 +354,10 @@ func serveAgent(f *testing.F) *node.Agent {
 // Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag more is answered when its
 // step is over, so each input is followed by a sound call, which ends the step.
 func FuzzDescriptor(f *testing.F) {
-	for _, flags := range []arena.Descriptor{{}, {More: true}, {Step: true}, {More: true, Step: true}, {Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true}, {Sparing: true, Step: true}} {
+	for _, flags := range []arena.Flags{{}, {More: true}, {Step: true}, {More: true, Step: true}, {Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true}, {Sparing: true, Step: true}} {
 		var seed [192]byte
 		d := sound()
-		d.More, d.Step, d.Aside, d.Narrow, d.Sparing = flags.More, flags.Step, flags.Aside, flags.Narrow, flags.Sparing
+		d.Flags = flags
 		d.Encode(seed[:])
 		f.Add(seed[8:])
 	}

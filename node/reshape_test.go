@@ -231,14 +231,14 @@ func (w *pupil) live() error {
 		}
 		w.school.arrived <- arrival{mesh: w.school.first, rank: w.seat.number}
 	}
-	step := arena.Descriptor{Kind: uint8(collective.Barrier), Step: true}
+	step := arena.Descriptor{Kind: uint8(collective.Barrier), Flags: arena.Flags{Step: true}}
 	if !begins {
 		step = arena.Descriptor{Kind: arena.KindEnter}
 	}
 	for {
 		w.submit(step)
 		status, text := w.wait()
-		step = arena.Descriptor{Kind: uint8(collective.Barrier), Step: true}
+		step = arena.Descriptor{Kind: uint8(collective.Barrier), Flags: arena.Flags{Step: true}}
 		switch status {
 		case arena.Done:
 			continue
@@ -285,7 +285,7 @@ func (w *pupil) settle() (lost bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		d := arena.Descriptor{Kind: uint8(collective.Reshape), DType: uint8(tensor.U8), In: w.memory.ref(), Out: next.ref(), NDim: 1, Step: true}
+		d := arena.Descriptor{Kind: uint8(collective.Reshape), DType: uint8(tensor.U8), In: w.memory.ref(), Out: next.ref(), NDim: 1, Flags: arena.Flags{Step: true}}
 		d.Shape[0] = d.In.Count
 		w.submit(d)
 		switch status, text := w.wait(); status {

@@ -77,7 +77,7 @@ func (e *engine) read(m *worker, p *collective.Posted) error {
 	c := &p.Call
 	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType), collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
-	c.More, c.Step, c.Aside, c.Narrow, c.Sparing = d.More, d.Step, d.Aside, d.Narrow, d.Sparing
+	c.Flags = collective.Flags(d.Flags)
 	switch {
 	case d.Kind == arena.KindEnter:
 		return nil

@@ -22,7 +22,8 @@ func TestDescriptorRoundTrip(t *testing.T) {
 		want := Descriptor{Ticket: rapid.Uint64().Draw(t, "ticket"), Kind: rapid.Byte().Draw(t, "kind"), DType: rapid.Byte().Draw(t, "dtype"),
 			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"), Group: rapid.Uint32().Draw(t, "group"),
 			Peer: rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"), Weight: rapid.Float64().Draw(t, "weight"),
-			In: ref("in"), Out: ref("out"), Splits: ref("splits"), More: rapid.Bool().Draw(t, "more"), Step: rapid.Bool().Draw(t, "step"), Sparing: rapid.Bool().Draw(t, "sparing")}
+			In: ref("in"), Out: ref("out"), Splits: ref("splits"),
+			Flags: Flags{rapid.Bool().Draw(t, "more"), rapid.Bool().Draw(t, "step"), rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "narrow"), rapid.Bool().Draw(t, "sparing")}}
 		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
 		for i := range want.Shape {
 			want.Shape[i] = rapid.Uint64().Draw(t, "dim")
@@ -52,6 +53,12 @@ func TestDescriptorBytes(t *testing.T) {
 	}
 	if raw != [descriptorBytes]byte{} {
 		t.Errorf("bytes beside the fields: %v", raw)
+	}
+	for want, flags := range map[byte]Flags{1: {More: true}, 2: {Step: true}, 4: {Aside: true}, 8: {Narrow: true}, 16: {Sparing: true}} {
+		d.Flags = flags
+		if d.Encode(raw[:]); raw[152] != want {
+			t.Errorf("flags %+v are %d, want %d", flags, raw[152], want)
+		}
 	}
 }
 

@@ -89,20 +89,17 @@ type Descriptor struct {
 	In, Out   Ref
 	Splits    Ref // i64 elements: how many go to each rank
 	Shape     [MaxDims]uint64
-	More      bool // the step goes on with the next collective
-	Step      bool // a training step ends with this collective
-	Aside     bool // it is no part of the step that is under way
-	Narrow    bool // between hosts, partial sums of f16 and bf16 are rounded to that type
-	Sparing   bool // members are released one at a time, and none at the end of a step in which one was lost
+	Flags
 }
 
-const (
-	flagMore    = 1
-	flagStep    = 2
-	flagAside   = 4
-	flagNarrow  = 8
-	flagSparing = 16
-)
+// Flags are bits of a descriptor, the first one the lowest.
+type Flags struct {
+	More    bool // the step goes on with the next collective
+	Step    bool // a training step ends with this collective
+	Aside   bool // it is no part of the step that is under way
+	Narrow  bool // between hosts, partial sums of f16 and bf16 are rounded to that type
+	Sparing bool // members are released one at a time, and none at the end of a step in which one was lost
+}
 
 // Encode writes d to the first bytes of a slot.
 func (d *Descriptor) Encode(slot []byte) {
@@ -126,20 +123,10 @@ func (d *Descriptor) Encode(slot []byte) {
 		le.PutUint64(b[88+8*i:], n)
 	}
 	clear(b[88+8*MaxDims:])
-	if d.More {
-		b[152] |= flagMore
-	}
-	if d.Step {
-		b[152] |= flagStep
-	}
-	if d.Aside {
-		b[152] |= flagAside
-	}
-	if d.Narrow {
-		b[152] |= flagNarrow
-	}
-	if d.Sparing {
-		b[152] |= flagSparing
+	for i, set := range [...]bool{d.More, d.Step, d.Aside, d.Narrow, d.Sparing} {
+		if set {
+			b[152] |= 1 << i
+		}
 	}
 }
 
@@ -158,6 +145,7 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	for i := range d.Shape {
 		d.Shape[i] = le.Uint64(b[88+8*i:])
 	}
-	d.More, d.Step = b[152]&flagMore != 0, b[152]&flagStep != 0
-	d.Aside, d.Narrow, d.Sparing = b[152]&flagAside != 0, b[152]&flagNarrow != 0, b[152]&flagSparing != 0
+	for i, flag := range [...]*bool{&d.More, &d.Step, &d.Aside, &d.Narrow, &d.Sparing} {
+		*flag = b[152]>>i&1 != 0
+	}
 }
