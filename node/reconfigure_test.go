@@ -77,9 +77,6 @@ type phase struct {
 	each    func(j *client.Job) error
 }
 
-// patience is how many steps a job may need to come to all phases.
-const patience = 2_000_000
-
 // recast is a job that goes through phases: members gather their seats in every step, and so agree in which phase they are.
 type recast struct {
 	*flock
@@ -137,14 +134,14 @@ func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
 		return err
 	}
 	for g := make([]float64, 8); t.Next(ctx); {
-		if t.Step() == patience {
-			return fmt.Errorf("a phase is not reached in %d steps", patience)
-		}
 		seats := make([]int64, j.Size())
 		if err := client.AllGather(ctx, j, seats, []int64{int64(seat)}); err != nil {
 			return err
 		}
-		k, begins := f.phase(t.Step(), seats)
+		k, begins, err := f.phase(t.Step(), seats)
+		if err != nil {
+			return err
+		}
 		if begins {
 			if each := f.phases[k].each; each != nil {
 				if err := each(j); err != nil {
@@ -165,22 +162,28 @@ func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
 	return errors.Join(t.Err(), j.Close())
 }
 
-// phase tells whether a step begins a phase; the first who asks in a step decides.
-func (f *recast) phase(step int, seats []int64) (k int, begins bool) {
+// phase tells whether a step begins a phase; the first who asks in a step decides. As many members as the phase has, and others, are wrong.
+func (f *recast) phase(step int, seats []int64) (k int, begins bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if k, begins = f.at[step]; begins {
-		return k, true
+		return k, true, nil
 	}
-	if f.next == len(f.phases) || !slices.EqualFunc(seats, f.phases[f.next].members, func(a int64, b int) bool { return a == int64(b) }) {
-		return 0, false
+	if f.next == len(f.phases) {
+		return 0, false, nil
+	}
+	if want := f.phases[f.next].members; !slices.EqualFunc(seats, want, func(a int64, b int) bool { return a == int64(b) }) {
+		if len(seats) == len(want) {
+			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, seats, want)
+		}
+		return 0, false, err
 	}
 	k = f.next
 	f.at[step], f.next = k, k+1
 	if f.next == len(f.phases) {
 		close(f.over)
 	}
-	return k, true
+	return k, true, nil
 }
 
 // order has a member do what leads to a phase.
