@@ -1,12 +1,9 @@
 package head
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"reflect"
 	"slices"
@@ -14,6 +11,7 @@ import (
 	"sync"
 	"unicode"
 
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -48,13 +46,8 @@ func Encode(m Message) []byte {
 func Decode(b []byte) (Message, error) {
 	f := messageForm()
 	w := reflect.New(f.wire)
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(w.Interface()); err != nil {
+	if err := strict.JSON(b, w.Interface()); err != nil {
 		return nil, fmt.Errorf("a message between agents that cannot be read: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("a message between agents with something behind it")
 	}
 	var m any
 	if err := f.unpack(reflect.ValueOf(&m).Elem(), w.Elem()); err != nil {

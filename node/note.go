@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
 	"github.com/shoal-ml/shoal/topo"
@@ -100,9 +100,7 @@ func (n *note) encode() []byte {
 // decodeNote reads a note, and refuses what no launcher of this version says.
 func decodeNote(b []byte) (*note, error) {
 	var n note
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&n); err != nil {
+	if err := strict.JSON(b, &n); err != nil {
 		return nil, fmt.Errorf("a note that is none: %w", err)
 	}
 	var keys map[string]json.RawMessage

@@ -1,8 +1,6 @@
 package node
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/topo"
@@ -39,9 +38,7 @@ func (s *session) serve() {
 			return
 		}
 		var r api.Request
-		d := json.NewDecoder(bytes.NewReader(b))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&r); err != nil {
+		if err := strict.JSON(b, &r); err != nil {
 			s.refuse(fmt.Errorf("a message that is no request: %w", err))
 			continue
 		}

@@ -4,15 +4,14 @@
 package jobs
 
 import (
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
@@ -78,13 +77,8 @@ func ParseState(text []byte) (*State, error) {
 
 func parseState(text []byte) (*State, error) {
 	var j stateJSON
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&j); err != nil {
+	if err := strict.JSON(text, &j); err != nil {
 		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something stands behind it")
 	}
 	cursor, err := hex.DecodeString(j.Cursor)
 	switch {

@@ -8,14 +8,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -129,13 +128,8 @@ func Parse(text []byte) (*Manifest, error) {
 
 func parse(text []byte) (*Manifest, error) {
 	var j manifestJSON
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&j); err != nil {
+	if err := strict.JSON(text, &j); err != nil {
 		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something stands behind it")
 	}
 	if j.Shoal != Version {
 		return nil, fmt.Errorf("the field shoal is %q, not %q; this is no manifest, or one of another version", j.Shoal, Version)

@@ -6,16 +6,14 @@
 package reshape
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -51,14 +49,9 @@ type Tensor struct {
 
 // Parse reads a statement. A field that it does not know is an error.
 func Parse(text []byte) (*Statement, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
 	var s Statement
-	if err := d.Decode(&s); err != nil {
+	if err := strict.JSON(text, &s); err != nil {
 		return nil, fmt.Errorf("the statement of the state cannot be read: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the statement of the state goes on behind its object")
 	}
 	return &s, nil
 }
