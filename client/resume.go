@@ -77,9 +77,8 @@ func (t *Trainer) resume(ctx context.Context) error {
 		}
 		if t.job.rank == 0 {
 			for _, bad := range damaged {
-				c.folder.SetAside(bad)
+				c.folder.SetAside(jobs.Attempt{Step: bad})
 			}
-			c.folder.Point()
 			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %d workers, with %d", step, c.folder.Root, found.State.Workers, t.job.size))
 		}
 		return t.goOn(found)
@@ -100,7 +99,7 @@ func (t *Trainer) choose(ctx context.Context, tried int) (int64, error) {
 			return -1, fmt.Errorf("client: looking for checkpoints: %w", err)
 		}
 		if len(steps) > tried {
-			step[0] = int64(steps[tried])
+			step[0] = int64(steps[tried].Step)
 		}
 	}
 	err := Broadcast(ctx, t.job, step, 0)

@@ -184,10 +184,10 @@ func TestDamagedCheckpointIsPassedOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	damage(steps[0])
+	damage(steps[0].Step)
 	r := runTraining(t, 3, folder.Root, nil)
-	if r.from != int(steps[1]) || len(r.results) != 3 || !strings.Contains(r.output, "not as it was sealed") {
-		t.Errorf("went on from %d, not %d: %s", r.from, steps[1], r.output)
+	if r.from != int(steps[1].Step) || len(r.results) != 3 || !strings.Contains(r.output, "not as it was sealed") {
+		t.Errorf("went on from %d, not %d: %s", r.from, steps[1].Step, r.output)
 	}
 	if aside, err := filepath.Glob(filepath.Join(folder.Root, "damaged-*")); len(aside) != 1 || err != nil {
 		t.Error(aside, err)
@@ -299,10 +299,10 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	f.check(0, 2, 3, 4)
 	folder := jobs.Folder{Root: f.folder}
 	steps, err := folder.Sealed()
-	if err != nil || len(steps) == 0 || int(steps[0]) != f.steps[0] {
+	if err != nil || len(steps) == 0 || int(steps[0].Step) != f.steps[0] {
 		t.Fatalf("sealed are %v, %v; the last step is %d", steps, err, f.steps[0])
 	}
-	last, err := folder.Open(steps[0])
+	last, err := folder.Open(steps[0].Step)
 	if err != nil || last.State.Workers != 4 {
 		t.Fatalf("%+v, %v", last, err)
 	}
@@ -329,7 +329,7 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 		}
 		before := 0
 		if len(steps) > 0 {
-			before = int(steps[0])
+			before = int(steps[0].Step)
 		}
 		counted := make([]int64, 1)
 		tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8, Steps: before + 20}, client.StateOf("counted", counted), client.StateOf("more", make([]float32, 1<<20)))
@@ -350,7 +350,7 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 		}
 		return tr.Err()
 	})
-	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []uint64{60, 40}) {
+	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []jobs.Attempt{{Step: 60}, {Step: 40}}) {
 		t.Error(steps, err)
 	}
 }

@@ -122,7 +122,7 @@ func read(t testing.TB, f jobs.Folder, turns int) (*jobs.Sealed, [][]byte, error
 	if err != nil || len(steps) == 0 {
 		t.Fatalf("sealed: %v, %v", steps, err)
 	}
-	s, err := f.Open(steps[0])
+	s, err := f.Open(steps[0].Step)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -253,7 +253,7 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	late := next
 	late.Step = 9
 	write(t, f, &late, memory, 0, 1) // worker 0 takes away what is left of step 7
-	if steps, _ := f.Sealed(); !slices.Equal(steps, []uint64{9, 5}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
+	if steps, _ := f.Sealed(); !slices.Equal(steps, []jobs.Attempt{{Step: 9}, {Step: 5}}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
 		t.Errorf("sealed %v: %s", steps, &l)
 	}
 	p := part(t, f, &next, memory, 7*77, 0)

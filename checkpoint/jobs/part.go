@@ -6,13 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -60,15 +56,18 @@ func (p *Part) Step() uint64 { return p.state.Step }
 // Write writes the part, and seals the checkpoint if it is the last one. What goes wrong ends the checkpoint, and is said: training goes on.
 func (p *Part) Write() {
 	defer lend(writers)()
-	begun, s := time.Now(), &staging{p.Folder, p.state.Step, p.Seed}
+	begun, s := time.Now(), &staging{Attempt: Attempt{p.state.Step, p.Seed}, folder: p.Folder}
 	sealed, err := p.write(s)
-	where := fmt.Sprintf("checkpoint of step %d in %s", s.step, s.folder.Root)
+	where := fmt.Sprintf("checkpoint of step %d in %s", s.Step, s.folder.Root)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case gone(err):
 		p.Folder.Say(where + " is abandoned: its folder is gone, because another worker could not write or left it behind")
 	case err != nil:
-		s.abandon()
-		p.Folder.Say(fmt.Sprintf("%s is abandoned, and training goes on: %v; the ones before it are there", where, err))
+		if removed, failed := s.abandon(); !removed && failed == nil {
+			p.Folder.Say(fmt.Sprintf("%s has all its parts and is not sealed, and training goes on: %v; it is sealed when the next one begins", where, err))
+		} else {
+			p.Folder.Say(fmt.Sprintf("%s is abandoned, and training goes on: %v; the ones before it are there", where, err))
+		}
 	case sealed:
 		total := 0
 		for _, t := range p.state.Tensors {
@@ -84,17 +83,18 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 			return false, err
 		}
 	}
-	if err := os.MkdirAll(s.path(), 0o777); err != nil {
+	ctx, place := context.Background(), p.Folder.place()
+	if err := place.Begin(ctx, s.Attempt); err != nil {
 		return false, err
 	}
 	var r receipt
 	if p.Rank == 0 {
-		if err := r.add(s, stateName, &file{head: p.State}); err != nil {
+		if err := r.add(ctx, s, stateName, &file{head: p.State}); err != nil {
 			return false, err
 		}
 	}
 	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed), sums: make([]digest.Sum, len(p.runs))}
-	if err := r.add(s, fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
+	if err := r.add(ctx, s, fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
 		return false, err
 	}
 	r.Sums = map[int]uint64{}
@@ -103,7 +103,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		err = durable.Write(filepath.Join(s.path(), fmt.Sprintf(".part-%05d-of-%05d.json", p.Rank, p.state.Workers)), text)
+		err = place.Put(ctx, s.Attempt, fmt.Sprintf(".part-%05d-of-%05d.json", p.Rank, p.state.Workers), text)
 	}
 	if err != nil {
 		return false, err
@@ -118,8 +118,8 @@ type receipt struct {
 }
 
 // add writes a file, and notes it.
-func (r *receipt) add(s *staging, name string, f *file) error {
-	if err := f.write(filepath.Join(s.path(), name)); err != nil {
+func (r *receipt) add(ctx context.Context, s *staging, name string, f *file) error {
+	if err := f.write(ctx, s, name); err != nil {
 		return err
 	}
 	r.Files = append(r.Files, manifest.File{Name: name, Size: int64(f.size()), Blocks: f.blocks})
@@ -139,35 +139,40 @@ type file struct {
 
 func (f *file) size() int { return len(f.head) + len(f.body) }
 
-// write hashes, weighs and writes block by block. It returns when all is on the disk.
-func (f *file) write(path string) error {
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+// write hashes, weighs and writes unit by unit. It returns when all is there for good.
+func (f *file) write(ctx context.Context, s *staging, name string) error {
+	out, err := s.folder.place().Create(ctx, s.Attempt, name, f.size())
 	if err != nil {
 		return err
 	}
 	f.blocks = make([]manifest.Hash, (f.size()+manifest.BlockBytes-1)/manifest.BlockBytes)
-	err = group.Share(context.Background(), "checkpoint", writers, len(f.blocks), func() func(int) error {
+	unit := out.Unit()
+	err = group.Share(ctx, "checkpoint", writers, (f.size()+unit-1)/unit, func() func(int) error {
 		stepBack()
-		return func(i int) error { return f.block(out, i) }
+		return func(i int) error { return f.unit(out, i*unit, min((i+1)*unit, f.size())) }
 	})
-	return errors.Join(err, out.Sync(), out.Close())
+	return out.Close(err)
 }
 
-func (f *file) block(out *os.File, i int) error {
-	from := i * manifest.BlockBytes
-	to, cut := min(from+manifest.BlockBytes, f.size()), len(f.head)
-	head, first, last := f.head[min(from, cut):min(to, cut)], max(from-cut, 0), max(to-cut, 0)
-	hash := sha256.New()
-	for _, b := range [][]byte{head, f.body[first:last]} {
-		hash.Write(b)
-		if _, err := out.WriteAt(b, int64(from)); err != nil {
-			return err
-		}
-		from += len(b)
+// unit writes the bytes of a unit.
+func (f *file) unit(out Writer, from, to int) error {
+	for at := from; at < to; at += manifest.BlockBytes {
+		head, body, first := f.slices(at, min(at+manifest.BlockBytes, to))
+		hash := sha256.New()
+		hash.Write(head)
+		hash.Write(body)
+		hash.Sum(f.blocks[at/manifest.BlockBytes][:0])
+		f.weigh(first, first+len(body))
 	}
-	hash.Sum(f.blocks[i][:0])
-	f.weigh(first, last)
-	return nil
+	head, body, _ := f.slices(from, to)
+	return out.Write(from, head, body)
+}
+
+// slices are the bytes of the file in its head and in its body, and where in the body those begin.
+func (f *file) slices(from, to int) (head, body []byte, first int) {
+	cut := len(f.head)
+	first = max(from-cut, 0)
+	return f.head[min(from, cut):min(to, cut)], f.body[first:max(to-cut, 0)], first
 }
 
 // weigh adds the bytes of the body from first to last to the fingerprints of their runs.

@@ -1,19 +1,16 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 
-	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -24,101 +21,102 @@ var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)
 // another host may.
 var sealing sync.Mutex
 
+// receiptsAmong returns those among the names of an attempt's files that are receipts, and whether they are all that it takes.
+func receiptsAmong(names []string) (receipts []string, complete bool) {
+	workers := 0
+	for _, name := range names {
+		if m := receiptName.FindStringSubmatch(name); m != nil {
+			receipts = append(receipts, name)
+			workers, _ = strconv.Atoi(m[1]) // nine digits
+		}
+	}
+	return receipts, len(receipts) > 0 && len(receipts) >= workers
+}
+
 // A staging is a checkpoint that is being written.
 type staging struct {
-	folder Folder
-	step   uint64
-	seed   uint64 // of the fingerprints; no two checkpoints have one folder
+	Attempt
+	folder   Folder
+	hopeless bool // what is there of it cannot be read
 }
 
-func (s *staging) path() string {
-	return filepath.Join(s.folder.Root, fmt.Sprintf(".staging-%012d-%016x", s.step, s.seed))
-}
+// gone tells whether an error says that an attempt is not there any more.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// abandon removes it, so that nothing of it takes room.
-func (s *staging) abandon() { _ = os.RemoveAll(s.path()) }
+// abandon removes it, so that nothing of it takes room. It reports false when it has all its parts by now.
+func (s *staging) abandon() (bool, error) {
+	return s.folder.place().Abandon(context.Background(), s.Attempt, func(names []string) bool {
+		_, complete := receiptsAmong(names)
+		return complete && !s.hopeless
+	})
+}
 
 // seal seals and publishes the checkpoint if all its parts are there, and removes those that are too old. It may be called by several at
 // once, and again after one that was killed in the middle.
 func (s *staging) seal() (bool, error) {
 	sealing.Lock()
 	defer sealing.Unlock()
-	err := s.publish()
+	err := s.publish(context.Background())
 	switch {
-	case errors.Is(err, errIncomplete), errors.Is(err, fs.ErrNotExist): // or another has published it
+	case errors.Is(err, errIncomplete), gone(err): // or another has published it
 		return false, nil
-	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST): // this step is sealed already
-		s.abandon()
+	case errors.Is(err, fs.ErrExist): // this step is sealed already
+		_, _ = s.abandon()
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	s.folder.Point()
 	s.folder.prune()
 	return true, nil
 }
 
-// errIncomplete also is what ParseState and the like say: nothing can become of such a checkpoint.
 var errIncomplete = errors.New("not all parts are there")
 
-func (s *staging) publish() error {
-	entries, err := os.ReadDir(s.path())
+func (s *staging) publish(ctx context.Context) error {
+	p := s.folder.place()
+	names, err := p.Files(ctx, s.Attempt)
 	if err != nil {
 		return err
 	}
-	var receipts []string
-	workers, sealed := 0, false
-	for _, e := range entries {
-		if m := receiptName.FindStringSubmatch(e.Name()); m != nil {
-			receipts = append(receipts, filepath.Join(s.path(), e.Name()))
-			workers, _ = strconv.Atoi(m[1]) // nine digits
-		}
-		sealed = sealed || e.Name() == manifest.Name
+	if slices.Contains(names, manifest.Name) {
+		return p.Seal(ctx, s.Attempt, nil)
 	}
-	if !sealed {
-		if len(receipts) == 0 || len(receipts) < workers {
-			return errIncomplete
-		}
-		if err := s.writeManifest(receipts); err != nil {
-			return err
-		}
+	receipts, complete := receiptsAmong(names)
+	if !complete {
+		return errIncomplete
 	}
-	for _, name := range receipts {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	if err := durable.Sync(s.path()); err != nil {
+	text, err := s.manifest(ctx, receipts)
+	if err != nil {
 		return err
 	}
-	if err := os.Rename(s.path(), s.folder.Path(s.step)); err != nil {
-		return err
-	}
-	return durable.Sync(s.folder.Root)
+	return p.Seal(ctx, s.Attempt, text)
 }
 
-// writeManifest adds up what the receipts say.
-func (s *staging) writeManifest(receipts []string) error {
-	text, err := os.ReadFile(filepath.Join(s.path(), stateName))
+// manifest adds up what the receipts say.
+func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, error) {
+	p := s.folder.place()
+	text, err := p.Read(ctx, s.Attempt, stateName)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	state, err := ParseState(text)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", s.path(), errIncomplete, err)
+		s.hopeless = true
+		return nil, fmt.Errorf("%w: %w", errIncomplete, err)
 	}
-	m := &manifest.Manifest{Seed: s.seed}
+	m := &manifest.Manifest{Seed: s.Seed}
 	for _, t := range state.Tensors {
 		m.Tensors = append(m.Tensors, manifest.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Sum: digest.Sum{Bytes: uint64(t.Bytes())}})
 	}
 	for _, name := range receipts {
-		text, err := os.ReadFile(name)
+		text, err := p.Read(ctx, s.Attempt, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		r, err := parseReceipt(text, len(state.Tensors))
 		if err != nil {
-			return fmt.Errorf("%s: %w: %w", name, errIncomplete, err)
+			s.hopeless = true
+			return nil, fmt.Errorf("%w: %s: %w", errIncomplete, name, err)
 		}
 		for i, sum := range r.Sums {
 			m.Tensors[i].Sum = m.Tensors[i].Sum.Plus(digest.Sum{Value: sum})
@@ -127,8 +125,5 @@ func (s *staging) writeManifest(receipts []string) error {
 	}
 	slices.SortFunc(m.Tensors, func(a, b manifest.Tensor) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(m.Files, func(a, b manifest.File) int { return strings.Compare(a.Name, b.Name) })
-	if text, err = m.Append(nil); err != nil {
-		return err
-	}
-	return durable.Write(filepath.Join(s.path(), manifest.Name), text)
+	return m.Append(nil)
 }
