@@ -114,6 +114,8 @@ func about(b Body) (w topo.Worker, is bool) {
 		return b.Worker, true
 	case Stated:
 		return b.Worker, true
+	case Shaped:
+		return b.Worker, true
 	case WantsGroup:
 		return b.Worker, true
 	}

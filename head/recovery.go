@@ -327,4 +327,7 @@ func (r *leader) welcome(host string, rep Report) {
 	if rep.Stated != nil {
 		r.stated(Stated{Data: *rep.Stated}, host)
 	}
+	if rep.Shaped != nil {
+		r.shaped(*rep.Shaped, host)
+	}
 }

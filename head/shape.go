@@ -86,7 +86,7 @@ func (r *leader) reshape(w wish) error {
 	case r.parting != "":
 		return errors.New("the job is ending")
 	case s.Next != "" || r.wish != nil:
-		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there", cmp.Or(s.Next, r.wish.meshOf()))
+		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there", cmp.Or(s.Next, r.agent.Wished()))
 	}
 	if err := r.machine.Allows(w.ranks); err != nil {
 		return err
@@ -102,13 +102,6 @@ func (r *leader) reshape(w wish) error {
 	return nil
 }
 
-func (w *wish) meshOf() string {
-	if w == nil {
-		return ""
-	}
-	return w.mesh
-}
-
 // shaped takes what a worker states.
 func (r *leader) shaped(s Shaped, host string) {
 	why := ""
@@ -119,7 +112,8 @@ func (r *leader) shaped(s Shaped, host string) {
 		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh, s.Ranks, r.state.View.Size())
 	case have == nil:
 		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members()}
-		r.state.Elastic, r.news = true, true
+		r.news = true
+		r.setElastic()
 		r.machine.Whole()
 	case have.State != s.State:
 		why = "it states another layout, or other tensors, than the workers before it; every worker must state the same"
@@ -144,16 +138,21 @@ func (r *leader) order(next topo.View) bool {
 	if r.wish == nil || next.Size() < r.wish.ranks {
 		return false
 	}
-	w := *r.wish
-	r.wish = nil
+	r.goTo(next, r.wish.who+" asked for it")
+	return true
+}
+
+// goTo has the members that come go to the mesh that was wished for, or else to the one that they can hold. Without one the job is broken.
+func (r *leader) goTo(next topo.View, why string) {
 	s := *r.state.Shape
 	var err error
-	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, w.mesh, next); err != nil {
+	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); err != nil {
 		s.Next, s.Order, s.Broken = "", nil, err.Error()
+		r.note("%s, and the job cannot go on: %v", why, err)
+	} else {
+		r.note("%s; from mesh %s to %s", why, s.Mesh, s.Next)
 	}
-	r.state.Shape = &s
-	r.note("from mesh %s to %s: %s asked for it", s.Mesh, s.Next, w.who)
-	return true
+	r.wish, r.state.Shape = nil, &s
 }
 
 // reconsider gives a wish up for which a worker is missing that was lost before it was a member.
@@ -227,19 +226,8 @@ func (r *leader) void() {
 	if r.machine.Proposing() || r.machine.Paused() {
 		return
 	}
-	next, s := r.machine.View(), *r.state.Shape
-	mesh := ""
-	if r.wish != nil {
-		mesh, r.wish = r.wish.mesh, nil
-	}
-	var err error
-	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, mesh, next); err != nil {
-		s.Next, s.Order, s.Broken = "", nil, err.Error()
-		r.note("the step is void, and the job cannot go on: %v", err)
-	} else {
-		r.note("the step is void, since a worker is lost; from mesh %s to %s", s.Mesh, s.Next)
-	}
-	r.state.Shape = &s
+	next := r.machine.View()
+	r.goTo(next, "the step is void, since a worker is lost")
 	clear(r.voids)
 	r.enter(next, Commit{Void: true}, nil)
 	r.machine.Step()

@@ -93,13 +93,21 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 
 // stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
 func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) error {
-	if have := c.shaper.state; have != nil && have.ID() != state.ID() {
+	shape, stated := c.agent.Known().Shape, state.ID()
+	if shape != nil {
+		stated = shape.State
+	} else if c.shaper.state != nil {
+		stated = c.shaper.state.ID()
+	}
+	if stated != state.ID() {
 		return &collective.FieldError{Field: "layout", Problem: "another worker has stated another layout or other tensors; every worker must state the same"}
-	} else if have == nil {
+	}
+	if c.shaper.state == nil || c.shaper.state.ID() != stated { // or the job has not taken what was stated here
 		c.shaper.state = state
+		clear(c.shaper.known)
 	}
 	mesh, rank := s.Mesh, int(m.rank)
-	if shape := c.agent.Known().Shape; shape != nil {
+	if shape != nil {
 		mesh, rank = shape.Mesh, slices.Index(shape.Workers, m.id)
 	}
 	l, err := c.shaper.on(mesh)
@@ -114,7 +122,7 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 			return err
 		}
 	}
-	if c.agent.Known().Shape == nil {
+	if shape == nil {
 		c.input(func() { c.agent.Shape(m.id, state.ID(), mesh, l.Ranks) })
 	}
 	return nil
