@@ -44,6 +44,7 @@ type checkpoints struct {
 	lookedAt   uint64        // before which step
 	seed       uint64        // of the one that was agreed on
 	room       []byte        // for the copy; the scribe's while it writes
+	cramped    bool          // there was no memory for it the last time
 	making     chan struct{} // closed when there is room; nil = nobody makes any
 }
 
@@ -166,46 +167,42 @@ func (c *checkpoints) isMaking() bool {
 
 // hasRoom tells whether there is memory for the copy. To touch it takes far longer than to copy, so a goroutine does.
 func (c *checkpoints) hasRoom(t *Trainer) bool {
-	n := c.shareBytes(t)
+	n := jobs.Bytes(t.described().Share(t.job.rank))
 	if n <= len(c.room) {
 		return true
 	}
-	old, done := c.room, make(chan struct{})
-	c.room, c.making = nil, done
+	done := make(chan struct{})
+	c.making = done
 	t.job.tasks.Go("memory for checkpoints", func(context.Context) error {
 		defer close(done)
-		room, err := c.scribe.room(n, old)
-		if err != nil {
-			c.noRoom(err)
-		}
-		c.room = room
+		c.makeRoom(n)
 		return nil
 	})
 	return false
 }
 
-func (c *checkpoints) noRoom(err error) {
-	c.folder.Say(fmt.Sprintf("there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root, err))
-}
-
-func (c *checkpoints) shareBytes(t *Trainer) (n int) {
-	for _, run := range t.described().Share(t.job.rank) {
-		n += run.To - run.From
+// makeRoom replaces what was too small; without memory nothing is left. A due checkpoint tries before every step, and says so once.
+func (c *checkpoints) makeRoom(n int) {
+	old, said := c.room, c.cramped
+	c.room = nil
+	room, err := c.scribe.room(n, old)
+	if c.cramped = err != nil; c.cramped && !said {
+		c.folder.Say(fmt.Sprintf("there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root, err))
 	}
-	return n
+	c.room = room
 }
 
 // begin copies this worker's share, and has it written.
-func (c *checkpoints) begin(t *Trainer) (err error) {
+func (c *checkpoints) begin(t *Trainer) error {
 	s := t.described()
-	if n := c.shareBytes(t); n > len(c.room) {
-		if c.room, err = c.scribe.room(n, c.room); err != nil {
-			c.noRoom(err)
+	runs := s.Share(t.job.rank)
+	if n := jobs.Bytes(runs); n > len(c.room) {
+		if c.makeRoom(n); c.room == nil {
 			return nil
 		}
 	}
 	body := c.room[:0]
-	for _, run := range s.Share(t.job.rank) {
+	for _, run := range runs {
 		body = append(body, t.state[run.Tensor].bytes[run.From:run.To]...)
 	}
 	text, err := s.AppendJSON(nil)

@@ -219,8 +219,8 @@ func (j *Job) follow() (arena.View, error) {
 	return v, nil
 }
 
-// Close leaves the job; a second call does nothing. It waits for a checkpoint that this process itself writes. Calls that other goroutines wait for end with ErrClosed. Slices from Empty must not be
-// used afterwards.
+// Close leaves the job; a second call does nothing. It waits for a checkpoint that this process itself writes. Calls that other goroutines
+// wait for end with ErrClosed. Slices from Empty must not be used afterwards.
 func (j *Job) Close() error {
 	if j.solo {
 		return j.tasks.Wait()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
@@ -215,6 +216,8 @@ func (t *Trainer) goOn(s *jobs.Sealed) error {
 	}
 	c := t.checkpoints
 	t.cursor, c.next, c.last, c.lookedAt = place, place.Step+max(c.steps, 1), place.Step, place.Step
+	c.begun = time.Now()
+	c.looked = c.begun
 	if t.job.solo || place.Committed() == 0 {
 		return nil
 	}

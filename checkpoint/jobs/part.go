@@ -43,7 +43,7 @@ func (p *Part) Check() (err error) {
 		return errors.New("what the worker has for itself is no JSON object")
 	}
 	p.runs = p.state.Share(p.Rank)
-	if want := bytesOf(p.runs); len(p.Body) != want {
+	if want := Bytes(p.runs); len(p.Body) != want {
 		return fmt.Errorf("%d bytes of the state, where the share of rank %d of %d has %d", len(p.Body), p.Rank, p.state.Workers, want)
 	}
 	p.head, err = p.state.header(p.Rank, p.runs, p.Own)

@@ -79,7 +79,8 @@ func (s *State) Share(rank int) (runs []Run) {
 	return runs
 }
 
-func bytesOf(runs []Run) (n int) {
+// Bytes is the length of runs together.
+func Bytes(runs []Run) (n int) {
 	for _, r := range runs {
 		n += r.To - r.From
 	}
