@@ -33,14 +33,7 @@ func (c *Checkpoint) manifestPath() string {
 // readManifest returns the manifest of a checkpoint. It is fs.ErrNotExist when there is none.
 func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	path := c.manifestPath()
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > manifest.MaxBytes {
-		return nil, fmt.Errorf("%s has %d bytes, the limit for a manifest is %d", path, info.Size(), int64(manifest.MaxBytes))
-	}
-	text, err := os.ReadFile(path)
+	text, err := durable.Read(path, manifest.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func (l local) Files(_ context.Context, a Attempt) (names []string, err error) {
 
 // Read implements Place.
 func (l local) Read(_ context.Context, a Attempt, name string) ([]byte, error) {
-	return readText(filepath.Join(l.staging(a), name))
+	return durable.Read(filepath.Join(l.staging(a), name), maxText)
 }
 
 // Put implements Place.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
@@ -32,14 +33,14 @@ type Sealed struct {
 // Open reads what the checkpoint of a step is of.
 func (f Folder) Open(step uint64) (*Sealed, error) {
 	s := &Sealed{Path: f.Path(step), Own: map[int]json.RawMessage{}}
-	text, err := readText(filepath.Join(s.Path, stateName))
+	text, err := durable.Read(filepath.Join(s.Path, stateName), maxText)
 	if err != nil {
 		return nil, err
 	}
 	if s.State, err = ParseState(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
-	if text, err = readText(filepath.Join(s.Path, manifest.Name)); err != nil {
+	if text, err = durable.Read(filepath.Join(s.Path, manifest.Name), manifest.MaxBytes); err != nil {
 		return nil, err
 	}
 	m, err := manifest.Parse(text)
@@ -51,17 +52,6 @@ func (f Folder) Open(step uint64) (*Sealed, error) {
 	}
 	s.files = m.Files
 	return s, nil
-}
-
-func readText(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxText {
-		return nil, fmt.Errorf("%s has %d bytes, the limit is %d", path, info.Size(), maxText)
-	}
-	return os.ReadFile(path)
 }
 
 // Read reads all tensors into memory: into[i] has as many bytes as tensor i. Of the blocks of all files, each turns-th from turn on is

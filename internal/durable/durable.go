@@ -1,8 +1,9 @@
-// Package durable writes small files that are on the disk and whole, or not there.
+// Package durable writes small files that are on the disk and whole, or not there, and reads them.
 package durable
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -31,4 +32,16 @@ func Sync(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// Read reads a file that has up to so many bytes.
+func Read(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > most {
+		return nil, fmt.Errorf("%s has %d bytes, the limit is %d", path, info.Size(), most)
+	}
+	return os.ReadFile(path)
 }
