@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -73,10 +74,12 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for range 5000 {
-		if err := ts.Exec(args[1], args[2:]...); err == nil && want.MatchString(ts.ReadFile("stdout")) {
+	for {
+		switch err := ts.Exec(args[1], args[2:]...); {
+		case err == nil && want.MatchString(ts.ReadFile("stdout")):
 			return
+		case errors.Is(err, context.DeadlineExceeded):
+			ts.Fatalf("%q never matched the output of %q", args[0], args[1:])
 		}
 	}
-	ts.Fatalf("%q never matched the output of %q", args[0], args[1:])
 }

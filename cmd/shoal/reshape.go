@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // reshapeFlags are the flags of shoal reshape.
@@ -60,15 +58,6 @@ The command ends when the job has the mesh, or says why it will not.`,
 	return cmd
 }
 
-// reshaped is the last line of shoal reshape --json.
-type reshaped struct {
-	Job        string  `json:"job"`
-	Mesh       string  `json:"mesh"`
-	Workers    int     `json:"workers"`
-	Generation uint64  `json:"generation"`
-	Seconds    float64 `json:"seconds"`
-}
-
 func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) error {
 	plan, err := j.PlanReshape(ctx, f.mesh, myself())
 	if err != nil {
@@ -77,23 +66,15 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 	if err := f.show(out, &plan); err != nil || f.dryRun {
 		return err
 	}
-	ledger, start := newTail(node.Ledger(j.Dir)), time.Now()
-	if err := j.Reshape(ctx, f.mesh, myself()); err != nil {
-		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
-	}
-	if f.noWait {
+	g := goal{job: j, what: "mesh " + plan.To, noWait: f.noWait, json: f.json}
+	g.ask = func() error {
+		if err := j.Reshape(ctx, f.mesh, myself()); err != nil {
+			return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
+		}
 		return nil
 	}
-	err = again(ctx, func() (bool, error) {
-		err := j.Refresh(ctx)
-		if shown := ledger.entries(func(e node.Entry) error { return showEntry(out, e, f.json) }); shown != nil {
-			return false, shown
-		}
+	g.reached = func() (bool, error) {
 		switch {
-		case errors.Is(err, control.ErrEnded):
-			return false, fmt.Errorf("job %s has ended before it had mesh %s; shoal explain %[1]s says how", j.Name, plan.To)
-		case err != nil:
-			return false, err
 		case j.Mesh == plan.To && j.Reshaping == "":
 			return true, nil
 		case j.Broken != "":
@@ -102,19 +83,8 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 			return false, fmt.Errorf("job %s has mesh %s and does not go to %s any more; shoal explain %[1]s says why", j.Name, j.Mesh, plan.To)
 		}
 		return false, nil
-	})
-	if ctx.Err() != nil {
-		return fmt.Errorf("no longer waiting for job %s, which still goes to mesh %s: %w", j.Name, plan.To, err)
 	}
-	if err != nil {
-		return err
-	}
-	took := time.Since(start)
-	if f.json {
-		return json.NewEncoder(out).Encode(reshaped{j.Name, j.Mesh, j.Size, j.Generation, took.Seconds()})
-	}
-	_, err = fmt.Fprintf(out, "job %s has mesh %s after %v\n", j.Name, j.Mesh, took.Round(time.Millisecond))
-	return err
+	return g.pursue(ctx, out)
 }
 
 func (f *reshapeFlags) show(out io.Writer, p *api.Plan) error {

@@ -2,18 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // resizeFlags are the flags of shoal resize.
@@ -57,33 +53,17 @@ The command ends when the job has N workers, or says why it will not.`,
 	return cmd
 }
 
-// resized is the last line of shoal resize --json.
-type resized struct {
-	Job        string  `json:"job"`
-	Workers    int     `json:"workers"`
-	Generation uint64  `json:"generation"`
-	Seconds    float64 `json:"seconds"`
-}
-
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
-	told := 0
-	ledger, known, start := newTail(node.Ledger(j.Dir)), endedWorkers(j), time.Now()
-	if err := j.Resize(ctx, n, myself()); err != nil {
-		return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
-	}
-	if f.noWait {
+	told, known := 0, endedWorkers(j)
+	g := goal{job: j, what: counted(n, "worker"), noWait: f.noWait, json: f.json}
+	g.ask = func() error {
+		if err := j.Resize(ctx, n, myself()); err != nil {
+			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
+		}
 		return nil
 	}
-	err := again(ctx, func() (bool, error) {
-		err := j.Refresh(ctx)
-		if shown := ledger.entries(func(e node.Entry) error { return showEntry(out, e, f.json) }); shown != nil {
-			return false, shown
-		}
+	g.reached = func() (bool, error) {
 		switch {
-		case errors.Is(err, control.ErrEnded):
-			return false, fmt.Errorf("job %s has ended before it had %s; shoal explain %[1]s says how", j.Name, counted(n, "worker"))
-		case err != nil:
-			return false, err
 		case j.Want != n:
 			return false, notReached(j, n, known)
 		case j.NoRoom > told:
@@ -91,19 +71,8 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", counted(told, "worker"), howToJoin(j))
 		}
 		return j.Size == n && j.Entering == 0, nil
-	})
-	if ctx.Err() != nil {
-		return fmt.Errorf("no longer waiting for job %s, which still goes to %s: %w", j.Name, counted(n, "worker"), err)
 	}
-	if err != nil {
-		return err
-	}
-	took := time.Since(start)
-	if f.json {
-		return json.NewEncoder(out).Encode(resized{j.Name, n, j.Generation, took.Seconds()})
-	}
-	_, err = fmt.Fprintf(out, "job %s has %s after %v\n", j.Name, counted(n, "worker"), took.Round(time.Millisecond))
-	return err
+	return g.pursue(ctx, out)
 }
 
 // howToJoin says how a job gets another host.
@@ -112,14 +81,6 @@ func howToJoin(j *control.Job) string {
 		return "this job takes no other hosts, since it was not started with --listen"
 	}
 	return "shoal agent --join " + j.Join + " --token-file FILE"
-}
-
-func showEntry(out io.Writer, e node.Entry, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(out).Encode(e)
-	}
-	_, err := fmt.Fprintln(out, e.Event)
-	return err
 }
 
 func endedWorkers(j *control.Job) int { return len(j.Workers) - j.Alive() }
