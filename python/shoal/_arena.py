@@ -94,6 +94,20 @@ class Arena:
             weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
         return block
 
+    def copy(self, text: bytes) -> memoryview:
+        """The same bytes in the arena, for the agent to read."""
+        block = memoryview(self.buffer(len(text))).cast("B")
+        block[:] = text
+        return block
+
+    def extent(self, some: memoryview) -> Dict[str, int]:
+        """Where arena memory lies, as messages to the agent say it."""
+        if not some.nbytes:
+            return {"id": 0, "offset": 0, "bytes": 0}
+        place = self.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(some)), some.nbytes)
+        assert place is not None
+        return {"id": place[0], "offset": place[1], "bytes": some.nbytes}
+
     def stage(self, nbytes: int) -> Staging:
         """Borrow at least nbytes; a steady program gets the same few stretches again and again."""
         size = size_class(nbytes)

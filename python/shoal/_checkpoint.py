@@ -50,6 +50,7 @@ class Checkpoints:
         self._scribe = job._port.scribe()
         self._maker: Optional[threading.Thread] = None  # of the room
         self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
+        self._lacking = 0  # bytes of memory that could not be had
         state.register("when to make a checkpoint", lambda: [self._next, self._last], self._told, alike=False)
 
     def _told(self, value: List[int]) -> None:
@@ -77,32 +78,46 @@ class Checkpoints:
         away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
         self._looked, self._looked_at = now, cursor.step
         making = self._maker is not None and self._maker.is_alive()
-        free = not making and not self._scribe.busy() and (ended or not due or self._has_room())
+        room = 0 if making or self._scribe.busy() else self._find_room(wait=ended) if due else 1
         # The least of all, and so the same everywhere, whoever is lost meanwhile.
-        said = self._job.allreduce(array("q", [-due, free, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min")
+        said = self._job.allreduce(array("q", [-due, room, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min")
         self._seed = int(said[3])
         if said[0] and said[1]:
-            self._next, self._last, self._due = cursor.step + (self._steps or 1), cursor.step, now
-            return True
+            self._next, self._due = cursor.step + (self._steps or 1), now
+            if said[1] > 0:
+                self._last = cursor.step
+            return bool(said[1] > 0)
         self._next = cursor.step + (1 if said[0] else int(said[2]))
         return False
 
-    def _has_room(self) -> bool:
-        """Whether there is memory for the copy. To touch it takes far longer than to copy, so where there is much to touch a thread does."""
+    def _find_room(self, wait: bool) -> int:
+        """1 when there is memory for the copy, -1 when there is none; without `wait` 0 while a thread makes it: to touch it takes far longer than to copy.
+
+        A checkpoint that one worker has no memory for is made by nobody.
+        """
         items: List[Item] = []
         self._state.plans(items)
         nbytes = sum(run.stop - run.start for run in share(catalogue(items), self._job.rank, self._job.size))
-        if nbytes < HUGE_PAGE or self._room is not None and self._room.nbytes >= nbytes:
-            return True
-        self._maker = threading.Thread(target=self._make_room, args=(nbytes,), name="shoal checkpoint")
-        self._maker.start()
-        return False
+        if self._has(nbytes):
+            return 1
+        if wait or nbytes < HUGE_PAGE:
+            self._make_room(nbytes)
+        elif self._lacking < nbytes:
+            self._maker = threading.Thread(target=self._make_room, args=(nbytes,), name="shoal checkpoint")
+            self._maker.start()
+            return 0
+        self._lacking = 0  # the next one tries again
+        return 1 if self._has(nbytes) else -1
+
+    def _has(self, nbytes: int) -> bool:
+        return self._room is not None and self._room.nbytes >= nbytes
 
     def _make_room(self, nbytes: int) -> None:
         self._room = None  # what was too small goes first
         try:
-            self._room = self._scribe.room(nbytes)
+            self._room = self._scribe.room(max(nbytes, 1))
         except ShoalError as err:
+            self._lacking = nbytes
             say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
 
     def _begin(self, cursor: Cursor) -> None:
@@ -113,9 +128,10 @@ class Checkpoints:
         kept = catalogue(items)
         runs = share(kept, rank, size)
         nbytes = sum(run.stop - run.start for run in runs)
-        if self._room is None or self._room.nbytes < nbytes:
-            self._room = None
-            self._room = self._scribe.room(max(nbytes, 1))
+        if not self._has(nbytes):  # a worker was lost just now, and this one has more to write
+            self._make_room(nbytes)
+        if self._room is None:
+            return
         body = self._room[:nbytes]
         at = ctypes.addressof(ctypes.c_ubyte.from_buffer(body)) if nbytes else 0
         for run in runs:

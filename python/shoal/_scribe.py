@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import threading
@@ -15,6 +14,7 @@ from ._link import Refused
 from ._sealing import STATE, Staging, say, settle
 from ._shard import Kept, Run, header, sums
 from ._state import memory
+from .errors import ShoalError
 
 if TYPE_CHECKING:
     from ._worker import Worker
@@ -38,7 +38,7 @@ class Scribe(Protocol):
     """Writes one part at a time."""
 
     def room(self, nbytes: int) -> memoryview:
-        """Memory to copy a share into, all of it touched. It may take a while."""
+        """Memory to copy a share into, all of it touched. It may take a while. Raises ShoalError when there is none."""
 
     def write(self, part: Part) -> None:
         """Begin to write a part. What goes wrong is said, and training goes on."""
@@ -55,7 +55,7 @@ class AgentScribe:
 
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
-        self._texts: List[Any] = []  # memory that the agent may still read
+        self._texts: List[memoryview] = []  # memory that the agent may still read
 
     def room(self, nbytes: int) -> memoryview:
         """Arena memory."""
@@ -63,26 +63,14 @@ class AgentScribe:
 
     def write(self, part: Part) -> None:
         """Hand the part over."""
-        self._texts = [self._text(part.state), self._text(json.dumps(part.own, separators=(",", ":"), allow_nan=False).encode())]
-        state, own = map(self._extent, self._texts)
-        staging = part.staging
-        asked = {"folder": staging.root, "keep": part.keep, "seed": staging.seed, "rank": part.rank, "state": state, "own": own, "body": self._extent(part.body)}
+        arena, staging = self._worker.arena, part.staging
+        self._texts = [arena.copy(part.state), arena.copy(json.dumps(part.own, separators=(",", ":"), allow_nan=False).encode())]
+        state, own, body = map(arena.extent, [*self._texts, part.body])
+        asked = {"folder": staging.root, "keep": part.keep, "seed": staging.seed, "rank": part.rank, "state": state, "own": own, "body": body}
         try:
             self._worker.link.request({"type": "save", "part": asked}, "save")
         except Refused as err:
             say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: the agent refused its part: {err}")
-
-    def _text(self, text: bytes) -> memoryview:
-        room = self.room(len(text))
-        room[:] = text
-        return room
-
-    def _extent(self, some: memoryview) -> Dict[str, int]:
-        if not some.nbytes:
-            return {"id": 0, "offset": 0, "bytes": 0}
-        place = self._worker.arena.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(some)), some.nbytes)
-        assert place is not None
-        return {"id": place[0], "offset": place[1], "bytes": some.nbytes}
 
     def busy(self) -> bool:
         """Whether the agent still writes a part, of this worker or of another one of this host, which may be lost."""
@@ -105,7 +93,10 @@ class OwnScribe:
 
     def room(self, nbytes: int) -> memoryview:
         """Memory of this process."""
-        return memory(nbytes)
+        try:
+            return memory(nbytes)
+        except (MemoryError, OSError) as err:
+            raise ShoalError(f"the system does not give {nbytes} bytes: free arrays, or raise `ulimit -v`") from err
 
     def write(self, part: Part) -> None:
         """Start the thread."""

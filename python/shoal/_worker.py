@@ -280,12 +280,9 @@ class Worker:
 
         Raises ShoalError when it contradicts itself, the others, or what this worker says that it holds.
         """
-        block = self.buffer(len(statement))
-        ctypes.memmove(block, statement, len(statement))
-        place = self.arena.locate(ctypes.addressof(block), len(statement))
-        assert place is not None
+        block = self.arena.copy(statement)  # kept until the agent has answered
         try:
-            self.link.request({"type": "state", "id": place[0], "offset": place[1], "bytes": len(statement)}, "state")
+            self.link.request({"type": "state", **self.arena.extent(block)}, "state")
         except Refused as err:
             raise ShoalError(str(err)) from None
 

@@ -3,7 +3,7 @@
     checkpoint_numpy.py FOLDER SAMPLES BATCH EPOCHS EVERY KEEP [ELEMENTS]
 
 ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by SIGKILL. The rank DOOMED dies in the first
-checkpoint before its part is handed to the agent, the rank ORPHANED right after that.
+checkpoint before its part is handed to the agent, the rank ORPHANED right after that. The rank CRAMPED has no memory for its part.
 """
 
 import json
@@ -15,6 +15,12 @@ import numpy as np
 
 import shoal
 from shoal._scribe import AgentScribe
+
+
+def no_room(*_):
+    """As where the system gives no more memory."""
+    raise shoal.ArenaError("the job has no more")
+
 
 folder = sys.argv[1]
 samples, batch, epochs, every, keep = map(int, sys.argv[2:7])
@@ -34,6 +40,8 @@ if os.environ.get("DOOMED") == str(job.rank):
 if os.environ.get("ORPHANED") == str(job.rank):
     hand_over = AgentScribe.write
     AgentScribe.write = lambda *part: (hand_over(*part), os.kill(os.getpid(), signal.SIGKILL))
+if os.environ.get("CRAMPED") == str(job.rank):
+    AgentScribe.room = no_room
 gradient = job.empty((samples, 3), "float64")
 print("PID", os.getpid(), flush=True)
 first = True

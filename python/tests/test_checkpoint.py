@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("numpy")
 import numpy as np
 
-from shoal import _sealing, _shard
+import shoal
+from shoal import _scribe, _sealing, _shard
 from shoal._fingerprint import PRIME, Key, text
 
 WORKER = pathlib.Path(__file__).with_name("checkpoint_numpy.py")
@@ -105,6 +106,28 @@ def test_a_part_is_written_when_its_worker_is_killed(train, tmp_path, orphaned):
     output = train(3, ORPHANED=orphaned, more=1_000_000, keep=100)
     # The first one may wait for memory; the worker is killed in it.
     assert len(results(output)) == 2 and "is abandoned: " not in output and "bytes by 3 workers" in output, output
+
+
+@pytest.mark.parametrize("more", [1, 1_000_000])
+def test_without_memory_for_a_part_nobody_writes(train, tmp_path, more):
+    output = train(2, CRAMPED=1, more=more)
+    said = re.findall(r"there is no memory for a checkpoint in .*, and training goes on: (.*)", output)
+    assert len(results(output)) == 2 and 1 <= len(said) <= 17 and set(said) == {"the job has no more"}, output  # once a checkpoint, not once a step
+    assert not (tmp_path / "checkpoints").exists() and "sealed" not in output, output
+
+
+@pytest.mark.parametrize("elements", [1, 1_000_000])
+def test_a_job_of_one_without_memory_for_a_part(tmp_path, monkeypatch, capfd, elements):
+    def refused(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(_scribe, "memory", refused)
+    with shoal.join() as job:
+        job.register("large", lambda: np.zeros(elements), lambda _: None)
+        job.checkpoint(tmp_path / "checkpoints", every=10)
+        assert len([step.allreduce(np.zeros(1)) for step in job.steps(100, batch=1, epochs=1)]) == 100
+    said = capfd.readouterr().err.splitlines()
+    assert 1 <= len(said) <= 11 and all("training goes on: the system does not give" in line for line in said), said
 
 
 def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
