@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-import struct
-import subprocess
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from ._shard import Kept
+from ._shard import Kept, framed
 from ._state import Item
-from .cli import binary
 from .errors import ShoalError
-
-_LENGTH = struct.Struct("<Q")
 
 
 class Piece(NamedTuple):
@@ -51,6 +47,10 @@ class Part(NamedTuple):
 
 def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
     """What the binary prints. Raises ShoalError with what it says when it fails."""
+    import subprocess  # here, because most workers ask nothing and start sooner without it
+
+    from .cli import binary
+
     own = binary()
     path = str(own) if own else shutil.which("shoal")
     if path is None:
@@ -80,10 +80,8 @@ def write(path: str, own: Sequence[Tuple[Kept, Item]]) -> None:
     for k, _ in own:
         entries[k.name] = {"dtype": k.dtype, "shape": k.shape, "data_offsets": [at, at + k.nbytes]}
         at += k.nbytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
-        file.write(_LENGTH.pack(len(text)) + text)
+        file.write(framed(entries))
         for _, item in own:
             file.write(item.memory())
         file.flush()
@@ -91,10 +89,7 @@ def write(path: str, own: Sequence[Tuple[Kept, Item]]) -> None:
 
 
 def _itemsize(k: Kept) -> int:
-    count = 1
-    for n in k.shape:
-        count *= n
-    return k.nbytes // count if count else 1
+    return k.nbytes // (math.prod(k.shape) or 1) or 1
 
 
 class Source:
@@ -120,9 +115,7 @@ class Source:
             self._copy(tensor, piece, memory)
 
     def _copy(self, tensor: Dict[str, Any], piece: Piece, memory: Any) -> None:
-        count = 1
-        for n in tensor["shape"]:
-            count *= n
+        count = math.prod(tensor["shape"])
         if not count:
             return
         itemsize = tensor["bytes"] // count
@@ -143,8 +136,5 @@ def _sources(tensor: Dict[str, Any]) -> Iterator[Tuple[str, int, Piece]]:
     for p in tensor["pieces"]:
         strides = p.get("strides")
         if strides is None:
-            strides, step = [], 1
-            for n in reversed(p["shape"]):
-                strides.insert(0, step)
-                step *= n
+            strides = [math.prod(p["shape"][i + 1 :]) for i in range(len(p["shape"]))]
         yield p["file"], p["offset"], Piece(p["from"], p["shape"], 0, strides)

@@ -1,6 +1,7 @@
 """The folders of checkpoints: how one that is being written becomes one that is sealed. docs/formats/job-checkpoints.md, section 3.
 
-A job of one seals here what it writes, and every job what it finds when it begins; the agent has the same in Go (checkpoint/jobs). Nobody waits for anybody: each worker writes its part and then a receipt for it, and whoever finds the receipts of all seals.
+A job of one seals here what it writes, and every job what it finds when it begins; the agent has the same in Go (checkpoint/jobs). Nobody
+waits for anybody: each worker's part is written and then a receipt for it, and whoever finds the receipts of all seals.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Staging(NamedTuple):
             for name in receipts:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.path, name))
-            _sync(self.path)
+            sync(self.path)
             os.rename(self.path, os.path.join(self.root, f"step-{self.step:012d}"))
         except FileNotFoundError:  # another has published it
             return False
@@ -83,7 +84,7 @@ class Staging(NamedTuple):
                 self.abandon()
                 return False
             raise
-        _sync(self.root)
+        sync(self.root)
         point(self.root)
         prune(self.root, keep)
         return True
@@ -167,7 +168,7 @@ def point(root: str) -> None:
                 os.unlink(link)
             os.symlink(os.path.basename(newest[0].path), link)
             os.replace(link, os.path.join(root, LATEST))
-            _sync(root)
+            sync(root)
 
 
 def prune(root: str, keep: int) -> None:
@@ -205,7 +206,8 @@ def _put(folder: str, name: str, value: Any) -> None:
     os.replace(f"{path}.{os.getpid()}", path)
 
 
-def _sync(folder: str) -> None:
+def sync(folder: str) -> None:
+    """Have the names in a folder on the disk."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

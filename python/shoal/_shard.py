@@ -101,7 +101,12 @@ def header(kept: Sequence[Kept], runs: Sequence[Run], own: Any) -> bytes:
         entries[k.name] = {"dtype": k.dtype, "shape": shape, "data_offsets": [at, at + run.stop - run.start]}
         offsets[k.name] = {"saved_offsets": starts}
         at += run.stop - run.start
-    text = _json({"__metadata__": {_OFFSETS: _json(offsets), _OWN: _json(own)}, **entries}).encode()
+    return framed({"__metadata__": {_OFFSETS: _json(offsets), _OWN: _json(own)}, **entries})
+
+
+def framed(entries: Dict[str, Any]) -> bytes:
+    """The beginning of a safetensors file: the length of its header, and the header, so that the data is aligned."""
+    text = _json(entries).encode()
     text += b" " * (-len(text) % 8)
     return _LENGTH.pack(len(text)) + text
 
