@@ -37,7 +37,6 @@ type Job struct {
 	name       string
 	host       string
 	generation topo.Generation
-	spin       time.Duration
 
 	ask    sync.Mutex // one request and its answer at a time
 	conn   *arena.Conn

@@ -2,9 +2,6 @@ package collective
 
 import "unsafe"
 
-// CheckMemory reports what is wrong with the memory of a call, which only its own host can see.
-func (c *Call) CheckMemory() error { return c.checkOverlap() }
-
 // checkOverlap refuses an output that lies on the input, unless a chunk-wise execution reads every element before it
 // writes over it.
 func (c *Call) checkOverlap() error {

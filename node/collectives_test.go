@@ -89,6 +89,16 @@ func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 		turned[i] = int64(10*i + r)
 	}
 	do("all_to_all", client.AllToAll(ctx, j, back, out), back, turned...)
+	var give, get []int64
+	counts := make([]int, n)
+	for i := range counts {
+		counts[i] = (r + i) % 3
+		for range counts[i] {
+			give, get = append(give, int64(10*r+i)), append(get, int64(10*i+r))
+		}
+	}
+	got := alloc(make([]int64, len(get))...)
+	do("uneven all_to_all", client.AllToAll(ctx, j, got, alloc(give...), client.Splits(counts...)), got, get...)
 	if n > 1 {
 		to, from := (r+1)%n, (r+n-1)%n
 		copy(one, []int64{int64(r)})

@@ -60,9 +60,6 @@ func (c *Cluster) Output() string {
 	return s
 }
 
-// Broken is the first invariant that does not hold; nil = all do.
-func (c *Cluster) Broken() error { return c.ledger.broken }
-
 func (c *Cluster) print(format string, args ...any) {
 	if !c.quiet {
 		fmt.Fprintf(&c.out, "  "+format+"\n", args...)

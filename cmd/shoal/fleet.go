@@ -32,9 +32,7 @@ type fleet struct {
 	plain     bool
 	notes     io.Writer
 
-	mesh *tcp.Mesh
-	dir  string // where the token is written if nobody said
-
+	mesh  *tcp.Mesh
 	ssh   *group.Group
 	ended chan struct{} // gets a token from each agent over ssh
 }
