@@ -13,6 +13,7 @@ func (r *leader) advance() {
 	for r.reports == nil && !r.machine.Proposing() {
 		r.announce()
 		r.void()
+		r.abort()
 		i := slices.IndexFunc(r.flights, r.commitable)
 		if i < 0 {
 			return

@@ -203,6 +203,6 @@ func (r *leader) executed(e Executed, host string) {
 	f := r.flights[i]
 	f.waiting, f.proof = without(f.waiting, host), f.proof.Plus(e.Proof)
 	if f.done() && f.proof.Old != f.proof.New {
-		r.disprove(f)
+		r.revoke(f, errUnproved)
 	}
 }

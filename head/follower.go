@@ -30,6 +30,7 @@ type follower struct {
 // local is a worker of this host.
 type local struct {
 	asked bool                 // and was not answered
+	again bool                 // it has asked twice: before the job began it has dropped its first step
 	away  bool                 // was told that it is no member
 	ended *Ended               // nil = it lives
 	open  []*collective.Posted // in the order of posting
@@ -71,6 +72,7 @@ func (f *follower) began(w topo.Worker) {
 
 func (f *follower) asks(w topo.Worker) {
 	l := f.worker(w)
+	l.again = l.asked
 	l.asked, l.away = true, false
 	f.agent.tell(Asked{w})
 }
@@ -184,14 +186,14 @@ func (f *follower) commit(c Commit, here *flight) {
 // answer finds the workers of this host that an entry makes members, or tells that they are none.
 func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	for _, w := range c.Entered {
-		if l := f.workers[w]; l != nil && f.member(*c.View, w) {
-			l.asked = false
+		if l := f.workers[w]; l != nil && f.member(*c.View, w) && !l.again {
+			l.asked, l.again = false, false
 			a.Entered = append(a.Entered, w)
 		}
 	}
 	for _, w := range c.Away {
 		if l := f.workers[w]; l != nil {
-			l.asked, l.away = false, true
+			l.asked, l.again, l.away = false, false, true
 			a.Released = append(a.Released, w)
 		}
 	}
@@ -201,14 +203,14 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	if c.Void {
 		for _, m := range c.View.Members {
 			if l := f.workers[m.Worker]; l != nil {
-				l.asked = false
+				l.asked, l.again = false, false
 			}
 		}
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
-		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) && !l.asked && !l.away {
-			l.away = true
+		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) && (!l.asked || c.Void) && !l.away {
+			l.asked, l.again, l.away = false, false, true
 			a.Released = append(a.Released, m.Worker)
 		}
 	}
@@ -284,7 +286,7 @@ func (f *follower) report() Report {
 }
 
 func (l *local) report(w topo.Worker, member bool) WorkerReport {
-	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked && member, Away: l.away, Groups: slices.Clone(l.wants)}
+	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked && (member || l.again), Away: l.away, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}

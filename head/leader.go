@@ -161,18 +161,18 @@ func (r *leader) began(w topo.Worker, host string) {
 
 // asks takes a worker that asks to take part. A member that asks again takes part in nothing until it is let in.
 func (r *leader) asks(w topo.Worker) {
+	before := r.asked[w]
 	r.asked[w] = true
 	if r.parting != "" {
 		r.turnAway(w)
 		return
 	}
 	_, member := r.state.View.Rank(w)
-	member = member && r.state.View.Generation > 0
-	if member && r.state.Shape != nil {
-		delete(r.asked, w)
+	if begun := r.state.View.Generation > 0; member && r.state.Shape != nil && (begun || before) {
 		r.givesUp(w)
 		return
 	}
+	member = member && r.state.View.Generation > 0
 	if member {
 		r.ready(r.matcher.Lost(w, "asks again to take part", nil))
 	}

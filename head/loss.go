@@ -98,6 +98,9 @@ func (r *leader) ground(f *flight, vanished []topo.Worker) (nothing bool) {
 	}
 	f.sets = sets
 	f.replaces, f.number, f.told = cmp.Or(f.number, f.replaces), 0, false
+	if n := len(sets); n > 0 && sets[n-1].Err != nil {
+		f.step = false
+	}
 	if len(sets) == 0 {
 		r.drop(f)
 	}

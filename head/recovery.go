@@ -49,6 +49,11 @@ func (r *leader) recover() {
 	r.readLog(reports)
 	strays := r.setAside(reports)
 	r.matcher = collective.NewMatcher(r.members())
+	for _, host := range sorted(reports) {
+		if s := reports[host].Shaped; s != nil {
+			r.shaped(*s, host)
+		}
+	}
 	if r.state.Elastic {
 		r.setElastic()
 	}
@@ -66,8 +71,13 @@ func (r *leader) recover() {
 		r.welcome(host, strays[host])
 	}
 	r.adoptGroups(reports)
-	r.adoptCalls(reports)
-	r.adoptLosses(reports)
+	if r.state.Shape != nil { // a step with a loss is void, and some of its calls have failed already: those that are left stand at different places
+		r.adoptLosses(reports)
+		r.adoptCalls(reports)
+	} else {
+		r.adoptCalls(reports)
+		r.adoptLosses(reports)
+	}
 	held, late := r.held, r.late
 	r.held, r.late = nil, nil
 	for _, o := range held {
@@ -165,6 +175,7 @@ func (r *leader) catchUp(host string, index uint64) {
 // adoptWorkers tells the membership of the workers of a host, and of what the log has answered that the host has not heard.
 func (r *leader) adoptWorkers(host string, rep Report) {
 	entered, away := map[topo.Worker]bool{}, map[topo.Worker]bool{}
+	void := false
 	for _, c := range r.log {
 		for _, w := range c.Entered {
 			entered[w] = c.Index > rep.Index
@@ -172,6 +183,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		for _, w := range c.Away {
 			away[w] = c.Index > rep.Index
 		}
+		void = void || c.Void && c.Index > rep.Index
 	}
 	r.machine.Host(host, rep.Slots)
 	for _, w := range rep.Workers {
@@ -181,9 +193,10 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 			continue
 		}
 		r.home[id] = host
-		asked := w.Asked && !entered[id] && !away[id]
-		if asked && w.Again && r.state.Shape != nil && w.Ended == "" {
-			asked, r.voids[id] = false, true
+		drops := w.Again && r.state.Shape != nil
+		asked := w.Asked && !drops && !entered[id] && !away[id]
+		if drops && !void && w.Ended == "" {
+			r.voids[id] = true
 		}
 		_, member := r.machine.View().Rank(id)
 		_, told := r.state.View.Rank(id)
@@ -255,7 +268,11 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 		}
 		for _, w := range rep.Workers {
 			for _, c := range w.Open {
-				if !taken[ticket{c.Worker, c.Ticket}] {
+				switch {
+				case taken[ticket{c.Worker, c.Ticket}]:
+				case r.voids[c.Worker]:
+					r.ready([]collective.Ready{{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: &collective.LostError{Why: "has dropped the step", Call: c.String()}}})
+				default:
 					r.post(c)
 				}
 			}
@@ -263,9 +280,6 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 		if rep.Stated != nil && (r.state.Data == nil || r.goesOn(*rep.Stated)) {
 			r.state.Data, r.news = rep.Stated, true
 			r.setElastic()
-		}
-		if rep.Shaped != nil {
-			r.shaped(*rep.Shaped, host)
 		}
 	}
 }
@@ -290,7 +304,8 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	gone := map[topo.Worker]bool{}
 	for _, m := range r.state.View.Members {
 		_, ended := r.dead[m.Worker]
-		gone[m.Worker] = !lives[m.Worker] && (ended || r.state.View.Generation > 0) // before that it may not have started
+		begun := r.state.View.Generation > 0 || r.state.Shape != nil && r.machine.View().Generation > 0
+		gone[m.Worker] = !lives[m.Worker] && (ended || begun) // before that it may not have started
 	}
 	for _, rep := range reports {
 		for _, g := range rep.Groups {

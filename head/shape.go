@@ -133,18 +133,33 @@ func (r *leader) setElastic() {
 	}
 }
 
-// order has the members of the generation that comes go to the mesh that was wished for, once they are enough.
+// order has the members of the generation that comes go to another mesh: the one that was wished for, once they are enough, or else one that
+// they can hold, where they are not those of the mesh: a worker can be lost when it has had its part in the step that ends.
 func (r *leader) order(next topo.View) bool {
-	if r.wish == nil || next.Size() < r.wish.ranks {
+	switch s := r.state.Shape; {
+	case s == nil:
+		return false
+	case r.wish != nil && next.Size() >= r.wish.ranks:
+		r.goTo(next, r.wish.who+" asked for it")
+	case !s.on(next):
+		r.goTo(next, "a worker is lost")
+	default:
 		return false
 	}
-	r.goTo(next, r.wish.who+" asked for it")
 	return true
+}
+
+// on reports whether the ranks of the mesh are those of the members.
+func (s *Shape) on(v topo.View) bool {
+	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool { return w == m.Worker })
 }
 
 // goTo has the members that come go to the mesh that was wished for, or else to the one that they can hold. Without one the job is broken.
 func (r *leader) goTo(next topo.View, why string) {
 	s := *r.state.Shape
+	if r.wish != nil && next.Size() < r.wish.ranks {
+		r.unwish()
+	}
 	var err error
 	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); err != nil {
 		s.Next, s.Order, s.Broken = "", nil, err.Error()
@@ -188,24 +203,52 @@ func (f *flight) reshapes() bool {
 	return n > 0 && len(f.sets[n-1].Calls) > 0 && f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
 }
 
-// disprove takes a reshape back that has not brought the state to where it belongs: its calls fail, and the old state counts.
-func (r *leader) disprove(f *flight) {
-	f.sets[len(f.sets)-1].Err = errors.New("the state on the new mesh is not the old one: a fingerprint differs. Replicas of a tensor that should be the same are not, or the memory of a host is faulty; the old state is as it was")
+// errUnproved fails a reshape that has not brought the state to where it belongs.
+var errUnproved = errors.New("the state on the new mesh is not the old one: a fingerprint differs. Replicas of a tensor that should be the same are not, or the memory of a host is faulty; the old state is as it was")
+
+// revoke takes a reshape back that nobody has committed: its calls fail, and the old state counts.
+func (r *leader) revoke(f *flight, why error) {
+	f.sets[len(f.sets)-1].Err = why
 	f.replaces, f.number, f.step = f.number, 0, false
 	r.launch()
 }
 
-// reshaped makes the new mesh the mesh of the job, and the generation that goes with it its members.
-func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
-	s := *r.state.Shape
+// abort takes a reshape back that would count and leave the job without a part of its state, since the worker that has it on the new mesh is lost. An
+// earlier head may have committed it, but then only hosts that are lost know: the state is the same on either mesh.
+func (r *leader) abort() {
+	i := slices.IndexFunc(r.flights, func(f *flight) bool { return f.reshapes() && f.step && f.done() && !f.told })
+	if i < 0 {
+		return
+	}
+	s, living, left := r.state.Shape.moved(), r.living(), r.state.View
+	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool { return !slices.Contains(living, m.Worker) })
+	if !slices.ContainsFunc(s.Workers, func(w topo.Worker) bool { return !slices.Contains(living, w) }) {
+		return
+	}
+	if _, _, err := r.agent.cfg.Arrange(s, "", left); err != nil {
+		r.revoke(r.flights[i], &collective.LostError{Why: "is lost, which alone had a part of the state on the new mesh", Call: "reshape"})
+	}
+}
+
+// moved is the shape behind the reshape that is under way.
+func (s Shape) moved() Shape {
 	s.Mesh, s.Workers, s.Next, s.Order = s.Next, s.Order, "", nil
+	return s
+}
+
+// reshaped makes the new mesh the mesh of the job, and the generation that goes with it its members. From there it goes on at once where one of
+// them is lost.
+func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
+	s := r.state.Shape.moved()
 	r.state.Shape = &s
+	r.order(next)
 	r.enter(next, c, f)
 }
 
 // givesUp takes a member that drops the step, since somebody that it needs is lost.
 func (r *leader) givesUp(w topo.Worker) {
 	r.voids[w] = true
+	delete(r.asked, w)
 	r.ready(r.matcher.GiveUp(w, "has dropped the step, of which a worker is lost,", nil))
 }
 
