@@ -1,5 +1,9 @@
 package sim
 
+import (
+	"slices"
+)
+
 // patience is how many rounds nothing may happen before a calm is over.
 const patience = 60
 
@@ -73,4 +77,77 @@ func (c *Cluster) round() {
 			return
 		}
 	}
+}
+
+// Finally ends all cuts and lets the job go on. It reports what is broken: that it should have gone on and has not, above all.
+func (c *Cluster) Finally() error {
+	for _, l := range c.net.links {
+		l.cut = false
+	}
+	if len(c.hosts) == 0 {
+		return c.ledger.broken
+	}
+	before := c.ledger.newest
+	c.Calm(3)
+	c.ledger.settled(c)
+	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn() {
+		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
+	}
+	return c.ledger.broken
+}
+
+// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that know it, or can learn of it, and
+// can all reach each other, with enough members.
+func (c *Cluster) mustGoOn() bool {
+	r := c.newest()
+	var voters []string
+	for _, name := range r.Voters() {
+		if h := c.host(name); h != nil && h.alive {
+			if !h.agent.Record().Equal(r) && !c.canLearn(h) {
+				return false
+			}
+			voters = append(voters, name)
+		}
+	}
+	for _, a := range voters {
+		for _, b := range voters {
+			if a != b && c.net.closed(a, b) {
+				return false
+			}
+		}
+	}
+	members := 0
+	for _, m := range r.View.Members {
+		if w := c.member(m); w != nil && (w.in || w.dropped) {
+			members++
+		}
+	}
+	ended := false
+	for _, h := range c.living() {
+		ended = ended || h.ended
+	}
+	return r.Quorum(voters) && members >= max(r.Min, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 && !c.isBroken()
+}
+
+// isBroken reports whether a job with a mesh cannot go on, as the head says.
+func (c *Cluster) isBroken() bool {
+	h := c.host(c.newest().Head)
+	return h != nil && h.agent.Known().Shape != nil && h.agent.Known().Shape.Broken != ""
+}
+
+// canLearn reports whether a host can reach one that knows the newest generation.
+func (c *Cluster) canLearn(h *host) bool {
+	return slices.ContainsFunc(c.living(), func(k *host) bool {
+		return k.agent.Record().Equal(c.newest()) && !c.net.closed(h.name, k.name) && !c.net.closed(k.name, h.name)
+	})
+}
+
+// parted reports whether the members were let go.
+func (c *Cluster) parted() bool {
+	for _, h := range c.living() {
+		if h.agent.Known().Parted != "" {
+			return true
+		}
+	}
+	return false
 }

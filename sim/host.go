@@ -16,8 +16,11 @@ import (
 // execution is a flight on a host: the inputs that have come in, and the result once all are there.
 type execution struct {
 	head.Execute
-	got    map[string]map[callID]uint64 // by host
+	got    map[string]map[callID][]byte // by host
 	result []uint64                     // by part
+	way    *passage                     // of a reshape
+	moved  map[topo.Worker][]uint64     // what a reshape brings to the new ranks
+	proof  head.Proof
 	done   bool
 }
 
@@ -30,7 +33,7 @@ type callID struct {
 type (
 	piece struct {
 		flight head.Flight
-		values map[callID]uint64
+		values map[callID][]byte
 	}
 	wants struct{ flight head.Flight }
 )
@@ -125,6 +128,8 @@ func (h *host) carryOut(action head.Action) {
 		c.ledger.fail("%s refuses w%d: %s", h.name, a.Worker, a.Why)
 	case head.Decided:
 		c.ledger.decided(h, a.Record)
+	case head.Meshed:
+		c.print("%s: %s", h.name, a.Because)
 	case head.News:
 		h.news(a.Decision)
 	case head.Leave:
@@ -151,9 +156,12 @@ func (h *host) news(d member.Action) {
 
 // execute begins a flight: this host's inputs go to the others.
 func (h *host) execute(e head.Execute) {
-	run := &execution{Execute: e, got: map[string]map[callID]uint64{}}
+	run := &execution{Execute: e, got: map[string]map[callID][]byte{}}
 	h.runs[e.Flight] = run
 	run.got[h.name] = h.inputs(run)
+	if reshapes(&e.Parts[len(e.Parts)-1]) {
+		run.way = h.passes()
+	}
 	for _, peer := range e.Hosts {
 		if peer != h.name {
 			h.sendInputs(run, peer)
@@ -163,12 +171,12 @@ func (h *host) execute(e head.Execute) {
 }
 
 // inputs reads the memory of this host's workers.
-func (h *host) inputs(run *execution) map[callID]uint64 {
-	values := map[callID]uint64{}
+func (h *host) inputs(run *execution) map[callID][]byte {
+	values := map[callID][]byte{}
 	for _, part := range run.Parts {
 		for _, p := range part.Calls {
 			if p.Call.Far == nil {
-				values[callID{p.Worker, p.Ticket}] = binary.LittleEndian.Uint64(p.Call.In)
+				values[callID{p.Worker, p.Ticket}] = slices.Clone(p.Call.In)
 			}
 		}
 	}
@@ -181,7 +189,7 @@ func (h *host) sendInputs(run *execution, to string) {
 
 // finish computes the result when all inputs are there.
 func (h *host) finish(run *execution) {
-	all := map[callID]uint64{}
+	all := map[callID][]byte{}
 	for _, peer := range run.Hosts {
 		values, has := run.got[peer]
 		if !has {
@@ -190,11 +198,11 @@ func (h *host) finish(run *execution) {
 		maps.Copy(all, values)
 	}
 	h.compute(run, all)
-	h.agent.Executed(run.Flight, head.Proof{})
+	h.agent.Executed(run.Flight, run.proof)
 }
 
 // compute makes the result from the inputs.
-func (h *host) compute(run *execution, all map[callID]uint64) {
+func (h *host) compute(run *execution, all map[callID][]byte) {
 	run.result = run.result[:0]
 	for _, part := range run.Parts {
 		sum := fnv.New64a()
@@ -204,7 +212,11 @@ func (h *host) compute(run *execution, all map[callID]uint64) {
 			if !has && part.Err == nil {
 				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d", h.name, run.Flight, p.Worker)
 			}
-			_ = binary.Write(sum, binary.LittleEndian, []uint64{uint64(p.Worker), v})
+			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))
+			_, _ = sum.Write(v)
+		}
+		if run.way != nil && reshapes(&part) {
+			h.bring(run, &part, all)
 		}
 		run.result = append(run.result, sum.Sum64())
 	}
@@ -230,13 +242,24 @@ func (h *host) apply(a *head.Apply) {
 	for i, part := range a.Parts {
 		for _, p := range part.Calls {
 			if w := h.workers[p.Worker]; w != nil && p.Call.Far == nil {
-				w.completed(p, run.result[i], part.Err)
+				w.completed(p, run.output(i, p), part.Err)
+			}
+		}
+	}
+	for _, m := range a.View.Members {
+		if w := h.workers[m.Worker]; a.Changed && w != nil && m.Host == h.name {
+			w.joins = a.Joined > 0
+			if a.Void && !slices.Contains(a.Entered, w.id) {
+				w.voided()
 			}
 		}
 	}
 	for _, id := range a.Entered {
 		if w := h.workers[id]; w != nil {
 			w.fresh = !w.in && a.View.Generation > 1 // the first members need no state
+			if w.dropped {
+				w.goesOn()
+			}
 			w.in, w.early = true, false
 		}
 	}
@@ -247,5 +270,13 @@ func (h *host) apply(a *head.Apply) {
 	}
 }
 
-// isStep reports whether a step ends with a call.
-func isStep(p *collective.Posted) bool { return p.Call.Step }
+// output is what a call gets of a flight.
+func (run *execution) output(part int, p *collective.Posted) []byte {
+	if run.way != nil && reshapes(&run.Parts[part]) {
+		return pack(run.moved[p.Worker])
+	}
+	return binary.LittleEndian.AppendUint64(nil, run.result[part])
+}
+
+// isStep reports whether a step of the training ends with a call.
+func isStep(p *collective.Posted) bool { return p.Call.Step && p.Call.Kind != collective.Reshape }

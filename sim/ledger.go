@@ -21,7 +21,9 @@ import (
 //   - every sample of an epoch is trained on once (D1);
 //   - the members of a generation are not all new while one of the generation before lives on a host that stays (C3);
 //   - the log of two hosts of the job is the same (L1);
-//   - no worker sees an error in a collective of the world (W1).
+//   - no worker sees an error in a collective of the world (W1); on a mesh, none but that a worker is lost.
+//
+// What holds for meshes besides is in audit.go.
 type ledger struct {
 	records map[topo.Generation]member.Record
 	steps   map[uint64]*step
@@ -32,6 +34,7 @@ type ledger struct {
 	at      map[string]place                  // of a host in the log
 	newest  uint64
 	broken  error
+	meshes  meshes
 }
 
 // step is a committed step.
@@ -47,6 +50,7 @@ type entry struct {
 	flight head.Flight
 	steps  uint64
 	view   topo.Generation
+	shape  string
 }
 
 // place is how far a host is in the log, and whether it had members there.
@@ -58,6 +62,7 @@ type place struct {
 func (l *ledger) init() {
 	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{}, claims: map[topo.Worker]map[uint64]claim{},
 		trained: map[uint64]map[uint64]topo.Worker{}, logs: map[string]map[uint64]entry{}, at: map[string]place{}, state: map[topo.Worker]bool{}}
+	l.meshes.init()
 }
 
 func (l *ledger) fail(format string, args ...any) {
@@ -95,11 +100,12 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 		l.logs[h.name] = map[uint64]entry{}
 	}
 	if h.agent.Record().Belongs(h.name) { // who does not may follow a log that nobody else knows, and begins anew
-		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, a.View.Generation}
+		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, a.View.Generation, written(a.Shape)}
 	}
 	if before, known := l.at[h.name]; known && before.members && a.Index != before.index+1 {
 		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
 	}
+	l.meshed(h, a, run)
 	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool { return m.Host == h.name })
 	l.at[h.name] = place{a.Index, members}
 	if run == nil || !slices.ContainsFunc(a.Parts, func(p head.Part) bool { return p.Err == nil && isStep(p.Calls[0]) }) {
@@ -116,6 +122,7 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 		}
 		s.contributors = who
 	}
+	l.parts(h, a, s.contributors)
 	other := l.steps[a.Steps]
 	if other == nil {
 		l.steps[a.Steps] = s
@@ -160,9 +167,18 @@ func (l *ledger) train(step uint64, contributors []topo.Worker) {
 	}
 }
 
+// written is a shape as text.
+func written(s *head.Shape) string {
+	if s == nil {
+		return ""
+	}
+	return fmt.Sprint(*s)
+}
+
 // settled checks what must hold among the hosts that are left, and between the data and what was trained on. A step whose contributors
 // ran all on one host that was lost before it could apply it is in the log, but not here; then the samples cannot be counted.
 func (l *ledger) settled(c *Cluster) {
+	l.saysSo(c)
 	logs := map[uint64]entry{}
 	from := map[uint64]string{}
 	for _, h := range c.living() {

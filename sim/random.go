@@ -11,7 +11,7 @@ import (
 func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
-	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7))}
+	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1}
 	do := func(line string) {
 		if broken == nil && line != "" {
 			lines = append(lines, line)
@@ -61,73 +61,6 @@ func Shrink(lines []string) []string {
 	return lines
 }
 
-// Finally ends all cuts and lets the job go on. It reports what is broken: that it should have gone on and has not, above all.
-func (c *Cluster) Finally() error {
-	for _, l := range c.net.links {
-		l.cut = false
-	}
-	if len(c.hosts) == 0 {
-		return c.ledger.broken
-	}
-	before := c.ledger.newest
-	c.Calm(3)
-	c.ledger.settled(c)
-	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn() {
-		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
-	}
-	return c.ledger.broken
-}
-
-// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that know it, or can learn of it, and
-// can all reach each other, with enough members.
-func (c *Cluster) mustGoOn() bool {
-	r := c.newest()
-	var voters []string
-	for _, name := range r.Voters() {
-		if h := c.host(name); h != nil && h.alive {
-			if !h.agent.Record().Equal(r) && !c.canLearn(h) {
-				return false
-			}
-			voters = append(voters, name)
-		}
-	}
-	for _, a := range voters {
-		for _, b := range voters {
-			if a != b && c.net.closed(a, b) {
-				return false
-			}
-		}
-	}
-	members := 0
-	for _, m := range r.View.Members {
-		if w := c.member(m); w != nil && w.in {
-			members++
-		}
-	}
-	ended := false
-	for _, h := range c.living() {
-		ended = ended || h.ended
-	}
-	return r.Quorum(voters) && members >= max(r.Min, 1) && !ended && r.Done == 0 && !c.parted()
-}
-
-// canLearn reports whether a host can reach one that knows the newest generation.
-func (c *Cluster) canLearn(h *host) bool {
-	return slices.ContainsFunc(c.living(), func(k *host) bool {
-		return k.agent.Record().Equal(c.newest()) && !c.net.closed(h.name, k.name) && !c.net.closed(k.name, h.name)
-	})
-}
-
-// parted reports whether the members were let go.
-func (c *Cluster) parted() bool {
-	for _, h := range c.living() {
-		if h.agent.Known().Parted != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // generator chooses events that make sense where they stand.
 type generator struct {
 	c      *Cluster
@@ -137,6 +70,7 @@ type generator struct {
 	mixed  int // how many of a hundred are taken out of order
 	spare  int // hosts that may still come
 	plan   []string
+	mesh   bool // workers have parts of the state
 }
 
 func (g *generator) beginning() (lines []string) {
@@ -144,8 +78,12 @@ func (g *generator) beginning() (lines []string) {
 	g.faults, g.spare = 3+g.rand.IntN(30), g.rand.IntN(4)
 	g.lossy, g.mixed = []int{0, 0, 3, 15}[g.rand.IntN(4)], []int{0, 10, 50}[g.rand.IntN(3)]
 	want := 1 + g.rand.IntN(hosts*slots)
-	lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
-		want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)], 1+g.rand.IntN(9), g.rand.IntN(2)))
+	if g.mesh {
+		lines = append(lines, g.meshed(hosts, slots))
+	} else {
+		lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
+			want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)], 1+g.rand.IntN(9), g.rand.IntN(2)))
+	}
 	for i := 1; i < hosts; i++ {
 		lines = append(lines, fmt.Sprintf("host %c slots=%d", 'A'+i, slots))
 	}
@@ -160,6 +98,9 @@ func (g *generator) next() string {
 		line := g.plan[0]
 		g.plan = g.plan[1:]
 		return line
+	}
+	if g.mesh && g.rand.IntN(150) == 0 {
+		return g.reshape()
 	}
 	switch n := g.rand.IntN(1000); {
 	case n < g.faults:
@@ -240,6 +181,8 @@ func (g *generator) fault() string {
 		return fmt.Sprintf("heal %s %s", a, b)
 	case n < 62:
 		return g.silence(30)
+	case n < 80 && g.mesh:
+		return g.reshape()
 	case n < 74:
 		return fmt.Sprintf("resize %d", 1+g.rand.IntN(8))
 	case n < 82:
@@ -316,4 +259,26 @@ func (g *generator) someone(what string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s w%d", what, all[g.rand.IntN(len(all))].id)
+}
+
+// meshed begins a job with a mesh that the hosts have room for.
+func (g *generator) meshed(hosts, slots int) string {
+	m := g.degrees(hosts * slots)
+	flat := 0
+	if g.rand.IntN(6) == 0 {
+		flat = 1
+	}
+	return fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d",
+		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)], 1+g.rand.IntN(9), g.rand.IntN(2), m, flat)
+}
+
+// degrees chooses a mesh of at most so many ranks. Most have several replicas, so that most losses cost no state.
+func (g *generator) degrees(most int) mesh {
+	m := mesh{tp: 1 + g.rand.IntN(max(1, min(3, most/2)))}
+	m.dp = 1 + g.rand.IntN(max(1, min(4, most/m.tp)))
+	return m
+}
+
+func (g *generator) reshape() string {
+	return fmt.Sprintf("reshape %s", g.degrees(8))
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,17 +15,18 @@ import (
 // schedule. The events:
 //
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
+//	job A ... mesh=dp=2,tp=1 flat=1   one whose workers have parts of the state; flat: no part is on two
 //	host B slots=2        another host joins
 //	deliver A>B 1         the second message that waits from A to B arrives; also: lose, and repeat, after which it still waits
 //	tick A                time passes on A
 //	start A               a worker that A was told to start runs
 //	ask w1 · work w1      the worker asks to take part · does the next thing that its program does
 //	again w1              the worker did not get the state and asks again
-//	kill w1 · finish w1   it is killed · its work is done
+//	kill w1 · finish w1   it is killed · its work is done; on a mesh, that of all is soon
 //	crash A               the host and all that is on it is gone
 //	cut A B · heal A B    nothing gets from one to the other, either way · it does again, what waited too
 //	down A B              A notices that its link to B is gone
-//	resize 4 · drain B · release · force B
+//	resize 4 · drain B · release · force B · reshape dp=4,tp=1
 //	calm 3                all waits end, in order, until three more steps are committed or nothing happens any more
 func (c *Cluster) Do(line string) error {
 	words := strings.Fields(line)
@@ -44,12 +46,16 @@ func (c *Cluster) perform(words []string) error {
 		}
 		return ""
 	}
-	number := func(name string) (n int) {
+	text := func(name string) (text string) {
 		for _, w := range words {
 			if rest, ok := strings.CutPrefix(w, name+"="); ok {
-				n, _ = strconv.Atoi(rest)
+				text = rest
 			}
 		}
+		return text
+	}
+	number := func(name string) int {
+		n, _ := strconv.Atoi(text(name))
 		return n
 	}
 	n, _ := strconv.Atoi(arg(1))
@@ -62,7 +68,7 @@ func (c *Cluster) perform(words []string) error {
 			}
 			c.data = data
 		}
-		c.groups = number("groups") > 0
+		c.groups, c.flat, c.mesh = number("groups") > 0, number("flat") > 0, text("mesh")
 		c.begin(arg(1), number("slots"), member.Config{Want: number("want"), Min: number("min")})
 	case "host":
 		c.join(arg(1), number("slots"))
@@ -74,6 +80,10 @@ func (c *Cluster) perform(words []string) error {
 		}
 	case "resize":
 		c.lead(func(h *host) error { return h.agent.Resize(n, "you") })
+	case "reshape":
+		if m, ok := c.parse(arg(1)); ok {
+			c.lead(func(h *host) error { return h.agent.Reshape(arg(1), m.ranks(), "you") })
+		}
 	case "drain":
 		c.lead(func(h *host) error { return h.agent.Drain(arg(1), "you") })
 	case "release":
@@ -148,6 +158,10 @@ func (c *Cluster) act(what string, id topo.Worker) {
 	case "kill":
 		w.exit("was killed by SIGKILL")
 	case "finish":
+		if c.mesh != "" {
+			c.last = cmp.Or(c.last, c.ledger.newest+2)
+			return
+		}
 		if w.in && len(w.open) == 0 && len(w.plan) == 0 {
 			w.exit("")
 		}

@@ -26,7 +26,10 @@ type Cluster struct {
 	net    network
 	ledger ledger
 	data   cursor.Cursor
-	groups bool // workers use groups
+	groups bool   // workers use groups
+	mesh   string // with which the job begins; "" = it has none
+	flat   bool   // no part of its state is on two workers
+	last   uint64 // the step after which a job with a mesh ends; 0 = it does not
 	out    strings.Builder
 	quiet  bool
 }
@@ -93,6 +96,7 @@ func (c *Cluster) join(name string, slots int) {
 // add makes a host. While it leads it chooses another route for every collective, and another one than other hosts would: only the word
 // of a flight can make them all the same.
 func (c *Cluster) add(name string, cfg head.Config) *host {
+	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
 	cfg.Route = func(collective.Kind, int, int) collective.Route {
 		asked++

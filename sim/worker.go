@@ -32,6 +32,7 @@ type worker struct {
 	open     map[uint64]*collective.Posted
 	groups   map[string]topo.GroupID
 	wanted   string // the group that it waits for
+	shaped
 }
 
 func (h *host) start(id topo.Worker) {
@@ -46,7 +47,10 @@ func (w *worker) ask() {
 		return
 	}
 	w.asked = true
-	if c := w.host.cluster; c.data.Samples > 0 {
+	c := w.host.cluster
+	if _, first := w.host.agent.Known().View.Rank(w.id); c.mesh != "" && !first {
+		w.states()
+	} else if c.mesh == "" && c.data.Samples > 0 {
 		w.host.agent.State(w.id, c.data)
 	}
 	w.host.agent.Asks(w.id)
@@ -59,7 +63,7 @@ func (w *worker) ask() {
 
 // again is the call "enter" of a member that did not get the state: it has done nothing since it was let in, and has no groups.
 func (w *worker) again() {
-	if !w.host.cluster.groups && w.in && w.fresh && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
+	if c := w.host.cluster; !c.groups && c.mesh == "" && w.in && w.fresh && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
 		w.in = false
 		w.host.agent.Asks(w.id)
 		w.host.settle()
@@ -73,6 +77,8 @@ func (w *worker) work() bool {
 		return false
 	case w.released:
 		w.exit("exited after its release")
+	case w.failed:
+		w.drop()
 	case len(w.plan) > 0:
 		w.post()
 	default:
@@ -83,11 +89,14 @@ func (w *worker) work() bool {
 
 // able reports whether work would do something.
 func (w *worker) able() bool {
-	return !w.gone && (w.released || w.in && !w.waits && (len(w.plan) > 0 || len(w.open) == 0))
+	return !w.gone && (w.released || w.in && !w.waits && (w.failed || len(w.plan) > 0 || len(w.open) == 0))
 }
 
 // begin plans the next step from what the worker knows.
 func (w *worker) begin() {
+	if w.host.cluster.mesh != "" && !w.settled() {
+		return
+	}
 	known := w.host.agent.Known()
 	w.fresh = false
 	w.host.cluster.ledger.state[w.id] = true
@@ -177,6 +186,9 @@ func (w *worker) post() {
 		binary.LittleEndian.PutUint64(p.Call.In, uint64(w.id)<<48|w.step<<16|w.ticket)
 	}
 	w.chain = nil
+	if p.Call.Kind == collective.Reshape {
+		w.reshape(&p.Call)
+	}
 	if p.Call.Group == topo.World && !p.Call.More && !p.Call.Step {
 		w.chain = p.Call.Out
 	}
@@ -192,20 +204,29 @@ func (w *worker) post() {
 	lent := *p
 	lent.Call.Shape = slices.Clone(p.Call.Shape)
 	w.host.agent.Post(&lent)
-	lent.Call.Shape[0], lent = 0xdead, collective.Posted{} // it is the worker's again
+	if len(lent.Call.Shape) > 0 {
+		lent.Call.Shape[0] = 0xdead
+	}
+	lent = collective.Posted{} // it is the worker's again
 	w.host.settle()
 }
 
 // completed ends a call. Its memory is the program's again, and used for something else.
-func (w *worker) completed(p *collective.Posted, result uint64, err error) {
+func (w *worker) completed(p *collective.Posted, out []byte, err error) {
 	mine := w.open[p.Ticket]
 	if mine == nil {
 		w.host.cluster.ledger.fail("call %d of w%d is completed twice", p.Ticket, w.id)
 		return
 	}
 	delete(w.open, p.Ticket)
-	binary.LittleEndian.PutUint64(mine.Call.In, 0xdead)
-	binary.LittleEndian.PutUint64(mine.Call.Out, result)
+	for i := range mine.Call.In {
+		mine.Call.In[i] = 0xde
+	}
+	copy(mine.Call.Out, out)
+	if w.host.cluster.mesh != "" {
+		w.ended(p, mine.Call.Out, err)
+		return
+	}
 	switch {
 	case err == nil || p.Call.Group != topo.World:
 	case w.unwanted():

@@ -1,0 +1,193 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// The state of a job with a mesh is a model of one: boxes, each of which says its number and how many steps it has been through.
+
+// boxes is of how many pieces the state is.
+const boxes = 12
+
+// mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of a flat job is cut over both.
+type mesh struct {
+	dp, tp int
+	flat   bool
+}
+
+// parse reads a text like dp=2,tp=3; ok is false where it says none that the boxes can be cut over.
+func (c *Cluster) parse(text string) (m mesh, ok bool) {
+	n, err := fmt.Sscanf(text, "dp=%d,tp=%d", &m.dp, &m.tp)
+	m.flat = c.flat
+	return m, err == nil && n == 2 && min(m.dp, m.tp) > 0 && m.ranks() <= boxes
+}
+
+func (m mesh) String() string { return fmt.Sprintf("dp=%d,tp=%d", m.dp, m.tp) }
+
+func (m mesh) ranks() int { return m.dp * m.tp }
+
+// part lists the boxes of a rank.
+func (m mesh) part(rank int) (list []int) {
+	parts, mine := m.tp, rank%m.tp
+	if m.flat {
+		parts, mine = m.ranks(), rank
+	}
+	for b := range boxes {
+		if b*parts/boxes == mine {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// box is the content of a box after so many steps.
+func box(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
+
+// passage is the way of the state from the mesh of a shape to another, over members.
+type passage struct {
+	old, new mesh
+	workers  []topo.Worker // of the old ranks
+	order    []topo.Worker // of the new ones
+}
+
+// passage plans as the planner of an agent does: the ranks go to the members that have most of what they need. It fails when nobody has a
+// box.
+func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p passage, err error) {
+	old, ok1 := c.parse(s.Mesh)
+	new, ok2 := c.parse(text)
+	if !ok1 || !ok2 || new.ranks() > members.Size() || old.ranks() != len(s.Workers) {
+		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text, members)
+	}
+	p = passage{old: old, new: new, workers: s.Workers}
+	has := map[int]int{} // members that hold a box
+	holds := map[topo.Worker][]int{}
+	for r, w := range s.Workers {
+		if _, left := members.Rank(w); left {
+			holds[w] = old.part(r)
+			for _, b := range holds[w] {
+				has[b]++
+			}
+		}
+	}
+	for b := range boxes {
+		if has[b] == 0 {
+			return p, fmt.Errorf("nobody that is left has box %d", b)
+		}
+	}
+	free := slices.Clone(members.Members)
+	for r := range new.ranks() {
+		needs := new.part(r)
+		gain := func(m topo.Member) (n int) {
+			for _, b := range holds[m.Worker] {
+				if slices.Contains(needs, b) {
+					n++
+				}
+			}
+			return n
+		}
+		best := slices.MaxFunc(free, func(a, b topo.Member) int { return cmp.Compare(gain(a), gain(b)) })
+		p.order = append(p.order, best.Worker)
+		free = slices.DeleteFunc(free, func(m topo.Member) bool { return m == best })
+	}
+	return p, nil
+}
+
+// arrange is head.Arrange.
+func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string, order []topo.Worker, err error) {
+	if text == "" {
+		m, _ := c.parse(s.Mesh)
+		if m.dp = min(m.dp, members.Size()/max(m.tp, 1)); m.dp == 0 {
+			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers", s.Mesh, members.Size())
+		}
+		text = m.String()
+	}
+	p, err := c.passage(&s, text, members)
+	if err != nil {
+		return "", nil, err
+	}
+	return text, p.order, nil
+}
+
+// bring makes the memory of the new ranks from that of the old ones: each takes what it has itself from there, and the rest from the first
+// that has it. It fails when a holder is missing.
+func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker][]uint64, err error) {
+	var all [boxes]uint64
+	for r := len(p.workers) - 1; r >= 0; r-- {
+		for i, b := range p.old.part(r) {
+			if have := memory[p.workers[r]]; i < len(have) {
+				all[b] = have[i] + 1
+			}
+		}
+	}
+	moved = map[topo.Worker][]uint64{}
+	for r, w := range p.order {
+		before := slices.Index(p.workers, w)
+		for _, b := range p.new.part(r) {
+			if all[b] == 0 {
+				return nil, fmt.Errorf("nobody hands over box %d, which w%d needs", b, w)
+			}
+			value := all[b] - 1
+			if before >= 0 {
+				if i := slices.Index(p.old.part(before), b); i >= 0 && i < len(memory[w]) {
+					value = memory[w][i]
+				}
+			}
+			moved[w] = append(moved[w], value)
+		}
+	}
+	return moved, nil
+}
+
+// prove sums up what the workers of a host have: of the old state what its first holder has, as often as the new mesh has copies, and all of
+// the new one.
+func (p *passage) prove(memory, moved map[topo.Worker][]uint64, here func(topo.Worker) bool) (proof head.Proof) {
+	copies := map[int]int{}
+	for r, w := range p.order {
+		for i, b := range p.new.part(r) {
+			copies[b]++
+			if here(w) {
+				proof.New = proof.New.Plus(fingerprint(moved[w][i]))
+			}
+		}
+	}
+	for r, w := range p.workers {
+		if len(memory[w]) == 0 {
+			continue
+		}
+		for i, b := range p.old.part(r) {
+			for ; copies[b] > 0; copies[b]-- {
+				if here(w) {
+					proof.Old = proof.Old.Plus(fingerprint(memory[w][i]))
+				}
+			}
+		}
+	}
+	return proof
+}
+
+func fingerprint(x uint64) digest.Sum {
+	return digest.Sum{Value: (x + 1) * 0x9e3779b97f4a7c15 >> 4, Bytes: 8}
+}
+
+// pack writes boxes into memory, unpack reads them.
+func pack(list []uint64) []byte {
+	out := make([]byte, 0, 8*len(list))
+	for _, x := range list {
+		out = binary.LittleEndian.AppendUint64(out, x)
+	}
+	return out
+}
+
+func unpack(memory []byte) (list []uint64) {
+	for ; len(memory) >= 8; memory = memory[8:] {
+		list = append(list, binary.LittleEndian.Uint64(memory))
+	}
+	return list
+}
