@@ -44,7 +44,7 @@ type checkpoints struct {
 	lookedAt   uint64        // before which step
 	seed       uint64        // of the one that was agreed on
 	room       []byte        // for the copy; the scribe's while it writes
-	cramped    bool          // there was no memory for it the last time
+	lacking    int           // bytes of memory that could not be had
 	making     chan struct{} // closed when there is room; nil = nobody makes any
 }
 
@@ -127,24 +127,30 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	if err != nil {
 		return false, err
 	}
-	free := !busy && !c.isMaking() && (ended || !due || c.hasRoom(t))
+	room := int64(1)
+	switch {
+	case busy || c.isMaking():
+		room = 0
+	case due:
+		room = c.findRoom(t, ended)
+	}
 	var seed [8]byte
 	rand.Read(seed[:])
 	// The least of all, and so the same everywhere, whoever is lost meanwhile.
-	said := []int64{0, 0, min(max(away, 1), farAway), int64(binary.LittleEndian.Uint64(seed[:]) >> 2)}
+	said := []int64{0, room, min(max(away, 1), farAway), int64(binary.LittleEndian.Uint64(seed[:]) >> 2)}
 	if due {
 		said[0] = -1
-	}
-	if free {
-		said[1] = 1
 	}
 	if err := AllReduce(ctx, t.job, said, collective.Min); err != nil {
 		return false, err
 	}
 	c.seed = uint64(said[3])
-	if said[0] < 0 && said[1] > 0 {
-		c.next, c.last, c.begun = step+max(c.steps, 1), step, now
-		return true, nil
+	if said[0] < 0 && said[1] != 0 {
+		c.next, c.begun = step+max(c.steps, 1), now
+		if said[1] > 0 {
+			c.last = step
+		}
+		return said[1] > 0, nil
 	}
 	c.next = step + 1
 	if said[0] == 0 {
@@ -165,29 +171,41 @@ func (c *checkpoints) isMaking() bool {
 	}
 }
 
-// hasRoom tells whether there is memory for the copy. To touch it takes far longer than to copy, so a goroutine does.
-func (c *checkpoints) hasRoom(t *Trainer) bool {
+// findRoom is 1 when there is memory for the copy, and -1 when there is none: then nobody makes this checkpoint. To touch it takes far longer
+// than to copy, so a goroutine does, unless it is to be waited for, and until it has it is 0.
+func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 	n := jobs.Bytes(t.described().Share(t.job.rank))
-	if n <= len(c.room) {
-		return true
-	}
-	done := make(chan struct{})
-	c.making = done
-	t.job.tasks.Go("memory for checkpoints", func(context.Context) error {
-		defer close(done)
+	switch {
+	case n <= len(c.room):
+		return 1
+	case wait:
 		c.makeRoom(n)
-		return nil
-	})
-	return false
+	case c.lacking < n:
+		done := make(chan struct{})
+		c.making = done
+		t.job.tasks.Go("memory for checkpoints", func(context.Context) error {
+			defer close(done)
+			c.makeRoom(n)
+			return nil
+		})
+		return 0
+	}
+	c.lacking = 0 // the next one tries again
+	if n > len(c.room) {
+		return -1
+	}
+	return 1
 }
 
-// makeRoom replaces what was too small; without memory nothing is left. A due checkpoint tries before every step, and says so once.
+// makeRoom replaces what was too small; without memory nothing is left.
 func (c *checkpoints) makeRoom(n int) {
-	old, said := c.room, c.cramped
+	old := c.room
 	c.room = nil
 	room, err := c.scribe.room(n, old)
-	if c.cramped = err != nil; c.cramped && !said {
+	if err != nil {
+		c.lacking = n
 		c.folder.Say(fmt.Sprintf("there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root, err))
+		return
 	}
 	c.room = room
 }
@@ -196,7 +214,7 @@ func (c *checkpoints) makeRoom(n int) {
 func (c *checkpoints) begin(t *Trainer) error {
 	s := t.described()
 	runs := s.Share(t.job.rank)
-	if n := jobs.Bytes(runs); n > len(c.room) {
+	if n := jobs.Bytes(runs); n > len(c.room) { // a worker was lost just now, and this one has more to write
 		if c.makeRoom(n); c.room == nil {
 			return nil
 		}

@@ -2,7 +2,8 @@ package client
 
 import (
 	"errors"
-	"slices"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,31 +11,60 @@ import (
 	"github.com/shoal-ml/shoal/state/cursor"
 )
 
-// cramped is a scribe that has so many bytes.
+// cramped is a scribe that has no memory the first times that it is asked for some.
 type cramped struct {
 	scribe
-	bytes int
+	refusals int
 }
 
-func (s *cramped) room(n int, _ []byte) ([]byte, error) {
-	if n > s.bytes {
+func (s *cramped) room(n int, old []byte) ([]byte, error) {
+	if s.refusals--; s.refusals >= 0 {
 		return nil, errors.New("no room")
 	}
-	return make([]byte, n), nil
+	return s.scribe.room(n, old)
 }
 
-// A worker without memory for its part says so once, however often it tries, and again when it had some in between.
-func TestNoMemoryIsSaidOnce(t *testing.T) {
-	var said []string
-	s := &cramped{bytes: 8}
-	c := &checkpoints{folder: jobs.Folder{Root: "/f", Say: func(line string) { said = append(said, line) }}, scribe: s}
-	for _, want := range []struct{ bytes, room, said int }{{8, 8, 0}, {9, 0, 1}, {9, 0, 1}, {7, 7, 1}, {9, 0, 2}} {
-		if c.makeRoom(want.bytes); len(c.room) != want.room || len(said) != want.said {
-			t.Fatalf("%d bytes of 8: there are %d, and this was said: %q", want.bytes, len(c.room), said)
+// A checkpoint that there is no memory for is left out, which is said once, and the next one tried.
+func TestNoMemoryForACheckpoint(t *testing.T) {
+	for _, c := range []struct{ refusals, least, most, sealed int }{{1000, 1, 5, 0}, {1, 1, 1, 1}} {
+		job, err := Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if line := "there is no memory for a checkpoint in /f, and training goes on: no room"; !slices.Equal(said, []string{line, line}) {
-		t.Errorf("a worker says %q", said)
+		p, g := make([]float64, 9), make([]float64, 1)
+		trainer, err := Train(job, Data{Samples: 20, Batch: 1, Epochs: 1}, StateOf("p", p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		refused := 0
+		folder := filepath.Join(t.TempDir(), "checkpoints")
+		err = trainer.Checkpoint(Checkpoint{Folder: folder, Steps: 5, Say: func(line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if line == "there is no memory for a checkpoint in "+folder+", and training goes on: no room" {
+				refused++
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		trainer.checkpoints.scribe = &cramped{trainer.checkpoints.scribe, c.refusals}
+		for trainer.Next(t.Context()) {
+			if making := trainer.checkpoints.making; making != nil {
+				<-making
+			}
+			if err := Commit(t.Context(), trainer, g); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(trainer.Err(), job.Close()); err != nil || trainer.Step() != 20 {
+			t.Fatalf("%d steps: %v", trainer.Step(), err)
+		}
+		steps, err := trainer.checkpoints.folder.Sealed()
+		if err != nil || refused < c.least || refused > c.most || min(len(steps), 1) != c.sealed {
+			t.Errorf("without memory %d times: said %d times, and there are %v, %v", c.refusals, refused, steps, err)
+		}
 	}
 }
 

@@ -144,7 +144,7 @@ func TestTrainerGoesOnFromACheckpoint(t *testing.T) {
 			folder := filepath.Join(dir, "checkpoints")
 			runTraining(t, c.before, folder, map[string]string{stopVariable: "31"})
 			again := runTraining(t, c.after, folder, nil)
-			if again.from < 5 || again.from > 30 || len(again.results) != c.after {
+			if again.from < 5 || again.from > 31 || len(again.results) != c.after { // a checkpoint that was late can be of step 31: it comes before who dies there
 				t.Errorf("went on from step %d: %s", again.from, again.output)
 			}
 			if c.before == c.after && !slices.Equal(whole.results, again.results) {
