@@ -80,17 +80,14 @@ func (e *engine) later(f func()) error {
 }
 
 // linger is how long workers look for their results, and the engine for more work, before they park; between looks they give the core
-// away. In a row of short collectives nobody has to be woken.
+// away. In a row of short collectives nobody has to be woken. The engine parks at once while a flight of several hosts is under way, which takes longer.
 const linger = 50 * time.Microsecond
 
 // crowded reports whether there are more ranks than cores: then one that looks would only keep the one that it waits for from running.
 func crowded(ranks int) bool { return ranks > runtime.NumCPU() }
 
-// serve is the engine's thread; it ends after stop.
+// serve is the engine's thread, which is a goroutine; it ends after stop.
 func (e *engine) serve() {
-	// The thread parks in read(2) on the bell: locked, a ring wakes it without a detour through Go's scheduler.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	var since time.Time // when there was work last
 	for {
 		worked := e.scan()
@@ -102,7 +99,7 @@ func (e *engine) serve() {
 			since = time.Now()
 		case e.isStopped():
 			return
-		case !crowded(len(e.members)) && time.Since(since) < linger:
+		case !crowded(len(e.members)) && len(e.crew.flights) == 0 && time.Since(since) < linger:
 			arena.Yield()
 		default:
 			e.park()

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 func TestDescriptorRoundTrip(t *testing.T) {
@@ -238,6 +240,41 @@ func TestParkWakesByBellAndByHangUp(t *testing.T) {
 	agent.Close()
 	if err := b.Park(worker); !errors.Is(err, io.EOF) {
 		t.Errorf("hung up: %v, want EOF", err)
+	}
+}
+
+func TestWaitWakesByBell(t *testing.T) {
+	b, err := NewBell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, waits := group.New(context.Background()), make(chan struct{})
+	g.Go("waits", func(context.Context) error {
+		for range 3 {
+			waits <- struct{}{}
+			if err := b.Wait(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for range 3 {
+		<-waits
+		b.Ring()
+		b.Ring() // counts as the same, or lets one Wait return at once
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	b.Ring()
+	if n := testing.AllocsPerRun(100, func() { b.Wait(); b.Ring() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := b.Wait(); err == nil {
+		t.Error("a closed bell rings")
 	}
 }
 

@@ -1,18 +1,48 @@
 package arena
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // Bell wakes a parked thread of another process: an eventfd.
-type Bell struct{ fd int }
+type Bell struct {
+	fd   int
+	wait *wait // in Wait; nil = the thread waits
+}
+
+// wait is how a goroutine waits for a bell in a way that Go's scheduler knows of: who rings the bell in this process, or hears from another host
+// what makes it ring, is likely to be on the thread that then goes on with it.
+type wait struct {
+	file *os.File
+	raw  syscall.RawConn
+	look func(fd uintptr) bool
+}
 
 // NewBell makes a bell for a side that waits in Wait.
-func NewBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
+func NewBell() (*Bell, error) {
+	b, err := NewPolledBell()
+	if err != nil {
+		return nil, err
+	}
+	w := &wait{file: os.NewFile(uintptr(b.fd), "bell")}
+	if w.raw, err = w.file.SyscallConn(); err != nil {
+		return nil, errors.Join(fmt.Errorf("arena: eventfd: %w", err), w.file.Close())
+	}
+	var count [8]byte
+	w.look = func(fd uintptr) bool {
+		_, _, err := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&count)), 8)
+		return err != unix.EAGAIN
+	}
+	b.wait = w
+	return b, nil
+}
 
 // NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it never blocks: a broken
 // worker that fills the counter of its bell must not stop the agent.
@@ -23,11 +53,11 @@ func newBell(flags int) (*Bell, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arena: eventfd: %w", err)
 	}
-	return &Bell{fd}, nil
+	return &Bell{fd: fd}, nil
 }
 
 // OpenBell takes over a bell that arrived as a descriptor.
-func OpenBell(fd int) *Bell { return &Bell{fd} }
+func OpenBell(fd int) *Bell { return &Bell{fd: fd} }
 
 // FD is the descriptor to hand over or to poll.
 func (b *Bell) FD() int { return b.fd }
@@ -36,15 +66,18 @@ func (b *Bell) FD() int { return b.fd }
 func (b *Bell) Ring() {
 	one := [8]byte{1}
 	for {
-		// A counter that is full rings already; other errors mean a closed bell.
-		if _, err := unix.Write(b.fd, one[:]); err != unix.EINTR {
+		// A counter that is full rings already; other errors mean a closed bell. It does not block: Go's scheduler need not know.
+		if _, _, err := unix.RawSyscall(unix.SYS_WRITE, uintptr(b.fd), uintptr(unsafe.Pointer(&one)), 8); err != unix.EINTR {
 			return
 		}
 	}
 }
 
-// Wait parks the thread until the bell rings. Several rings count as one.
+// Wait parks until the bell rings. Several rings count as one.
 func (b *Bell) Wait() error {
+	if b.wait != nil {
+		return b.wait.raw.Read(b.wait.look)
+	}
 	var count uint64
 	buf := (*[8]byte)(unsafe.Pointer(&count))[:]
 	for {
@@ -60,7 +93,12 @@ func (b *Bell) Wait() error {
 }
 
 // Close frees the descriptor.
-func (b *Bell) Close() error { return unix.Close(b.fd) }
+func (b *Bell) Close() error {
+	if b.wait != nil {
+		return b.wait.file.Close()
+	}
+	return unix.Close(b.fd)
+}
 
 // Park waits until the bell rings, or until the other side of the socket hangs up: then it returns io.EOF.
 func (b *Bell) Park(c *Conn) error {

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"io"
-	"net"
 
 	"github.com/shoal-ml/shoal/fabric"
 )
@@ -62,7 +61,7 @@ func discard(from io.Reader, scratch []byte, n int) error {
 
 // transmit writes pieces until the link ends. What is queued is written together as far as it is small.
 func (l *link) transmit(s *stream) error {
-	var w pieceWriter = &plainWriter{to: s.raw.TCPConn}
+	var w pieceWriter = &plainWriter{to: s.raw}
 	if s.secure() {
 		w = &secureWriter{to: s}
 	}
@@ -96,12 +95,11 @@ type pieceWriter interface {
 
 // plainWriter gives the kernel names and payloads where they are, many at once.
 type plainWriter struct {
-	to      *net.TCPConn
+	to      *wire
 	names   [maxVectors * (headBytes + pieceBytes)]byte
 	used    []byte
-	vectors net.Buffers
+	vectors [][]byte
 	room    [2 * maxVectors][]byte
-	rest    net.Buffers // what is written; WriteTo moves it
 }
 
 // maxVectors is how many pieces go into one write.
@@ -121,8 +119,7 @@ func (w *plainWriter) write(o outgoing) error {
 }
 
 func (w *plainWriter) flush() error {
-	w.rest = w.vectors
-	_, err := w.rest.WriteTo(w.to)
+	err := w.to.writeVectors(w.vectors)
 	clear(w.room[:])
 	w.used, w.vectors = w.names[:0], w.room[:0]
 	return err

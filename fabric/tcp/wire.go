@@ -11,7 +11,7 @@ import (
 // wire is a TCP connection as TLS sees it. It reads much at a time, notes when something came, and gathers what TLS writes record by
 // record until Flush, because a system call for each record of 16 KiB costs more than its encryption.
 type wire struct {
-	*net.TCPConn
+	*socket
 	in    *bufio.Reader
 	heard *atomic.Int64 // of the link, once there is one: when something came last, as sinceStart
 
@@ -21,8 +21,8 @@ type wire struct {
 
 const (
 	readAhead    = 64 << 10
-	gatherWords  = 32 << 10  // before it is written to a control stream
-	gatherPieces = 256 << 10 // and to a stream of data
+	gatherWords  = 32 << 10 // before it is written to a control stream
+	gatherPieces = 64 << 10 // and to a stream of data
 )
 
 var start = time.Now()
@@ -31,7 +31,7 @@ var start = time.Now()
 func sinceStart() time.Duration { return time.Since(start) }
 
 func newWire(c *net.TCPConn) *wire {
-	w := &wire{TCPConn: c}
+	w := &wire{socket: newSocket(c)}
 	w.in = bufio.NewReaderSize((*source)(w), readAhead)
 	return w
 }
@@ -40,7 +40,7 @@ func newWire(c *net.TCPConn) *wire {
 type source wire
 
 func (s *source) Read(b []byte) (int, error) {
-	n, err := s.TCPConn.Read(b)
+	n, err := s.socket.Read(b)
 	if n > 0 && s.heard != nil {
 		s.heard.Store(int64(sinceStart()))
 	}
@@ -60,7 +60,7 @@ func (w *wire) Write(b []byte) (int, error) {
 			return 0, err
 		}
 		if len(b) > cap(w.out) {
-			return w.TCPConn.Write(b)
+			return w.socket.Write(b)
 		}
 	}
 	w.out = append(w.out, b...)
@@ -78,7 +78,17 @@ func (w *wire) flush() error {
 	if len(w.out) == 0 {
 		return nil
 	}
-	_, err := w.TCPConn.Write(w.out)
+	_, err := w.socket.Write(w.out)
 	w.out = w.out[:0]
 	return err
+}
+
+// flushNow writes what was gathered as far as the kernel takes it without waiting, and reports whether that was all of it. Of an error the
+// next Flush tells.
+func (w *wire) flushNow() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.socket.writeNow(w.out)
+	w.out = append(w.out[:0], w.out[n:]...)
+	return len(w.out) == 0
 }

@@ -1,0 +1,20 @@
+//go:build !linux
+
+package tcp
+
+import "net"
+
+// socket is a TCP connection.
+type socket struct{ *net.TCPConn }
+
+func newSocket(c *net.TCPConn) *socket { return &socket{c} }
+
+// writeVectors writes all of some vectors.
+func (s *socket) writeVectors(vectors [][]byte) error {
+	rest := net.Buffers(vectors)
+	_, err := rest.WriteTo(s.TCPConn)
+	return err
+}
+
+// writeNow would write as much of b as the kernel takes without waiting.
+func (*socket) writeNow([]byte) (written int) { return 0 }
