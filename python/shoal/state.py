@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 
 from ._parts import Part, Source, parts, shoal, write
 from ._placements import local, placed
+from ._sealing import MANIFEST, sync
 from ._shard import Kept
 from ._shard import catalogue as as_kept
 from ._state import Item, flatten
@@ -32,7 +33,7 @@ Path = Union[str, "os.PathLike[str]"]
 Layout = Union[str, Mapping[str, Any]]
 Catalogue = Sequence[Mapping[str, Any]]
 
-_LAYOUT, _MANIFEST = "shoal-layout.json", "shoal-manifest.json"
+_LAYOUT = "shoal-layout.json"
 
 
 def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" = None, layout: Optional[Layout] = None,
@@ -94,15 +95,16 @@ def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]"
     tensors = _together(job, lambda: {name: _tensor(name, array) for name, array in _leaves("", state)})
     said = _together(job, lambda: _say(job, tensors, mesh, layout))
     everyone = _exchange(job, said)
-    rules = _unique(rule for one in everyone for rule in one["rules"])
-    whole = catalogue if catalogue is not None else _unique(tensor for one in everyone for tensor in one["tensors"])
-    spec = {"shoal": "layout/1", "mesh": said["mesh"], "rules": [*rules, {"match": "**"}], **said["layout"]}
-    text = json.dumps({"shoal": "ranks/1", "spec": {**spec, "mesh": said["mesh"]}, "tensors": list(whole), "values": False}, indent=1)
 
     def found() -> _Here:
         if any((one["mesh"], one["layout"]) != (said["mesh"], said["layout"]) for one in everyone):
             raise ValueError("the workers gave different meshes or layouts: give the same on all of them")
-        here = _Here(text.encode(), parts(text.encode(), job.rank), tensors)
+        given = said["layout"]
+        rules = [*_unique(rule for one in everyone for rule in one["rules"]), *given.get("rules", [{"match": "**"}])]
+        whole = catalogue if catalogue is not None else _unique(tensor for one in everyone for tensor in one["tensors"])
+        spec = {"shoal": "layout/1", **given, "mesh": said["mesh"], "rules": rules}
+        text = json.dumps({"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": False}, indent=1).encode()
+        here = _Here(text, parts(text, job.rank), tensors)
         _compare(here)
         return here
 
@@ -111,7 +113,7 @@ def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]"
 
 def _say(job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]) -> Dict[str, Any]:
     """What this worker knows of the layout: the mesh, the rules of its DTensors, and the whole tensors as far as they are here."""
-    spec = dict(json.loads(layout) if isinstance(layout, str) else layout or {})
+    spec = dict(json.loads(layout if isinstance(layout, str) else json.dumps(layout or {})))
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
     rules, whole = [], []
     for name, tensor in tensors.items():
@@ -187,21 +189,13 @@ def _write(rank: int, here: _Here, staging: str) -> None:
 
 def _publish(staging: str, target: str) -> None:
     shoal("state", "seal", staging)
-    _sync(staging)
+    sync(staging)
     os.rename(staging, target)
-    _sync(os.path.dirname(target))
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(os.path.dirname(target))
 
 
 def _verify(path: str) -> None:
-    if os.path.exists(os.path.join(path, _MANIFEST)) or os.path.exists(f"{path}.{_MANIFEST}"):
+    if os.path.exists(os.path.join(path, MANIFEST)) or os.path.exists(f"{path}.{MANIFEST}"):
         shoal("state", "verify", path)
     else:
         shoal("state", "check", path)

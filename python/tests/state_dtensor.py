@@ -60,6 +60,15 @@ if __name__ == "__main__":
         tensors = zeroed(state(mesh, placements))
         shoal.state.load({"model": tensors}, folder)
         assert equal(tensors, state(mesh, placements)), (mesh, tensors)
+    # Beside DTensors a tensor that is cut by hand, of which a layout tells.
+    rows = {"rows": whole(4, 2)[2 * square.get_local_rank(1) :][:2].clone()}
+    names = {torch.float64: "f64", torch.bfloat16: "bf16", torch.int32: "i32"}
+    catalogue = [{"name": name, "dtype": names[x.dtype], "shape": list(x.shape)} for name, x in {**WHOLE, "rows": whole(4, 2)}.items()]
+    where = {"layout": {"rules": [{"match": "rows", "place": "tp=shard(0)"}, {"match": "**"}]}, "catalogue": catalogue}
+    shoal.state.save(state(square, on_square) | rows, folder + "-mixed", **where)
+    tensors = zeroed(state(square, on_square) | {"rows": rows["rows"].clone()})
+    shoal.state.load(tensors, folder + "-mixed", **where)
+    assert equal(tensors, state(square, on_square) | rows), tensors
     try:
         shoal.state.save({"sum": DTensor.from_local(whole(3), line, [Partial()], run_check=False)}, folder + "-other")
     except shoal.ShoalError as err:
