@@ -12,16 +12,9 @@ import tempfile
 import time
 
 from network import Network
+from turns import BUILD, PYTHON, ROOT, SHOAL, Failure
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "peers"
-SHOAL = str(ROOT / "bin" / "shoal")
-PYTHON = "/usr/bin/python3"  # the one that Debian's python3-torch belongs to
 PORT = "7077"
-
-
-class Failure(RuntimeError):
-    """A program ended without its results; the text has its last words."""
 
 
 class Processes:

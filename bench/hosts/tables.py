@@ -1,6 +1,7 @@
 """Tables and page from the results of run.py."""
 from __future__ import annotations
 
+import pathlib
 import statistics
 
 import network
@@ -111,14 +112,9 @@ can be of the bound. The other rows are how many times longer a peer takes, each
 """
 
 
-def page(document: dict) -> str:
-    """Returns docs/benchmarks-hosts.md."""
-    results = document["results"]
-    mtu = results[0]["mtu"]
-    machine = [[key, value] for key, value in document["machine"].items() if value and key != "MPICH"] + [["date", document["date"]]]
-    busy = sum(1 for line in results if not line["quiet"])
-    return PAGE.format(
-        tables=text(document), runs=1 + max(line["run"] for line in results), mtu=mtu, carried=100 * carried(mtu),
-        machine=report.table(["", ""], machine), burst=network.BURST, queue=network.QUEUE,
-        quiet=f"The machine was **not idle** before {busy} of {len(results)} measurements: read with care." if busy else
-        "The machine was idle before every program.")
+def write(document: dict, folder: pathlib.Path) -> None:
+    """Writes benchmarks-hosts.md into folder."""
+    mtu = document["results"][0]["mtu"]
+    page = PAGE.format(tables=text(document), mtu=mtu, carried=100 * carried(mtu), burst=network.BURST, queue=network.QUEUE,
+                       **report.facts(document, without=["MPICH"]))
+    (folder / "benchmarks-hosts.md").write_text(page)

@@ -1,8 +1,9 @@
-"""Tables, judgement and page from the results of run.py."""
+"""What the pages of all measurements have in common; and tables, judgement and page from the results of run.py."""
 from __future__ import annotations
 
 import pathlib
 import statistics
+from typing import Sequence
 
 import plot
 
@@ -34,9 +35,6 @@ class Results:
         self.names = [name for name in TITLES if any(key[0] == name for key in self._us)]
         self.processes = sorted({key[1] for key in self._us})
         self.sizes = sorted({key[2] for key in self._us})
-        self.runs = max(len(runs) for runs in self._us.values())
-        self.busy = sum(1 for line in lines if not line["quiet"])
-        self.lines = len(lines)
 
     def times(self, name: str, n: int, size: int) -> list[float]:
         """Returns the median time of each run in microseconds."""
@@ -79,6 +77,24 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [[cell.ljust(w) for cell, w in zip(row, widths)] for row in [head, ["-" * w for w in widths], *rows]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def column_of(document: dict, name: str, key: str, **where: object) -> dict[int, float]:
+    """A number of a program by round, of the results that have these values."""
+    return {line["run"]: line[key] for line in document["results"] if all(line[k] == v for k, v in {"name": name, **where}.items())}
+
+
+def facts(document: dict, without: Sequence[str] = (), note: str = "") -> dict[str, object]:
+    """What every page says of a measurement: the machine, whether it was idle, and the number of rounds."""
+    results = document["results"]
+    busy = sum(1 for line in results if not line["quiet"])
+    rows = [[key, value] for key, value in document["machine"].items() if value and key not in without] + [["date", document["date"]]]
+    quiet = f"The machine was **not idle** before {busy} of {len(results)} measurements: read the times with care.{note}"
+    return {
+        "machine": table(["", ""], rows),
+        "quiet": quiet if busy else "The machine was idle before every program.",
+        "runs": 1 + max(line["run"] for line in results),
+    }
 
 
 def _times_table(results: Results, n: int) -> str:
@@ -195,13 +211,9 @@ def write(document: dict, folder: pathlib.Path) -> None:
     def tables(make) -> str:
         return "\n\n".join(make(results, n) for n in results.processes)
 
-    machine = [[key, value] for key, value in document["machine"].items() if value] + [["date", document["date"]]]
-    quiet = "The machine was idle before every program."
-    if results.busy:
-        quiet = f"The machine was **not idle** before {results.busy} of {results.lines} measurements: read with care."
     page = PAGE.format(
-        bars=_bars_table(results), runs=results.runs, times=tables(_times_table), bandwidths=tables(_bandwidth_table),
-        ratios=tables(_ratio_table), machine=table(["", ""], machine), quiet=quiet)
+        bars=_bars_table(results), times=tables(_times_table), bandwidths=tables(_bandwidth_table),
+        ratios=tables(_ratio_table), **facts(document))
     (folder / "benchmarks.md").write_text(page)
     lines = {name: {n: [(size, statistics.median(results.times(name, n, size))) for size in results.sizes
                         if results.times(name, n, size)] for n in results.processes} for name in results.names}
