@@ -154,6 +154,9 @@ func (a *Agent) Tick() {
 		return
 	}
 	a.proposer.Tick()
+	if a.Leads() {
+		a.leader.separate()
+	}
 	a.consider()
 	a.settle()
 	a.eachStream(func(to string, s *stream) {

@@ -21,7 +21,7 @@ type leader struct {
 	home    map[topo.Worker]string
 	asked   map[topo.Worker]bool // and were not answered
 	dead    map[topo.Worker]string
-	torn    map[[2]string]string // links between followers that are lost, and how
+	torn    map[[2]string]*tear // links between followers that are lost, as the first one says
 	state   State
 	index   uint64
 	log     []Commit // not applied everywhere yet
@@ -49,7 +49,7 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]string{}, voids: map[topo.Worker]bool{}, busy: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
+		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]*tear{}, voids: map[topo.Worker]bool{}, busy: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
 }
 
 // hear takes what a follower tells.

@@ -14,9 +14,18 @@ import (
 
 // cutOff takes the word of a host that it has lost its link to another.
 func (r *leader) cutOff(from string, c Cut) {
-	r.torn[[2]string{from, c.Host}] = c.How
-	r.separate()
+	r.torn[[2]string{from, c.Host}] = &tear{how: c.How}
 }
+
+// tear is a link between two followers that one of them has lost.
+type tear struct {
+	how   string
+	ticks int // since both have said so
+}
+
+// tearTicks is how long the head waits when two hosts have lost each other: the links of one that dies can go one after the other, and then it
+// alone is lost.
+const tearTicks = 6
 
 // separate finds hosts that have lost each other, as both say: of one that is dead the head hears by itself. Two cannot both stay: the one
 // that came later goes, and never the head.
@@ -24,6 +33,10 @@ func (r *leader) separate() {
 	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		stays, goes := pair[0], pair[1]
 		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil || r.peers[goes] == nil {
+			continue
+		}
+		if t := r.torn[pair]; t.ticks < tearTicks {
+			t.ticks++
 			continue
 		}
 		for _, h := range r.agent.Record().Hosts {
@@ -37,7 +50,7 @@ func (r *leader) separate() {
 		if goes == r.agent.cfg.Self {
 			stays, goes = goes, stays
 		}
-		r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair]))
+		r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair].how))
 	}
 }
 

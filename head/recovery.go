@@ -21,11 +21,10 @@ type recovery struct {
 // report takes the first word of a host.
 func (r *leader) report(host string, rep Report) {
 	for _, c := range rep.Cut {
-		r.torn[[2]string{host, c.Host}] = c.How
+		r.cutOff(host, c)
 	}
 	if r.reports == nil {
 		r.welcome(host, rep)
-		r.separate()
 		r.obey()
 		r.advance()
 		return
@@ -89,7 +88,6 @@ func (r *leader) recover() {
 	for _, w := range late {
 		r.hear(w.host, w.body)
 	}
-	r.separate()
 }
 
 // readLog takes the state of the host that has applied most, and what all hosts remember of the log up to there. Hosts that do not belong
