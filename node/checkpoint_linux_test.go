@@ -1,9 +1,7 @@
 package node_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -16,14 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/node"
-	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/state/manifest"
-	"github.com/shoal-ml/shoal/tensor"
 )
 
 // What a worker of these tests is told in its environment.
@@ -208,82 +203,6 @@ func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
 	}
 }
 
-// TestCheckpointOfPython has a program go on from what another one wrote, whose arrays are of several dimensions and in a dict.
-func TestCheckpointOfPython(t *testing.T) {
-	place, err := cursor.New(samples, batch, 3, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	place = place.Commit(2, []bool{true, true})
-	const note = `{"rest":{"dict":[["w",{"item":0,"kind":"numpy","dtype":"<f8","shape":[2,3]}]%s]},"half":{"item":1,"kind":"torch","dtype":"bfloat16","shape":[4]}}`
-	for name, c := range map[string]struct{ more, state, err string }{
-		"the same arrays":       {"", "rest/w", ""},
-		"a number among them":   {`,["rate",0.1]`, "rest/w", "values in rest that are no arrays"},
-		"an array of no memory": {"", "other", "it has rest/w, f64 [2,3], for which this program has no memory"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := &jobs.State{Step: 1, Workers: 1, Notes: json.RawMessage(strings.ReplaceAll(note, "%s", c.more)), Tensors: []jobs.Tensor{
-				{Name: "rest/w", DType: tensor.F64, Shape: tensor.Shape{2, 3}}, {Name: "half", DType: tensor.BF16, Shape: tensor.Shape{4}}}}
-			if s.Cursor, err = place.AppendBinary(nil); err != nil {
-				t.Fatal(err)
-			}
-			text, err := s.AppendJSON(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body := slices.Concat(bytes.Repeat([]byte{0, 0, 0, 0, 0, 0, 0xF0, 0x3F}, 6), make([]byte, 8))
-			p := &jobs.Part{Folder: jobs.Folder{Root: t.TempDir(), Keep: 1, Say: func(line string) { t.Log(line) }}, State: text, Own: json.RawMessage("{}"), Body: body}
-			if err := p.Check(); err != nil {
-				t.Fatal(err)
-			}
-			p.Write()
-			half, w := []tensor.BFloat16{1, 2, 3, 4}, make([]float64, 6)
-			trainer, err := client.Train(joinAs(t, startAgent(t, 1), 0), client.Data{Samples: samples, Batch: batch, Seed: 3}, client.StateOf("half", half), client.StateOf(c.state, w))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := trainer.Checkpoint(client.Checkpoint{Folder: p.Folder.Root}); err != nil {
-				t.Fatal(err)
-			}
-			more, err := trainer.Next(t.Context()), trainer.Err()
-			switch {
-			case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
-				t.Errorf("%v; want %q", err, c.err)
-			case c.err == "" && (!more || err != nil || trainer.Step() != 1 || w[5] != 1 || half[3] != 0):
-				t.Errorf("%v, step %d, %v %v", err, trainer.Step(), w, half)
-			}
-		})
-	}
-}
-
-// TestCheckpointForPython compares the description with what a Python program goes on from.
-func TestCheckpointForPython(t *testing.T) {
-	folder := t.TempDir()
-	trainer, err := client.Train(joinAs(t, startAgent(t, 1), 0), client.Data{Samples: 4, Batch: 2, Steps: 1, Plain: true},
-		client.StateOf("w", make([]float64, 6)), client.StateOf("½", make([]tensor.BFloat16, 2)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := trainer.Checkpoint(client.Checkpoint{Folder: folder, Say: func(string) {}}); err != nil {
-		t.Fatal(err)
-	}
-	for trainer.Next(t.Context()) {
-		if err := client.Commit(t.Context(), trainer, make([]float32, 1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(filepath.Join(folder, "latest", "shoal-checkpoint.json"))
-	if err != nil || trainer.Err() != nil {
-		t.Fatal(err, trainer.Err())
-	}
-	want := `{"shoal":"job/1","step":1,"cursor":"` + strings.Repeat("0", 16) + "0200000000000000" + "0100000000000000" + "0400000000000000" + "0200000000000000" + strings.Repeat("0", 16) +
-		`0100000000000000","workers":1,"notes":{"w":{"item":0,"kind":"numpy","dtype":"\u003cf8","shape":[6]},"½":{"item":1,"kind":"torch","dtype":"bfloat16","shape":[2]}},` +
-		`"tensors":[{"name":"w","dtype":"F64","shape":[6],"bytes":48},{"name":"_","dtype":"BF16","shape":[2],"bytes":4}]}`
-	if string(text) != want {
-		t.Errorf("got  %s\nwant %s", text, want)
-	}
-}
-
 // Those who join write their share too, and a worker that is lost is no hindrance; others take the end over.
 func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	data := client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3}
@@ -352,74 +271,5 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 	})
 	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []jobs.Attempt{{Step: 60}, {Step: 40}}) {
 		t.Error(steps, err)
-	}
-}
-
-// FuzzPart asks for parts of all kinds: the agent answers, and goes on serving.
-func FuzzPart(f *testing.F) {
-	const state = `{"shoal":"job/1","step":5,"cursor":"","workers":1,"notes":{},"tensors":[{"name":"w","dtype":"U8","shape":[8],"bytes":8}]}`
-	f.Add([]byte(`{"folder":"/","keep":1,"seed":7,"rank":0,"state":{"id":1,"offset":2,"bytes":118},"own":{"id":1,"offset":0,"bytes":2},"body":{"id":1,"offset":0,"bytes":8}}`), []byte("{}"+state))
-	f.Add([]byte(`{"folder":"c","keep":-1,"rank":-1,"state":{"id":2,"offset":18446744073709551615,"bytes":18446744073709551615}}`), []byte(state))
-	a := serveAgent(f)
-	w := joinRaw(f, a, 0)
-	f.Fuzz(func(t *testing.T, message, memory []byte) {
-		w.t = t
-		var p api.Part
-		if json.Unmarshal(message, &p) != nil {
-			return
-		}
-		if filepath.IsAbs(p.Folder) {
-			p.Folder = t.TempDir()
-		}
-		copy(w.seg.Mem, memory)
-		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: &p}); r.Type != api.TypeSave && (r.Type != api.TypeError || r.Error == "") {
-			t.Errorf("%+v for %+v", r, p)
-		}
-		if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
-			t.Errorf("%+v after %+v", r, p)
-		}
-	})
-}
-
-// What a worker asks the agent to write is checked.
-func TestWrongParts(t *testing.T) {
-	a := startAgent(t, 1)
-	w := joinRaw(t, a, 0)
-	state := `{"shoal":"job/1","step":5,"cursor":"","workers":1,"notes":{},"tensors":[{"name":"w","dtype":"U8","shape":[8],"bytes":8}]}`
-	copy(w.seg.Mem, state)
-	copy(w.seg.Mem[1000:], "{}")
-	good := func() *api.Part {
-		return &api.Part{Folder: filepath.Join(t.TempDir(), "c"), Keep: 1, Seed: 7, State: api.Extent{ID: 1, Bytes: uint64(len(state))},
-			Own: api.Extent{ID: 1, Offset: 1000, Bytes: 2}, Body: api.Extent{ID: 1, Offset: 2000, Bytes: 8}}
-	}
-	for want, change := range map[string]func(p *api.Part){
-		"no absolute path":    func(p *api.Part) { p.Folder = "relative" },
-		"no segment":          func(p *api.Part) { p.Body.ID = 2 },
-		"exceed segment 1":    func(p *api.Part) { p.Body.Bytes = 8000 },
-		"outside segment 1":   func(p *api.Part) { p.State.Offset = math.MaxUint64 },
-		"the description":     func(p *api.Part) { p.State.Bytes-- },
-		"where the share":     func(p *api.Part) { p.Body.Bytes-- },
-		"no JSON object":      func(p *api.Part) { p.Own.Offset++ },
-		"rank 1 in a":         func(p *api.Part) { p.Rank = 1 },
-		"checkpoints to keep": func(p *api.Part) { p.Keep = 0 },
-	} {
-		p := good()
-		change(p)
-		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeError || !strings.Contains(r.Error, want) {
-			t.Errorf("%+v; want %q", r, want)
-		}
-	}
-	if r, _ := w.ask(api.Request{Type: api.TypeSave}); r.Field != "part" {
-		t.Errorf("%+v", r)
-	}
-	p := good()
-	if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeSave {
-		t.Errorf("%+v", r)
-	}
-	if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
-		t.Errorf("%+v", r)
-	}
-	if _, err := (jobs.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {
-		t.Error(err)
 	}
 }
