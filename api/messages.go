@@ -13,6 +13,7 @@ const (
 	TypeData    = "data"
 	TypeSave    = "save"
 	TypeSaved   = "saved"
+	TypeResume  = "resume"
 	TypeState   = "state"
 	TypeShape   = "shape"
 	TypeReport  = "report"
@@ -49,19 +50,38 @@ type Request struct {
 	Offset   int64   `json:"offset,omitempty"`
 	Metrics  Metrics `json:"metrics,omitempty"`
 	Part     *Part   `json:"part,omitempty"`
+	Resume   *Resume `json:"resume,omitempty"`
 	Wait     bool    `json:"wait,omitempty"`
 }
 
 // Part asks the agent to write a worker's part of a checkpoint: docs/formats/job-checkpoints.md. What it is of lies in the worker's
 // segments, which are left alone until Saved says that the part is written.
 type Part struct {
-	Folder string `json:"folder"` // absolute
+	Folder string `json:"folder"` // absolute, or a URL
 	Keep   int    `json:"keep"`   // checkpoints that stay
 	Seed   uint64 `json:"seed"`   // that the workers have agreed on
 	Rank   int    `json:"rank"`
 	State  Extent `json:"state"` // JSON: what the checkpoint is of
 	Own    Extent `json:"own"`   // JSON: what this worker has for itself
 	Body   Extent `json:"body"`  // its share of the state
+}
+
+// What Resume asks for.
+const (
+	ResumeNewest  = "newest"  // the newest sealed checkpoint but Tried; with 0, what earlier workers have left is dealt with first
+	ResumeFetch   = "fetch"   // to have one in a folder of this host
+	ResumeDone    = "done"    // not to need that folder any more
+	ResumeDamaged = "damaged" // to have one kept, and listed no more
+)
+
+// Resume asks for checkpoints that the agent alone can read.
+type Resume struct {
+	Do     string `json:"do"`
+	Folder string `json:"folder,omitempty"` // a URL
+	Keep   int    `json:"keep,omitempty"`
+	Tried  int    `json:"tried,omitempty"`
+	Step   uint64 `json:"step,omitempty"`
+	Seed   uint64 `json:"seed,omitempty"`
 }
 
 // Extent is bytes of a segment.
@@ -91,6 +111,9 @@ type Reply struct {
 	In         int64  `json:"in,omitempty"`
 	Out        int64  `json:"out,omitempty"`
 	Broken     string `json:"broken,omitempty"`
+	Step       uint64 `json:"step,omitempty"`
+	Seed       uint64 `json:"seed,omitempty"`
+	Folder     string `json:"folder,omitempty"`
 	Error      string `json:"error,omitempty"`
 	Field      string `json:"field,omitempty"`
 }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
@@ -17,7 +18,7 @@ import (
 
 // Checkpoint says where a training loop writes checkpoints, and how often.
 type Checkpoint struct {
-	Folder string            // the same for all workers, on all hosts
+	Folder string            // the same for all workers, on all hosts; or s3://BUCKET/PREFIX, which takes an agent
 	Every  time.Duration     // between two; with Steps 0 as well: 10 minutes
 	Steps  int               // instead of a time: after so many steps
 	Keep   int               // how many of the newest stay; 0 = 2
@@ -53,7 +54,10 @@ type checkpoints struct {
 // must be called before that, on every worker alike. A checkpoint of a Python program is as good when what its workers have in common is the
 // same arrays under the same names. What cannot be written is said, and training goes on.
 func (t *Trainer) Checkpoint(c Checkpoint) error {
-	root, err := filepath.Abs(c.Folder)
+	root, err := strings.TrimSuffix(c.Folder, "/"), error(nil)
+	if !jobs.IsURL(c.Folder) {
+		root, err = filepath.Abs(c.Folder)
+	}
 	switch {
 	case t.begun:
 		return fmt.Errorf("client: Checkpoint comes before the first Next")
@@ -61,6 +65,8 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 		return fmt.Errorf("client: the checkpoints are written to %s already: a job has one folder", t.checkpoints.folder.Root)
 	case c.Folder == "" || err != nil:
 		return fmt.Errorf("client: %q is no folder for checkpoints: %w", c.Folder, err)
+	case jobs.IsURL(c.Folder) && t.job.solo:
+		return fmt.Errorf("client: %s is read and written by the agent, and there is none: start the program with shoal run", root)
 	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && c.Every > 0:
 		return fmt.Errorf("client: %+v: give a number of steps or a time above 0, not both, and 1 to keep at least", c)
 	}

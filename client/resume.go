@@ -54,33 +54,31 @@ func (t *Trainer) described() *jobs.State {
 // resume takes over the newest checkpoint that is whole, if there is one.
 func (t *Trainer) resume(ctx context.Context) error {
 	c := t.checkpoints
-	if t.job.rank == 0 {
-		if err := c.folder.Settle(); err != nil {
-			c.folder.Say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", c.folder.Root, err))
-		}
-	}
-	var damaged []uint64
+	shelf := t.job.shelf(c.folder)
+	var damaged []jobs.Attempt
 	for {
-		step, err := t.choose(ctx, len(damaged))
+		chosen, err := t.choose(ctx, shelf, len(damaged))
 		if err != nil {
 			return err
 		}
-		if step < 0 {
+		if chosen == nil {
 			break
 		}
-		found, err := t.read(ctx, uint64(step))
-		if err != nil {
+		found, err := t.read(ctx, shelf, *chosen)
+		if err = errors.Join(err, shelf.done()); err != nil {
 			return err
 		}
 		if found == nil {
-			damaged = append(damaged, uint64(step))
+			damaged = append(damaged, *chosen)
 			continue
 		}
 		if t.job.rank == 0 {
 			for _, bad := range damaged {
-				c.folder.SetAside(jobs.Attempt{Step: bad})
+				if err := shelf.setAside(bad); err != nil {
+					return err
+				}
 			}
-			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %d workers, with %d", step, c.folder.Root, found.State.Workers, t.job.size))
+			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %d workers, with %d", chosen.Step, c.folder.Root, found.State.Workers, t.job.size))
 		}
 		return t.goOn(found)
 	}
@@ -91,20 +89,22 @@ func (t *Trainer) resume(ctx context.Context) error {
 	return nil
 }
 
-// choose is the step of the newest checkpoint but so many, as rank 0 sees it; -1 when there is none.
-func (t *Trainer) choose(ctx context.Context, tried int) (int64, error) {
-	step := []int64{-1}
+// choose is the newest checkpoint but so many, as rank 0 sees it; nil when there is none.
+func (t *Trainer) choose(ctx context.Context, shelf shelf, tried int) (*jobs.Attempt, error) {
+	said := []int64{0, 0, 0} // whether there is one, step and seed
 	if t.job.rank == 0 {
-		steps, err := t.checkpoints.folder.Sealed()
+		a, found, err := shelf.newest(tried)
 		if err != nil {
-			return -1, fmt.Errorf("client: looking for checkpoints: %w", err)
+			return nil, fmt.Errorf("client: looking for checkpoints: %w", err)
 		}
-		if len(steps) > tried {
-			step[0] = int64(steps[tried].Step)
+		if found {
+			said = []int64{1, int64(a.Step), int64(a.Seed)}
 		}
 	}
-	err := Broadcast(ctx, t.job, step, 0)
-	return step[0], err
+	if err := Broadcast(ctx, t.job, said, 0); err != nil || said[0] == 0 {
+		return nil, err
+	}
+	return &jobs.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, nil
 }
 
 // errOther means that a checkpoint is whole, and of another program.
@@ -112,10 +112,18 @@ var errOther = errors.New("client: the newest checkpoint is of another program")
 
 // read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and all of them agree on what they have
 // seen; nil when it is damaged.
-func (t *Trainer) read(ctx context.Context, step uint64) (*jobs.Sealed, error) {
+func (t *Trainer) read(ctx context.Context, shelf shelf, a jobs.Attempt) (*jobs.Sealed, error) {
+	folder, unread := shelf.fetch(a)
+	if unread != nil && !errors.Is(unread, errDamaged) {
+		return nil, fmt.Errorf("client: fetching the checkpoint of step %d: %w", a.Step, unread)
+	}
 	turn, turns := t.job.rank, t.job.size
 	for {
-		s, compared, err := t.readTurn(ctx, step, turn, turns)
+		var s *jobs.Sealed
+		compared, err := 0, unread
+		if err == nil {
+			s, compared, err = t.readTurn(ctx, folder, a.Step, turn, turns)
+		}
 		said := []int64{0, 0, int64(compared)} // damaged, of another program, compared
 		switch {
 		case ctx.Err() != nil:
@@ -123,7 +131,7 @@ func (t *Trainer) read(ctx context.Context, step uint64) (*jobs.Sealed, error) {
 		case errors.Is(err, errOther):
 			said[1] = 1
 		case err != nil:
-			t.checkpoints.folder.Say(fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried", step, err))
+			t.checkpoints.folder.Say(fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried", a.Step, err))
 			said[0] = 1
 		}
 		if failed := AllReduce(ctx, t.job, said, collective.Sum); failed != nil {
@@ -141,14 +149,14 @@ func (t *Trainer) read(ctx context.Context, step uint64) (*jobs.Sealed, error) {
 	}
 }
 
-func (t *Trainer) readTurn(ctx context.Context, step uint64, turn, turns int) (*jobs.Sealed, int, error) {
-	s, err := t.checkpoints.folder.Open(step)
+func (t *Trainer) readTurn(ctx context.Context, folder jobs.Folder, step uint64, turn, turns int) (*jobs.Sealed, int, error) {
+	s, err := folder.Open(step)
 	if err != nil {
 		return nil, 0, err
 	}
 	into, err := t.match(s.State)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %s: %w", errOther, s.Path, err)
+		return nil, 0, fmt.Errorf("%w: that of step %d in %s: %w", errOther, step, t.checkpoints.folder.Root, err)
 	}
 	compared, err := s.Read(ctx, into, turn, turns)
 	return s, compared, err

@@ -54,6 +54,7 @@ type Agent struct {
 	mesh     fabric.Mesh // nil where this host is alone
 	group    *group.Group
 	saves    saves
+	places   *places
 
 	mu     sync.Mutex
 	seats  map[int]*presence
@@ -81,7 +82,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, group: group.New(context.Background())}
+	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, places: newPlaces(), group: group.New(context.Background())}
 	if a.engine, err = newEngine(newLanes(a.group), a.expelled); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes())
@@ -206,6 +207,7 @@ func (a *Agent) accept() error {
 			s := &session{agent: a, conn: conn}
 			s.serve()
 			a.finish(s)
+			_ = s.giveBack() // what cannot be removed, the next agent removes
 			return nil
 		})
 	}
@@ -226,6 +228,7 @@ func (a *Agent) shut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
+	a.places.stop()
 	a.listener.Close()
 	for c := range a.conns {
 		_ = c.Shutdown() // fails where the worker was faster

@@ -80,8 +80,11 @@ func (s *session) save(r *api.Part) error {
 
 // part finds the memory of a part, and keeps it from being freed.
 func (s *session) part(r *api.Part) (*jobs.Part, error) {
-	p := &jobs.Part{Folder: jobs.Folder{Root: r.Folder, Keep: r.Keep, Say: func(line string) { s.agent.cfg.OnSave(int(s.worker), line) }}, Seed: r.Seed, Rank: r.Rank}
-	var err error
+	folder, err := s.agent.places.folder(r.Folder, r.Keep, s.say)
+	if err != nil {
+		return nil, err
+	}
+	p := &jobs.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank}
 	stopped := s.agent.engine.do(func() {
 		m := s.agent.engine.byID[s.worker]
 		if m.saving {

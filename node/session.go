@@ -23,6 +23,7 @@ type session struct {
 	worker  topo.Worker
 	joined  bool
 	lastSeg uint32
+	reads   *source // what was fetched for it
 }
 
 // serve answers until the worker leaves or its socket closes.
@@ -82,6 +83,8 @@ func (s *session) answer(r *api.Request) error {
 		return s.save(r.Part)
 	case api.TypeSaved:
 		return s.saved(r.Wait)
+	case api.TypeResume:
+		return s.resume(r.Resume)
 	case api.TypeState:
 		return s.state(r)
 	case api.TypeShape:

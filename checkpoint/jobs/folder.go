@@ -17,7 +17,7 @@ var (
 
 // A Folder is where a job has its checkpoints: all workers on all hosts have the same.
 type Folder struct {
-	Root  string            // absolute
+	Root  string            // absolute, or a URL
 	Keep  int               // how many of the newest stay; 1 at least
 	Say   func(line string) // tells people what has become of a checkpoint
 	Place Place             // what Root names; nil = a folder of the file system
@@ -33,19 +33,23 @@ func (f Folder) check() error {
 	return nil
 }
 
-func (f Folder) place() Place {
+// Where is the place itself.
+func (f Folder) Where() Place {
 	if f.Place == nil {
 		return local(f.Root)
 	}
 	return f.Place
 }
 
+// IsURL tells whether a root is in a bucket, which agents read and write, and no worker does.
+func IsURL(root string) bool { return strings.HasPrefix(root, "s3://") }
+
 // Path is where in a folder of the file system the checkpoint of a step is, or would be.
 func (f Folder) Path(step uint64) string { return local(f.Root).sealed(step) }
 
 // Sealed lists the checkpoints that are whole, the newest first.
 func (f Folder) Sealed() ([]Attempt, error) {
-	sealed, _, err := f.place().List(context.Background())
+	sealed, _, err := f.Where().List(context.Background())
 	slices.SortFunc(sealed, func(a, b Attempt) int { return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Seed, a.Seed)) })
 	return sealed, err
 }
@@ -54,7 +58,7 @@ func (f Folder) Sealed() ([]Attempt, error) {
 func (f Folder) Settle() error { return f.settle(nil) }
 
 func (f Folder) settle(besides *staging) error {
-	_, unsealed, err := f.place().List(context.Background())
+	_, unsealed, err := f.Where().List(context.Background())
 	if err != nil {
 		return err
 	}
@@ -79,9 +83,9 @@ func (f Folder) settleOne(left *staging) error {
 			return nil
 		}
 		switch removed, err := left.abandon(); {
-		case gone(err):
+		case err != nil && !removed: // the next one tries again, or another has sealed it
 			return nil
-		case removed || err != nil:
+		case removed:
 			f.Say(fmt.Sprintf("checkpoint of step %d in %s is abandoned: a worker was lost while it was written; the ones before it are there", left.Step, f.Root))
 			return nil
 		}
@@ -89,7 +93,7 @@ func (f Folder) settleOne(left *staging) error {
 }
 
 // SetAside gets a damaged checkpoint out of the way, and keeps it. It stays where it is when that cannot be.
-func (f Folder) SetAside(a Attempt) { _ = f.place().SetAside(context.Background(), a) }
+func (f Folder) SetAside(a Attempt) { _ = f.Where().SetAside(context.Background(), a) }
 
 // prune removes all but the newest checkpoints.
 func (f Folder) prune() {
@@ -98,6 +102,6 @@ func (f Folder) prune() {
 		return
 	}
 	for _, a := range sealed[f.Keep:] {
-		_ = f.place().Remove(context.Background(), a) // the next one tries again
+		_ = f.Where().Remove(context.Background(), a) // the next one tries again
 	}
 }

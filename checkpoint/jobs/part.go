@@ -83,7 +83,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 			return false, err
 		}
 	}
-	ctx, place := context.Background(), p.Folder.place()
+	ctx, place := context.Background(), p.Folder.Where()
 	if err := place.Begin(ctx, s.Attempt); err != nil {
 		return false, err
 	}
@@ -141,7 +141,7 @@ func (f *file) size() int { return len(f.head) + len(f.body) }
 
 // write hashes, weighs and writes unit by unit. It returns when all is there for good.
 func (f *file) write(ctx context.Context, s *staging, name string) error {
-	out, err := s.folder.place().Create(ctx, s.Attempt, name, f.size())
+	out, err := s.folder.Where().Create(ctx, s.Attempt, name, f.size())
 	if err != nil {
 		return err
 	}

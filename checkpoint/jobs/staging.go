@@ -45,7 +45,7 @@ func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // abandon removes it, so that nothing of it takes room. It reports false when it has all its parts by now.
 func (s *staging) abandon() (bool, error) {
-	return s.folder.place().Abandon(context.Background(), s.Attempt, func(names []string) bool {
+	return s.folder.Where().Abandon(context.Background(), s.Attempt, func(names []string) bool {
 		_, complete := receiptsAmong(names)
 		return complete && !s.hopeless
 	})
@@ -73,7 +73,7 @@ func (s *staging) seal() (bool, error) {
 var errIncomplete = errors.New("not all parts are there")
 
 func (s *staging) publish(ctx context.Context) error {
-	p := s.folder.place()
+	p := s.folder.Where()
 	names, err := p.Files(ctx, s.Attempt)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s *staging) publish(ctx context.Context) error {
 
 // manifest adds up what the receipts say.
 func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, error) {
-	p := s.folder.place()
+	p := s.folder.Where()
 	text, err := p.Read(ctx, s.Attempt, stateName)
 	if err != nil {
 		return nil, err

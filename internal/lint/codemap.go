@@ -9,7 +9,7 @@ import (
 // mapRow finds the first column of a table's rows, and mapFolder the folders named there.
 var (
 	mapRow    = regexp.MustCompile(`(?m)^\|[^|]*\|`)
-	mapFolder = regexp.MustCompile("`([a-z/_]+)/`")
+	mapFolder = regexp.MustCompile("`([a-z0-9/_]+)/`")
 )
 
 // checkCodeMap asks for a line about every package in ARCHITECTURE.md, and that what is named there exists.

@@ -1,0 +1,297 @@
+// Package placetest has the tests that every place for the checkpoints of jobs must pass.
+package placetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Kind of place.
+type Kind struct {
+	Open  func(t *testing.T) jobs.Folder                                // a new one, which keeps 2
+	Fetch func(t *testing.T, f jobs.Folder, a jobs.Attempt) jobs.Folder // where a sealed checkpoint can be read
+	Files func(t *testing.T, f jobs.Folder) []string                    // all that is there, without links
+}
+
+// Lines collects what people are told.
+type Lines struct {
+	mu   sync.Mutex
+	said []string
+}
+
+// Say adds a line.
+func (l *Lines) Say(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said = append(l.said, line)
+}
+
+func (l *Lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.said, "\n")
+}
+
+// Bytes is the state that the tests write: of several uploads or blocks a worker.
+const Bytes = 21 << 20
+
+// State is what a checkpoint of a step is of, and what its bytes are.
+func State(step uint64, workers int) (*jobs.State, []byte) {
+	s := &jobs.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
+	memory := make([]byte, Bytes)
+	for i := range memory {
+		memory[i] = byte(uint64(i)*(step*2+1)>>3 + uint64(i)>>20)
+	}
+	return s, memory
+}
+
+// Small is a state of which each part is one piece.
+func Small(step uint64, workers int) (*jobs.State, []byte) {
+	s, memory := State(step, workers)
+	s.Tensors[0].Shape = tensor.Shape{1000}
+	return s, memory[:4000]
+}
+
+// Part is the part of a rank.
+func Part(t testing.TB, f jobs.Folder, s *jobs.State, memory []byte, seed uint64, rank int) *jobs.Part {
+	t.Helper()
+	text, err := s.AppendJSON(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &jobs.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage("{}")}
+	for _, run := range s.Share(rank) {
+		p.Body = append(p.Body, memory[run.From:run.To]...)
+	}
+	if err := p.Check(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Write has ranks write their parts at once.
+func Write(t testing.TB, f jobs.Folder, s *jobs.State, memory []byte, seed uint64, ranks ...int) {
+	t.Helper()
+	var parts []*jobs.Part
+	for _, rank := range ranks {
+		parts = append(parts, Part(t, f, s, memory, seed, rank))
+	}
+	if err := group.Share(t.Context(), "part", len(parts), len(parts), func() func(int) error {
+		return func(i int) error { parts[i].Write(); return nil }
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Steps are those that are sealed, the newest first.
+func Steps(t testing.TB, f jobs.Folder) (steps []uint64) {
+	t.Helper()
+	sealed, err := f.Sealed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range sealed {
+		steps = append(steps, a.Step)
+	}
+	return steps
+}
+
+// Run runs all tests.
+func Run(t *testing.T, k Kind) {
+	for name, f := range map[string]func(*testing.T){
+		"what is written is read":           k.readBack,
+		"old ones are removed":              k.pruned,
+		"a part is missing":                 k.lost,
+		"receipts are wrong":                k.receipts,
+		"damage is noticed and set aside":   k.damaged,
+		"sealed and abandoned at once":      k.race,
+		"the last receipt and then nothing": k.unsealed,
+	} {
+		t.Run(name, f)
+	}
+}
+
+// with opens a place and listens.
+func (k Kind) with(t *testing.T) (jobs.Folder, *Lines) {
+	f, l := k.Open(t), &Lines{}
+	f.Say = l.Say
+	return f, l
+}
+
+func (k Kind) readBack(t *testing.T) {
+	f, l := k.with(t)
+	s, memory := State(5, 3)
+	Write(t, f, s, memory, 55, 0, 1, 2)
+	if strings.Count(l.String(), "is sealed") != 1 {
+		t.Fatal(l)
+	}
+	sealed, err := f.Sealed()
+	if err != nil || len(sealed) != 1 {
+		t.Fatal(sealed, err)
+	}
+	found, err := k.Fetch(t, f, sealed[0]).Open(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, Bytes)
+	if n, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || n != found.Blocks || !bytes.Equal(got, memory) {
+		t.Errorf("%d of %d blocks, %v; the same bytes: %v", n, found.Blocks, err, bytes.Equal(got, memory))
+	}
+}
+
+func (k Kind) pruned(t *testing.T) {
+	f, l := k.with(t)
+	for step := range uint64(5) {
+		s, memory := Small(step+1, 2)
+		Write(t, f, s, memory, step+100, 0, 1)
+	}
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5, 4}) {
+		t.Errorf("sealed are %v: %s", steps, l)
+	}
+	if files := k.Files(t, f); len(files) != 2*4 {
+		t.Errorf("left are %q", files)
+	}
+}
+
+func (k Kind) lost(t *testing.T) {
+	f, l := k.with(t)
+	s, memory := Small(5, 3)
+	Write(t, f, s, memory, 55, 0, 2)
+	if steps := Steps(t, f); len(steps) > 0 || l.String() != "" {
+		t.Fatalf("%v is sealed without a part: %s", steps, l)
+	}
+	again, _ := Small(5, 3)
+	Write(t, f, again, memory, 56, 1) // a part of another attempt at the step is none of this one
+	if steps := Steps(t, f); len(steps) > 0 {
+		t.Fatalf("%v is sealed of two attempts: %s", steps, l)
+	}
+	next, memory := Small(7, 2)
+	Write(t, f, next, memory, 57, 0, 1) // worker 0 takes away what is left of both
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{7}) || strings.Count(l.String(), "abandoned: a worker was lost") != 2 {
+		t.Errorf("sealed are %v: %s", steps, l)
+	}
+	if files := k.Files(t, f); len(files) != 4 {
+		t.Errorf("left are %q", files)
+	}
+}
+
+func (k Kind) receipts(t *testing.T) {
+	for _, receipt := range []string{`{"files":`, `{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`, `{"files":[],"sums":{"1":5}}`} {
+		f, l := k.with(t)
+		s, memory := Small(5, 2)
+		Write(t, f, s, memory, 55, 0)
+		k.replace(t, f, jobs.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json", receipt)
+		Write(t, f, s, memory, 55, 1)
+		if err := f.Settle(); err != nil {
+			t.Error(err)
+		}
+		if steps, left := Steps(t, f), k.Files(t, f); len(steps) > 0 || len(left) > 0 || !strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
+			t.Errorf("%s: sealed are %v, left are %q: %s", receipt, steps, left, l)
+		}
+	}
+}
+
+// replace puts a file of an attempt that is not sealed.
+func (k Kind) replace(t *testing.T, f jobs.Folder, a jobs.Attempt, name, text string) {
+	t.Helper()
+	if err := f.Where().Put(t.Context(), a, name, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (k Kind) damaged(t *testing.T) {
+	f, _ := k.with(t)
+	for step := range uint64(2) {
+		s, memory := Small(step+1, 1)
+		Write(t, f, s, memory, step+100, 0)
+	}
+	sealed, err := f.Sealed()
+	if err != nil || len(sealed) != 2 {
+		t.Fatal(sealed, err)
+	}
+	f.SetAside(sealed[0])
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{1}) {
+		t.Errorf("sealed are %v", steps)
+	}
+	if err := f.Settle(); err != nil || len(k.Files(t, f)) < 6 {
+		t.Errorf("what was set aside is lost: %v, %q", err, k.Files(t, f))
+	}
+}
+
+// race has one host remove an attempt while another one writes its last part: either it is sealed and whole, or it is gone.
+func (k Kind) race(t *testing.T) {
+	for i := range uint64(6) {
+		f, l := k.with(t)
+		s, memory := Small(5, 2)
+		Write(t, f, s, memory, 55, 0)
+		last := Part(t, f, s, memory, 55, 1)
+		both := []func() error{func() error { last.Write(); return nil }, f.Settle}
+		if i%2 == 0 {
+			slices.Reverse(both)
+		}
+		if err := group.Share(t.Context(), "race", 2, 2, func() func(int) error {
+			return func(i int) error { return both[i]() }
+		}); err != nil {
+			t.Fatal(err)
+		}
+		sealed, err := f.Sealed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(sealed) == 1 {
+			found, err := k.Fetch(t, f, sealed[0]).Open(5)
+			if err == nil {
+				_, err = found.Read(t.Context(), [][]byte{make([]byte, 4000)}, 0, 1)
+			}
+			if err != nil {
+				t.Errorf("sealed, and not whole: %v: %s", err, l)
+			}
+		}
+		next, memory := Small(6, 1)
+		Write(t, f, next, memory, 66, 0)
+		if files := k.Files(t, f); len(files) != 3+4*len(sealed) {
+			t.Errorf("left are %q of %d sealed before: %s", files, len(sealed), l)
+		}
+	}
+}
+
+// unsealed has all workers die behind their receipts: the next to come seals.
+func (k Kind) unsealed(t *testing.T) {
+	f, l := k.with(t)
+	s, memory := Small(5, 2)
+	dying := f
+	dying.Place = killed{f.Where()}
+	Write(t, dying, s, memory, 55, 0, 1)
+	if steps := Steps(t, f); len(steps) > 0 {
+		t.Fatalf("sealed are %v", steps)
+	}
+	if err := f.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) || !strings.Contains(l.String(), "it is sealed now") || len(k.Files(t, f)) != 4 {
+		t.Errorf("sealed are %v, left are %q: %s", steps, k.Files(t, f), l)
+	}
+}
+
+// killed is a place that nobody of this process seals in or removes from.
+type killed struct{ jobs.Place }
+
+var errKilled = errors.New("killed")
+
+// Seal fails.
+func (killed) Seal(context.Context, jobs.Attempt, []byte) error { return errKilled }
+
+// Abandon fails.
+func (killed) Abandon(context.Context, jobs.Attempt, func([]string) bool) (bool, error) {
+	return false, errKilled
+}

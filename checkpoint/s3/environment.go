@@ -1,0 +1,95 @@
+package s3
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// amazon is the endpoint when nothing names another one.
+const amazon = "s3.amazonaws.com"
+
+// settings are where the store is, as AWS's own tools take it from environment variables and from the profile in the files of ~/.aws.
+type settings struct {
+	host   string // and port
+	secure bool   // by TLS
+	region string // empty = the store is asked
+}
+
+func (s settings) String() string {
+	if s.secure {
+		return "https://" + s.host
+	}
+	return "http://" + s.host
+}
+
+// environment reads the settings: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, then endpoint_url and region of
+// the profile.
+func environment() (settings, error) {
+	profile, err := readProfile()
+	if err != nil {
+		return settings{}, err
+	}
+	s := settings{host: amazon, secure: true, region: cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profile["region"])}
+	text := cmp.Or(os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), profile["endpoint_url"])
+	if text == "" {
+		return s, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return s, fmt.Errorf("the endpoint %.200q is not of the form http://HOST:PORT or https://HOST: correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url in ~/.aws/config", text)
+	}
+	s.host, s.secure = u.Host, u.Scheme == "https"
+	if s.region == "" && !strings.HasSuffix(u.Hostname(), ".amazonaws.com") {
+		s.region = "us-east-1" // what stores without regions take
+	}
+	return s, nil
+}
+
+// credentials are of the variables AWS_ACCESS_KEY_ID and so on, of the profile, or of the machine's or container's role.
+func (s settings) credentials() *credentials.Credentials {
+	return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{}})
+}
+
+// readProfile reads the keys of AWS_PROFILE in the configuration file; none where there is no file.
+func readProfile() (map[string]string, error) {
+	name := os.Getenv("AWS_CONFIG_FILE")
+	if name == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, nil
+		}
+		name = filepath.Join(home, ".aws", "config")
+	}
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	section := "[default]"
+	if p := os.Getenv("AWS_PROFILE"); p != "" && p != "default" {
+		section = "[profile " + p + "]"
+	}
+	found, here := map[string]string{}, false
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if strings.HasPrefix(line, "[") {
+			here = strings.Join(strings.Fields(line), " ") == section
+		} else if key, value, ok := strings.Cut(line, "="); ok && here && !strings.HasPrefix(line, "#") {
+			found[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	return found, lines.Err()
+}

@@ -1,0 +1,133 @@
+package s3
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+const (
+	tries    = 8                      // with 11 s of pauses
+	first    = 100 * time.Millisecond // the pause after the first; each is twice as long as the one before
+	longest  = 5 * time.Second
+	patience = 5 * time.Minute // with one request
+)
+
+// A refusal is what the store says no to.
+type refusal struct {
+	code string
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// try asks the store until it answers: what can pass is asked again, after longer and longer pauses. What is what the request does, for people.
+func (b *Bucket) try(ctx context.Context, what string, f func(ctx context.Context) error) error {
+	if err := b.mayAsk(); err != nil {
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	for i := 1; ; i++ {
+		err := b.once(ctx, f)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case i == b.tries || !passes(err):
+			return b.explain(what, err, i)
+		}
+		pause := min(first<<(i-1), longest)
+		if err := b.wait(ctx, pause/2+rand.N(pause)/2); err != nil {
+			return err
+		}
+	}
+}
+
+func (b *Bucket) once(ctx context.Context, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return f(ctx)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// mayAsk fails where there are no credentials: without them the store would say no more than that it is forbidden.
+func (b *Bucket) mayAsk() error {
+	v, err := b.creds.GetWithContext(&credentials.CredContext{Client: b.client})
+	if err == nil && v.AccessKeyID == "" {
+		err = errors.New("there are none")
+	}
+	if err != nil {
+		return fmt.Errorf("no credentials for %s: %w; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where the agent is started", b.store, err)
+	}
+	return nil
+}
+
+// passes tells whether an error can be another one the next time: the store is busy or away, or a connection was cut.
+func passes(err error) bool {
+	var said minio.ErrorResponse
+	if !errors.As(err, &said) {
+		var unknown x509.UnknownAuthorityError
+		var wrong x509.HostnameError
+		return !errors.As(err, &unknown) && !errors.As(err, &wrong)
+	}
+	switch said.Code {
+	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict":
+		return true
+	}
+	return said.StatusCode >= 500 && said.StatusCode != http.StatusNotImplemented || said.StatusCode == http.StatusTooManyRequests || said.StatusCode == http.StatusRequestTimeout
+}
+
+// explain says what an error means, and what to do.
+func (b *Bucket) explain(what string, err error, tried int) error {
+	var said minio.ErrorResponse
+	if !errors.As(err, &said) {
+		return fmt.Errorf("cannot %s: %s cannot be reached, tried %d times: %w; is AWS_ENDPOINT_URL_S3 right, and the network there?", what, b.store, tried, err)
+	}
+	if passes(err) {
+		return fmt.Errorf("cannot %s: %s is not able to just now, tried %d times: %d %s: %w", what, b.store, tried, said.StatusCode, said.Code, err)
+	}
+	because := func(hint string) error {
+		return &refusal{said.Code, fmt.Sprintf("cannot %s: %s says %s: %v%s", what, b.store, said.Code, err, hint)}
+	}
+	switch said.Code {
+	case "NoSuchBucket":
+		return because(fmt.Sprintf("; make the bucket %s, or correct its name", b.bucket))
+	case "NoSuchKey", "NoSuchUpload", "NotFound":
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, because(""))
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestTimeTooSkewed":
+		return because("; check the credentials (AWS_ACCESS_KEY_ID and the others, AWS_PROFILE) and the clock")
+	case "AccessDenied", "AllAccessDisabled":
+		return because("; the credentials need s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on what is in it")
+	case "AuthorizationHeaderMalformed", "PermanentRedirect", "InvalidRegion", "IllegalLocationConstraintException":
+		return because("; set AWS_REGION to the region of the bucket")
+	}
+	return because("")
+}
+
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// unless drops an error that is no matter.
+func unless(harmless func(error) bool, err error) error {
+	if err != nil && harmless(err) {
+		return nil
+	}
+	return err
+}

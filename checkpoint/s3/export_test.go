@@ -1,0 +1,34 @@
+package s3
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Quick has tries follow each other at once, notes the pauses, and cuts uploads into small parts.
+func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
+	b.unit = 8 << 20
+	b.wait = func(ctx context.Context, d time.Duration) error {
+		if pauses != nil {
+			*pauses = append(*pauses, d)
+		}
+		return context.Cause(ctx)
+	}
+	return b
+}
+
+// Environment is the store and its region.
+func Environment(t *testing.T) string {
+	e, err := environment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.String() + " " + e.region
+}
+
+// Once asks for everything once.
+func (b *Bucket) Once() *Bucket {
+	b.tries = 1
+	return b
+}

@@ -1,0 +1,296 @@
+package s3_test
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+)
+
+// cut hangs up without an answer.
+func cut(w http.ResponseWriter) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		_ = conn.Close()
+	}
+}
+
+// checked fetches a checkpoint, which compares all of it, and compares the state as well.
+func checked(t *testing.T, f jobs.Folder, a jobs.Attempt, memory []byte) {
+	t.Helper()
+	found, err := fetch(t, f, a).Open(a.Step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(memory))
+	if _, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || !bytes.Equal(got, memory) {
+		t.Fatalf("%v; the same bytes: %v", err, bytes.Equal(got, memory))
+	}
+}
+
+// TestFaultsThatPass has each request fail in one way or another the first time.
+func TestFaultsThatPass(t *testing.T) {
+	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){
+		"slow down": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			s3test.Refuse(w, http.StatusServiceUnavailable, "SlowDown")
+		},
+		"a proxy's error": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			http.Error(w, "<html>bad gateway</html>", http.StatusBadGateway)
+		},
+		"cut before it is read": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { cut(w) },
+		"cut in the middle of an upload": func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+			_, _ = io.CopyN(io.Discard, r.Body, max(r.ContentLength/2, 0))
+			cut(w)
+		},
+		"the answer is lost": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			next.ServeHTTP(httptest.NewRecorder(), r)
+			cut(w)
+		},
+		"half an answer": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			answer := httptest.NewRecorder()
+			next.ServeHTTP(answer, r)
+			for name := range answer.Header() {
+				w.Header().Set(name, answer.Header().Get(name))
+			}
+			if r.Method != http.MethodHead {
+				w.Header().Set("Content-Length", strconv.Itoa(answer.Body.Len()))
+			}
+			w.WriteHeader(answer.Code)
+			_, _ = w.Write(answer.Body.Bytes()[:answer.Body.Len()/2])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var n atomic.Int64
+			f, store := open(t, func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if n.Add(1)%2 == 1 {
+						fail(w, r, next)
+						return
+					}
+					next.ServeHTTP(w, r)
+				})
+			})
+			s, memory := placetest.State(5, 2)
+			placetest.Write(t, f, s, memory, 55, 0, 1)
+			sealed, err := f.Sealed()
+			if err != nil || len(sealed) != 1 {
+				t.Fatal(sealed, err)
+			}
+			checked(t, f, sealed[0], memory)
+			if keys := store.Keys(); len(keys) != 4 {
+				t.Errorf("left are %q", keys)
+			}
+		})
+	}
+}
+
+// TestKilled kills the writers behind each number of requests: the last sealed checkpoint can be read, and the next to come cleans up.
+func TestKilled(t *testing.T) {
+	var left atomic.Int64 // requests that are answered
+	front := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet && r.Method != http.MethodHead && left.Add(-1) < 0 {
+				cut(w)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+	for n := int64(0); ; n++ {
+		left.Store(1 << 40)
+		f, store := open(t, front)
+		f.Keep, f.Place = 1, f.Place.(*s3.Bucket).Once()
+		first, before := placetest.Small(1, 2)
+		placetest.Write(t, f, first, before, 11, 0, 1)
+		second, after := placetest.State(2, 2)
+		left.Store(n)
+		placetest.Write(t, f, second, after, 22, 0, 1)
+		killed := left.Load() < 0
+		left.Store(1 << 40)
+
+		f = folder(t, f.Root, nil) // of a new process
+		f.Keep = 1
+		if err := f.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		sealed, err := f.Sealed()
+		if err != nil || len(sealed) == 0 {
+			t.Fatalf("after %d requests: sealed are %v: %v; %q", n, sealed, err, store.Keys())
+		}
+		for _, a := range sealed {
+			checked(t, f, a, map[uint64][]byte{1: before, 2: after}[a.Step])
+		}
+		third, memory := placetest.Small(3, 1)
+		placetest.Write(t, f, third, memory, 33, 0)
+		if files := slices.Concat(store.Keys(), store.Uploads()); len(files) != 3 || !slices.Equal(placetest.Steps(t, f), []uint64{3}) {
+			t.Fatalf("after %d requests: left are %q", n, files)
+		}
+		if !killed {
+			t.Logf("%d requests that change something", n)
+			return
+		}
+	}
+}
+
+// TestStoreIsAway has a checkpoint fail, and training goes on to the next one.
+func TestStoreIsAway(t *testing.T) {
+	var away atomic.Bool
+	f, store := open(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if away.Load() {
+				s3test.Refuse(w, http.StatusServiceUnavailable, "SlowDown")
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	l := &placetest.Lines{}
+	f.Say = l.Say
+	for step := range uint64(3) {
+		away.Store(step == 1)
+		s, memory := placetest.Small(step+1, 2)
+		placetest.Write(t, f, s, memory, step+11, 0, 1)
+	}
+	if steps := placetest.Steps(t, f); !slices.Equal(steps, []uint64{3, 1}) || len(store.Keys()) != 8 {
+		t.Errorf("sealed are %v: %q", steps, store.Keys())
+	}
+	if !strings.Contains(l.String(), "checkpoint of step 2 in s3://models/runs/digits is abandoned, and training goes on: cannot") || !strings.Contains(l.String(), "SlowDown") {
+		t.Error(l)
+	}
+}
+
+// Pauses get longer, and are not all the same.
+func TestPauses(t *testing.T) {
+	open(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s3test.Refuse(w, 503, "SlowDown") })
+	})
+	var pauses []time.Duration
+	if _, err := folder(t, "s3://models", &pauses).Sealed(); err == nil || len(pauses) != 7 {
+		t.Fatal(err, pauses)
+	}
+	for i, p := range pauses {
+		if most := min(100*time.Millisecond<<i, 5*time.Second); p < most/2 || p > most {
+			t.Errorf("pause %d is %v, of %v", i, p, most)
+		}
+	}
+}
+
+// Damage is found when a checkpoint is fetched: a byte, an end, a file.
+func TestDamage(t *testing.T) {
+	f, store := open(t, nil)
+	s, memory := placetest.State(5, 2)
+	placetest.Write(t, f, s, memory, 55, 0, 1)
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, key := range store.Keys() {
+		whole := store.Get(key)
+		broken := slices.Clone(whole)
+		broken[r.IntN(len(broken))] ^= 4
+		for what, b := range map[string][]byte{"a byte": broken, "the end": whole[:len(whole)-2], "all": nil} {
+			store.Set(key, b)
+			err := f.Place.(*s3.Bucket).Fetch(t.Context(), jobs.Attempt{Step: 5, Seed: 55}, t.TempDir())
+			if manifest := strings.HasSuffix(key, "shoal-manifest.json"); err == nil && !(manifest && what == "a byte") {
+				t.Errorf("%s without %s is fetched", key, what)
+			} else if err != nil && !strings.Contains(err.Error(), key[strings.LastIndex(key, "/")+1:]) {
+				t.Errorf("%v does not name %s", err, key)
+			}
+		}
+		store.Set(key, whole)
+	}
+	checked(t, f, jobs.Attempt{Step: 5, Seed: 55}, memory)
+}
+
+func TestErrors(t *testing.T) {
+	refusing := func(status int, code string) func(http.Handler) http.Handler {
+		return func(http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s3test.Refuse(w, status, code) })
+		}
+	}
+	for name, c := range map[string]struct {
+		url   string
+		front func(http.Handler) http.Handler
+		set   map[string]string
+		want  []string
+	}{
+		"no credentials": {url: "s3://models/a", set: map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/none"},
+			want: []string{"no credentials for http://127", "AWS_ACCESS_KEY_ID", "where the agent is started"}},
+		"no bucket":       {url: "s3://other/a", want: []string{"NoSuchBucket", "make the bucket other"}},
+		"not allowed":     {url: "s3://models/a", front: refusing(403, "AccessDenied"), want: []string{"list s3://models/a", "AccessDenied", "s3:PutObject"}},
+		"wrong secret":    {url: "s3://models/a", front: refusing(403, "SignatureDoesNotMatch"), want: []string{"SignatureDoesNotMatch", "check the credentials"}},
+		"another region":  {url: "s3://models/a", front: refusing(400, "AuthorizationHeaderMalformed"), want: []string{"set AWS_REGION"}},
+		"nobody answers":  {url: "s3://models/a", set: map[string]string{"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}, want: []string{"http://127.0.0.1:1 cannot be reached, tried 8 times", "refused"}},
+		"an error inside": {url: "s3://models/a", front: refusing(500, "InternalError"), want: []string{"not able to just now, tried 8 times", "500 InternalError"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, c.front)
+			for name, value := range c.set {
+				t.Setenv(name, value)
+			}
+			_, err := folder(t, c.url, nil).Sealed()
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v; want %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestURLs(t *testing.T) {
+	environment(t, "")
+	for url, ok := range map[string]bool{
+		"s3://b": true, "s3://b/": true, "s3://b/p/q": true, "s3://b/p/q/": true,
+		"s3://": false, "s3:///p": false, "s3://b//p": false, "s3://b/../p": false, "s3://b/p/..": false, "s3://b/./p": false, "s3:b": false, "s3://b/p?x": false,
+	} {
+		b, err := s3.Open(url)
+		if (err == nil) != ok {
+			t.Errorf("%s: %v", url, err)
+		} else if ok && b.String() != strings.TrimSuffix(url, "/") {
+			t.Errorf("%s became %s", url, b)
+		}
+	}
+	for _, endpoint := range []string{"localhost:9000", "ftp://x", "http://", "http://x/path", "http://u:p@x"} {
+		t.Setenv("AWS_ENDPOINT_URL_S3", endpoint)
+		if _, err := s3.Open("s3://b"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+	}
+}
+
+// The store is named by variables, or by the profile.
+func TestEnvironment(t *testing.T) {
+	config := t.TempDir() + "/config"
+	text := "[default]\nregion = eu-west-1\n[profile lab]\n# endpoint_url = http://no\nendpoint_url = http://lab:9000\nregion=lab-1\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ profile, s3, all, region, want string }{
+		{"", "", "", "", "https://s3.amazonaws.com eu-west-1"},
+		{"", "", "", "us-west-2", "https://s3.amazonaws.com us-west-2"},
+		{"lab", "", "", "", "http://lab:9000 lab-1"},
+		{"other", "", "", "", "https://s3.amazonaws.com "},
+		{"lab", "", "https://all", "", "https://all lab-1"},
+		{"other", "https://s3", "https://all", "", "https://s3 us-east-1"},
+	} {
+		environment(t, c.s3)
+		t.Setenv("AWS_CONFIG_FILE", config)
+		t.Setenv("AWS_PROFILE", c.profile)
+		t.Setenv("AWS_ENDPOINT_URL", c.all)
+		t.Setenv("AWS_REGION", c.region)
+		if got := s3.Environment(t); got != c.want {
+			t.Errorf("%+v: got %q", c, got)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package s3
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+// fetchers is how many parts of files are under way at a time, each of up to unitBytes in memory.
+const fetchers = 4
+
+// ErrDamaged says that a checkpoint is not as it was sealed.
+var ErrDamaged = errors.New("not as it was sealed")
+
+// Fetch brings a sealed checkpoint to a folder root of the file system, where jobs.Folder finds it. All bytes are compared with their hashes:
+// ErrDamaged when they are others, or a file is not there.
+func (b *Bucket) Fetch(ctx context.Context, a jobs.Attempt, root string) error {
+	text, err := b.readAll(ctx, folder(a)+manifest.Name, manifest.MaxBytes)
+	if err != nil {
+		return damaged(err)
+	}
+	m, err := manifest.Parse(text)
+	if err != nil {
+		return fmt.Errorf("%s/%s%s: %w: %w", b.url, folder(a), manifest.Name, ErrDamaged, err)
+	}
+	dir := jobs.Folder{Root: root}.Path(a.Step)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := room(dir, m); err != nil {
+		return err
+	}
+	for i := range m.Files {
+		if err := b.fetchFile(ctx, a, &m.Files[i], dir); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, manifest.Name), text, 0o600)
+}
+
+// room fails when the disk has not enough free.
+func room(dir string, m *manifest.Manifest) error {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(dir, &disk); err != nil {
+		return err
+	}
+	var need uint64
+	for _, f := range m.Files {
+		need += uint64(f.Size)
+	}
+	if free := uint64(disk.Bavail) * uint64(disk.Bsize); need > free {
+		return fmt.Errorf("the checkpoint has %d bytes, and %s has %d free for them; make room, or have TMPDIR name another folder where the agent is started", need, dir, free)
+	}
+	return nil
+}
+
+func (b *Bucket) fetchFile(ctx context.Context, a jobs.Attempt, f *manifest.File, dir string) error {
+	path := filepath.Join(dir, filepath.FromSlash(f.Name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	units := int((f.Size + unitBytes - 1) / unitBytes)
+	err = group.Share(ctx, "fetch", fetchers, units, func() func(int) error {
+		buffer := make([]byte, min(unitBytes, f.Size))
+		return func(i int) error {
+			at := int64(i) * unitBytes
+			part := buffer[:min(unitBytes, f.Size-at)]
+			err := b.fetchPart(ctx, a, f, part, at)
+			if err == nil {
+				_, err = out.WriteAt(part, at)
+			}
+			return err
+		}
+	})
+	return errors.Join(err, out.Close())
+}
+
+// fetchPart reads bytes of a file, and compares them. What is not as it was sealed is read a second time: it may be the way that is bad.
+func (b *Bucket) fetchPart(ctx context.Context, a jobs.Attempt, f *manifest.File, to []byte, at int64) (err error) {
+	for range 2 {
+		if err := b.read(ctx, folder(a)+f.Name, to, at); err != nil {
+			return damaged(err)
+		}
+		if err = compare(f, to, at); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s/%s%s, %w", b.url, folder(a), f.Name, err)
+}
+
+// damaged makes of what is not there what is damaged.
+func damaged(err error) error {
+	if isGone(err) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+func compare(f *manifest.File, part []byte, at int64) error {
+	for from := 0; from < len(part); from += manifest.BlockBytes {
+		block := part[from:min(from+manifest.BlockBytes, len(part))]
+		if begin := at + int64(from); sha256.Sum256(block) != f.Blocks[begin/manifest.BlockBytes] {
+			return fmt.Errorf("bytes %d to %d: %w", begin, begin+int64(len(block)), ErrDamaged)
+		}
+	}
+	return nil
+}

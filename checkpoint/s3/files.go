@@ -1,0 +1,129 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// FS shows the objects below the URL as a folder. Each read of a file is a request, at any offset.
+func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
+
+type files struct {
+	bucket *Bucket
+	ctx    context.Context
+}
+
+// entry is a file or folder.
+type entry struct {
+	object
+	dir bool
+}
+
+func (e entry) Name() string               { return path.Base(e.object.name) }
+func (e entry) Size() int64                { return e.size }
+func (e entry) ModTime() time.Time         { return e.modified }
+func (e entry) IsDir() bool                { return e.dir }
+func (e entry) Sys() any                   { return nil }
+func (e entry) Info() (fs.FileInfo, error) { return e, nil }
+func (e entry) Type() fs.FileMode          { return e.Mode().Type() }
+func (e entry) Mode() fs.FileMode {
+	if e.dir {
+		return fs.ModeDir | 0o755
+	}
+	return 0o644
+}
+
+// Stat implements fs.StatFS.
+func (f files) Stat(name string) (fs.FileInfo, error) {
+	e, err := f.find(name)
+	if err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	return e, nil
+}
+
+func (f files) find(name string) (entry, error) {
+	if !fs.ValidPath(name) {
+		return entry{}, fs.ErrInvalid
+	}
+	if name != "." {
+		if o, err := f.bucket.stat(f.ctx, name); !isGone(err) {
+			return entry{object: o}, err
+		}
+	}
+	found, err := f.bucket.list(f.ctx, begin(name), false)
+	if err == nil && len(found) == 0 {
+		err = fs.ErrNotExist
+	}
+	return entry{object{name: name}, true}, err
+}
+
+// begin is how the names in a folder begin.
+func begin(dir string) string {
+	if dir == "." {
+		return ""
+	}
+	return dir + "/"
+}
+
+// ReadDir implements fs.ReadDirFS.
+func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrInvalid}
+	}
+	found, err := f.bucket.list(f.ctx, begin(name), false)
+	if err == nil && len(found) == 0 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: err}
+	}
+	for _, o := range found {
+		plain, dir := strings.CutSuffix(o.name, "/")
+		o.name = plain
+		if plain != strings.TrimSuffix(begin(name), "/") { // some tools keep an object for the folder itself
+			entries = append(entries, entry{o, dir})
+		}
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// Open implements fs.FS. A folder that is open has nothing to read: ReadDir lists it.
+func (f files) Open(name string) (fs.File, error) {
+	e, err := f.find(name)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return &file{e, io.NewSectionReader(reader{f, e}, 0, e.size)}, nil
+}
+
+type file struct {
+	entry entry
+	*io.SectionReader
+}
+
+func (f *file) Stat() (fs.FileInfo, error) { return f.entry, nil }
+func (f *file) Close() error               { return nil }
+
+// reader asks for what is read.
+type reader struct {
+	files files
+	entry entry
+}
+
+func (r reader) ReadAt(b []byte, at int64) (int, error) {
+	if r.entry.dir {
+		return 0, &fs.PathError{Op: "read", Path: r.entry.object.name, Err: errors.New("is a folder")}
+	}
+	if err := r.files.bucket.read(r.files.ctx, r.entry.object.name, b, at); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

@@ -1,0 +1,226 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+const (
+	maxText  = 1 << 30 // bytes of a file that is read whole
+	removers = 8       // requests at a time
+
+	// voidMark is the first file that is written to an attempt that is to be removed, and the last one that is: with it an attempt is not
+	// sealed, and nobody seals it.
+	voidMark = ".void"
+	// damagedMark has people look after a sealed attempt.
+	damagedMark = ".damaged"
+)
+
+// An attempt's name has its seed, and so none is ever renamed: it is sealed when its manifest is there.
+var attemptName = regexp.MustCompile(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
+
+// folder is the name of an attempt, with a slash.
+func folder(a jobs.Attempt) string { return fmt.Sprintf("step-%012d-%016x/", a.Step, a.Seed) }
+
+// attemptOf splits the name of an object.
+func attemptOf(name string) (a jobs.Attempt, file string, ok bool) {
+	m := attemptName.FindStringSubmatch(name)
+	if m == nil {
+		return a, "", false
+	}
+	step, err := strconv.ParseUint(m[1], 10, 64)
+	seed, err2 := strconv.ParseUint(m[2], 16, 64)
+	a = jobs.Attempt{Step: step, Seed: seed}
+	return a, m[3], errors.Join(err, err2) == nil && folder(a)+m[3] == name
+}
+
+// List implements jobs.Place. A manifest alone is what one who was very late has written behind a removal.
+func (b *Bucket) List(ctx context.Context) (sealed, unsealed []jobs.Attempt, err error) {
+	objects, err := b.list(ctx, "step-", true)
+	if err != nil {
+		return nil, nil, err
+	}
+	uploads, err := b.uploads(ctx, "step-")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, u := range uploads {
+		objects = append(objects, object{name: u.name + ".upload"}) // no file that counts
+	}
+	found := map[jobs.Attempt][]string{}
+	for _, o := range objects {
+		if a, file, ok := attemptOf(o.name); ok {
+			found[a] = append(found[a], file)
+		}
+	}
+	for a, files := range found {
+		switch {
+		case slices.Contains(files, damagedMark):
+		case slices.Contains(files, manifest.Name) && !slices.Contains(files, voidMark) && len(files) > 1:
+			sealed = append(sealed, a)
+		default:
+			unsealed = append(unsealed, a)
+		}
+	}
+	return sealed, unsealed, nil
+}
+
+// names are those of all files of an attempt.
+func (b *Bucket) names(ctx context.Context, a jobs.Attempt) (names []string, err error) {
+	objects, err := b.list(ctx, folder(a), true)
+	return namesOf(a, objects), err
+}
+
+func namesOf(a jobs.Attempt, objects []object) (names []string) {
+	for _, o := range objects {
+		names = append(names, strings.TrimPrefix(o.name, folder(a)))
+	}
+	return names
+}
+
+// Files implements jobs.Place. Who seals calls it behind its own receipt, and who abandons looks for receipts behind its mark: so one of them
+// sees the other.
+func (b *Bucket) Files(ctx context.Context, a jobs.Attempt) ([]string, error) {
+	names, err := b.names(ctx, a)
+	if err == nil && (len(names) == 0 || slices.Contains(names, voidMark)) {
+		err = fmt.Errorf("%s/%s: %w", b.url, folder(a), fs.ErrNotExist)
+	}
+	return names, err
+}
+
+// Read implements jobs.Place.
+func (b *Bucket) Read(ctx context.Context, a jobs.Attempt, name string) ([]byte, error) {
+	return b.readAll(ctx, folder(a)+name, maxText)
+}
+
+// Put implements jobs.Place.
+func (b *Bucket) Put(ctx context.Context, a jobs.Attempt, name string, text []byte) error {
+	return b.put(ctx, folder(a)+name, text)
+}
+
+// Begin implements jobs.Place: there are no folders to make.
+func (b *Bucket) Begin(context.Context, jobs.Attempt) error { return nil }
+
+// Seal implements jobs.Place. The manifest comes last, and those who write it at once write the same.
+func (b *Bucket) Seal(ctx context.Context, a jobs.Attempt, text []byte) error {
+	if text == nil {
+		return fmt.Errorf("%s/%s is sealed: %w", b.url, folder(a), fs.ErrNotExist)
+	}
+	if err := b.Put(ctx, a, manifest.Name, text); err != nil {
+		return err
+	}
+	names, err := b.names(ctx, a)
+	if err == nil {
+		_ = b.removeAll(ctx, a, names, isReceipt) // they do not matter any more
+	}
+	return nil
+}
+
+// Abandon implements jobs.Place.
+func (b *Bucket) Abandon(ctx context.Context, a jobs.Attempt, complete func(names []string) bool) (bool, error) {
+	if err := b.Put(ctx, a, voidMark, nil); err != nil {
+		return false, err
+	}
+	objects, err := b.list(ctx, folder(a), true)
+	if err != nil {
+		return false, err
+	}
+	names := namesOf(a, objects)
+	sealed, err := b.whole(ctx, a, objects)
+	if err != nil {
+		return false, err
+	}
+	if !sealed && !complete(names) {
+		return true, b.void(ctx, a, names)
+	}
+	if err := b.remove(ctx, folder(a)+voidMark); err != nil {
+		return false, err
+	}
+	if sealed {
+		return false, fmt.Errorf("%s/%s is sealed: %w", b.url, folder(a), fs.ErrNotExist)
+	}
+	return false, nil
+}
+
+// Remove implements jobs.Place.
+func (b *Bucket) Remove(ctx context.Context, a jobs.Attempt) error {
+	if err := b.Put(ctx, a, voidMark, nil); err != nil {
+		return err
+	}
+	names, err := b.names(ctx, a)
+	if err != nil {
+		return err
+	}
+	return b.void(ctx, a, names)
+}
+
+// void removes the files of an attempt that has the mark, and what is left of uploads; the mark comes last.
+func (b *Bucket) void(ctx context.Context, a jobs.Attempt, names []string) error {
+	uploads, err := b.uploads(ctx, folder(a))
+	if err != nil {
+		return err
+	}
+	for _, u := range uploads {
+		if err := b.abort(ctx, u); err != nil {
+			return err
+		}
+	}
+	// Receipts first: who finds them, and was stopped here, must find all that they speak of.
+	for _, which := range []func(string) bool{isReceipt, isManifest, func(name string) bool { return name != voidMark }} {
+		if err := b.removeAll(ctx, a, names, which); err != nil {
+			return err
+		}
+	}
+	return b.remove(ctx, folder(a)+voidMark)
+}
+
+func (b *Bucket) removeAll(ctx context.Context, a jobs.Attempt, names []string, which func(name string) bool) error {
+	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !which(name) })
+	return group.Share(ctx, "remove", removers, len(chosen), func() func(int) error {
+		return func(i int) error { return b.remove(ctx, folder(a)+chosen[i]) }
+	})
+}
+
+func isReceipt(name string) bool { return strings.HasPrefix(name, ".part-") }
+
+func isManifest(name string) bool { return name == manifest.Name }
+
+// whole tells whether a manifest is there, and all files that it lists.
+func (b *Bucket) whole(ctx context.Context, a jobs.Attempt, objects []object) (bool, error) {
+	sizes := map[string]int64{}
+	for _, o := range objects {
+		sizes[strings.TrimPrefix(o.name, folder(a))] = o.size
+	}
+	if _, ok := sizes[manifest.Name]; !ok {
+		return false, nil
+	}
+	text, err := b.Read(ctx, a, manifest.Name)
+	if err != nil {
+		return false, err
+	}
+	m, err := manifest.Parse(text)
+	if err != nil {
+		return false, nil
+	}
+	for _, f := range m.Files {
+		if n, ok := sizes[f.Name]; !ok || n != f.Size {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// SetAside implements jobs.Place.
+func (b *Bucket) SetAside(ctx context.Context, a jobs.Attempt) error {
+	return b.Put(ctx, a, damagedMark, nil)
+}

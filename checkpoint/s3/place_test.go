@@ -1,0 +1,75 @@
+package s3_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+)
+
+// environment has the tests find nothing but what they say.
+func environment(t *testing.T, endpoint string) {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "AWS_") {
+			t.Setenv(name, "")
+		}
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("AWS_ACCESS_KEY_ID", "someone")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_ENDPOINT_URL_S3", endpoint)
+}
+
+// open opens a bucket of a store in memory, behind a handler that may do evil.
+func open(t *testing.T, front func(http.Handler) http.Handler) (jobs.Folder, *s3test.Server) {
+	t.Helper()
+	store := s3test.New("models")
+	var handler http.Handler = store
+	if front != nil {
+		handler = front(store)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	environment(t, server.URL)
+	return folder(t, "s3://models/runs/digits", nil), store
+}
+
+// folder opens a URL as a place, without pauses between tries.
+func folder(t *testing.T, url string, pauses *[]time.Duration) jobs.Folder {
+	t.Helper()
+	b, err := s3.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jobs.Folder{Root: url, Keep: 2, Place: b.Quick(pauses), Say: func(line string) { t.Log(line) }}
+}
+
+// fetch brings a sealed checkpoint here.
+func fetch(t *testing.T, f jobs.Folder, a jobs.Attempt) jobs.Folder {
+	t.Helper()
+	here := jobs.Folder{Root: t.TempDir()}
+	if err := f.Place.(*s3.Bucket).Fetch(t.Context(), a, here.Root); err != nil {
+		t.Fatal(err)
+	}
+	return here
+}
+
+func TestBucket(t *testing.T) {
+	var store *s3test.Server
+	placetest.Run(t, placetest.Kind{
+		Open: func(t *testing.T) (f jobs.Folder) {
+			f, store = open(t, nil)
+			return f
+		},
+		Fetch: fetch,
+		Files: func(*testing.T, jobs.Folder) []string { return slices.Concat(store.Keys(), store.Uploads()) },
+	})
+}

@@ -1,0 +1,283 @@
+// Package s3test is a store in memory that speaks as much of S3's protocol as package s3 uses, for tests: objects, uploads in parts, listings.
+// It takes every signature.
+package s3test
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Page is how many keys one answer to a listing has at most.
+const Page = 7
+
+// A Server has one bucket. It is an http.Handler, whose requests have the bucket in their path.
+type Server struct {
+	bucket string
+
+	mu      sync.Mutex
+	objects map[string][]byte
+	uploads map[string]*upload
+	last    int
+	log     []string
+}
+
+type upload struct {
+	key   string
+	parts map[int][]byte
+}
+
+// New returns a server with an empty bucket.
+func New(bucket string) *Server {
+	return &Server{bucket: bucket, objects: map[string][]byte{}, uploads: map[string]*upload{}}
+}
+
+// Keys returns the keys of all objects, ascending.
+func (s *Server) Keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects))
+}
+
+// Get returns an object, Set replaces it, and with nil removes it.
+func (s *Server) Get(key string) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects[key]
+}
+
+// Set replaces an object; nil removes it.
+func (s *Server) Set(key string, to []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[key] = to; to == nil {
+		delete(s.objects, key)
+	}
+}
+
+// Uploads returns the keys of uploads that are not completed.
+func (s *Server) Uploads() (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.uploads {
+		keys = append(keys, u.key)
+	}
+	return keys
+}
+
+// Log returns what was asked for, as "PUT key?query".
+func (s *Server) Log() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.log)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	body, err := content(r)
+	if err != nil {
+		return // the client has hung up
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, r.Method+" "+key+"?"+r.URL.RawQuery)
+	query := r.URL.Query()
+	switch {
+	case bucket != s.bucket:
+		Refuse(w, http.StatusNotFound, "NoSuchBucket")
+	case key == "" && query.Has("uploads"):
+		s.listUploads(w, query)
+	case key == "":
+		s.list(w, query)
+	case query.Has("uploads") || query.Has("uploadId"):
+		s.upload(w, r.Method, key, query, body)
+	case r.Method == http.MethodPut:
+		s.objects[key] = body
+		w.Header().Set("ETag", `"whole"`)
+	case r.Method == http.MethodDelete:
+		delete(s.objects, key)
+		w.WriteHeader(http.StatusNoContent)
+	case s.objects[key] == nil:
+		Refuse(w, http.StatusNotFound, "NoSuchKey")
+	default:
+		w.Header().Set("ETag", `"whole"`)
+		http.ServeContent(w, r, "", time.Unix(1e9, 0), bytes.NewReader(s.objects[key]))
+	}
+}
+
+// Refuse answers with an error.
+func Refuse(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>the test says %s</Message></Error>", code, code)
+}
+
+// content is the body of a request, which may come in signed chunks.
+func content(r *http.Request) ([]byte, error) {
+	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		body, err := io.ReadAll(r.Body)
+		return append([]byte{}, body...), err
+	}
+	in, whole := bufio.NewReader(r.Body), []byte{}
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return nil, err
+		}
+		size, _, _ := strings.Cut(line, ";")
+		n, err := strconv.ParseInt(strings.TrimSpace(size), 16, 64)
+		if err != nil {
+			return nil, err
+		}
+		chunk := make([]byte, n+2)
+		if _, err := io.ReadFull(in, chunk); err != nil && n > 0 {
+			return nil, err
+		}
+		if n == 0 {
+			return whole, nil
+		}
+		whole = append(whole, chunk[:n]...)
+	}
+}
+
+func answer(w http.ResponseWriter, x any) {
+	w.Header().Set("Content-Type", "application/xml")
+	if err := xml.NewEncoder(w).Encode(x); err != nil {
+		panic(err) // a mistake in the types below
+	}
+}
+
+type listed struct {
+	Key          string
+	Size         int
+	LastModified string
+	ETag         string
+}
+
+type folder struct{ Prefix string }
+
+type listing struct {
+	XMLName               xml.Name `xml:"ListBucketResult"`
+	Name, Prefix          string
+	EncodingType          string
+	IsTruncated           bool
+	NextContinuationToken string
+	Contents              []listed
+	CommonPrefixes        []folder
+}
+
+// list answers in pages of a few keys.
+func (s *Server) list(w http.ResponseWriter, query url.Values) {
+	prefix, delimiter := query.Get("prefix"), query.Get("delimiter")
+	after, out := cmp.Or(query.Get("continuation-token"), query.Get("start-after")), listing{Name: s.bucket, Prefix: prefix, EncodingType: "url"}
+	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
+		rest, ok := strings.CutPrefix(key, prefix)
+		shown := key
+		if inner, _, deeper := strings.Cut(rest, delimiter); delimiter != "" && deeper {
+			shown = prefix + inner + delimiter
+		}
+		switch {
+		case !ok || shown <= after:
+			continue
+		case len(out.Contents)+len(out.CommonPrefixes) == Page:
+			out.IsTruncated, out.NextContinuationToken = true, after
+			answer(w, out)
+			return
+		case shown != key:
+			out.CommonPrefixes = append(out.CommonPrefixes, folder{url.QueryEscape(shown)})
+		default:
+			out.Contents = append(out.Contents, listed{url.QueryEscape(key), len(s.objects[key]), "2001-09-09T01:46:40Z", `"whole"`})
+		}
+		after = shown
+	}
+	answer(w, out)
+}
+
+type uploading struct{ Key, UploadId string }
+
+type uploadListing struct {
+	XMLName xml.Name `xml:"ListMultipartUploadsResult"`
+	Bucket  string
+	Upload  []uploading
+}
+
+func (s *Server) listUploads(w http.ResponseWriter, query url.Values) {
+	out := uploadListing{Bucket: s.bucket}
+	for id, u := range s.uploads {
+		if strings.HasPrefix(u.key, query.Get("prefix")) {
+			out.Upload = append(out.Upload, uploading{u.key, id})
+		}
+	}
+	answer(w, out)
+}
+
+// upload begins, completes and aborts one, and takes its parts.
+func (s *Server) upload(w http.ResponseWriter, method, key string, query url.Values, body []byte) {
+	id := query.Get("uploadId")
+	u := s.uploads[id]
+	switch {
+	case query.Has("uploads"):
+		s.last++
+		id = fmt.Sprint("upload-", s.last)
+		s.uploads[id] = &upload{key, map[int][]byte{}}
+		answer(w, struct {
+			XMLName               xml.Name `xml:"InitiateMultipartUploadResult"`
+			Bucket, Key, UploadId string
+		}{Bucket: s.bucket, Key: key, UploadId: id})
+	case u == nil || u.key != key:
+		Refuse(w, http.StatusNotFound, "NoSuchUpload")
+	case method == http.MethodPut:
+		n, _ := strconv.Atoi(query.Get("partNumber"))
+		u.parts[n] = body
+		w.Header().Set("ETag", fmt.Sprintf(`"part-%d"`, n))
+	case method == http.MethodDelete:
+		delete(s.uploads, id)
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		s.complete(w, id, u, body)
+	}
+}
+
+func (s *Server) complete(w http.ResponseWriter, id string, u *upload, body []byte) {
+	var asked struct {
+		Part []struct {
+			PartNumber int
+			ETag       string
+		}
+	}
+	if xml.Unmarshal(body, &asked) != nil {
+		Refuse(w, http.StatusBadRequest, "MalformedXML")
+		return
+	}
+	whole := []byte{}
+	for i, p := range asked.Part {
+		part, ok := u.parts[p.PartNumber]
+		switch {
+		case !ok || strings.Trim(p.ETag, `"`) != fmt.Sprintf("part-%d", p.PartNumber) || p.PartNumber != i+1:
+			Refuse(w, http.StatusBadRequest, "InvalidPart")
+			return
+		case i < len(asked.Part)-1 && len(part) < 5<<20:
+			Refuse(w, http.StatusBadRequest, "EntityTooSmall")
+			return
+		}
+		whole = append(whole, part...)
+	}
+	s.objects[u.key] = whole
+	delete(s.uploads, id)
+	answer(w, struct {
+		XMLName           xml.Name `xml:"CompleteMultipartUploadResult"`
+		Bucket, Key, ETag string
+	}{Bucket: s.bucket, Key: u.key, ETag: `"whole"`})
+}

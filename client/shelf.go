@@ -1,0 +1,93 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+)
+
+// errDamaged means that a checkpoint is not as it was sealed.
+var errDamaged = errors.New("it is damaged")
+
+// shelf is where a training loop looks for its checkpoints when it begins.
+type shelf interface {
+	newest(tried int) (a jobs.Attempt, found bool, err error) // the newest that is sealed but so many; with 0, what is left of others is dealt with
+	fetch(a jobs.Attempt) (jobs.Folder, error)                // where it can be read, until done; errDamaged
+	done() error
+	setAside(a jobs.Attempt) error
+}
+
+func (j *Job) shelf(f jobs.Folder) shelf {
+	if jobs.IsURL(f.Root) {
+		return &agentShelf{j, f}
+	}
+	return ownShelf{f}
+}
+
+// ownShelf is a folder that this worker reads itself.
+type ownShelf struct{ folder jobs.Folder }
+
+func (s ownShelf) newest(tried int) (a jobs.Attempt, found bool, err error) {
+	if tried == 0 {
+		if err := s.folder.Settle(); err != nil {
+			s.folder.Say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", s.folder.Root, err))
+		}
+	}
+	sealed, err := s.folder.Sealed()
+	if err != nil || tried >= len(sealed) {
+		return a, false, err
+	}
+	return sealed[tried], true, nil
+}
+
+func (s ownShelf) fetch(jobs.Attempt) (jobs.Folder, error) { return s.folder, nil }
+
+func (s ownShelf) done() error { return nil }
+
+func (s ownShelf) setAside(a jobs.Attempt) error {
+	s.folder.SetAside(a)
+	return nil
+}
+
+// agentShelf is a bucket, which the agent reads.
+type agentShelf struct {
+	job    *Job
+	folder jobs.Folder
+}
+
+func (s *agentShelf) ask(r api.Resume) (*api.Reply, error) {
+	r.Folder, r.Keep = s.folder.Root, s.folder.Keep
+	reply, _, err := s.job.request(&api.Request{Type: api.TypeResume, Resume: &r}, 0)
+	return reply, err
+}
+
+func (s *agentShelf) newest(tried int) (a jobs.Attempt, found bool, err error) {
+	reply, err := s.ask(api.Resume{Do: api.ResumeNewest, Tried: tried})
+	if err != nil || !reply.Done {
+		return a, false, err
+	}
+	return jobs.Attempt{Step: reply.Step, Seed: reply.Seed}, true, nil
+}
+
+func (s *agentShelf) fetch(a jobs.Attempt) (jobs.Folder, error) {
+	reply, err := s.ask(api.Resume{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
+	if err == nil && !reply.Done {
+		err = fmt.Errorf("%w: %s", errDamaged, reply.Broken)
+	}
+	if err != nil {
+		return jobs.Folder{}, err
+	}
+	return jobs.Folder{Root: reply.Folder}, nil
+}
+
+func (s *agentShelf) done() error {
+	_, err := s.ask(api.Resume{Do: api.ResumeDone})
+	return err
+}
+
+func (s *agentShelf) setAside(a jobs.Attempt) error {
+	_, err := s.ask(api.Resume{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
+	return err
+}
