@@ -46,6 +46,8 @@ type Job struct {
 	Mesh       string      `json:"mesh,omitempty"`      // over which its workers have parts of the state
 	Reshaping  string      `json:"reshaping,omitempty"` // the mesh that it goes to
 	Broken     string      `json:"broken,omitempty"`    // why its mesh cannot go on
+	Lost       string      `json:"lost,omitempty"`      // why it must go back to a checkpoint, until it has
+	Back       string      `json:"back,omitempty"`      // how it last went back to one
 	Paused     bool        `json:"paused"`
 	Entering   int         `json:"entering"`          // workers that become members when the step ends
 	NoRoom     int         `json:"no_room,omitempty"` // workers that it is asked to have, and that no host has room for

@@ -14,6 +14,7 @@ const (
 	TypeSave    = "save"
 	TypeSaved   = "saved"
 	TypeResume  = "resume"
+	TypeLoad    = "load"
 	TypeState   = "state"
 	TypeShape   = "shape"
 	TypeReport  = "report"
@@ -51,6 +52,7 @@ type Request struct {
 	Metrics  Metrics `json:"metrics,omitempty"`
 	Part     *Part   `json:"part,omitempty"`
 	Resume   *Resume `json:"resume,omitempty"`
+	Load     *Load   `json:"load,omitempty"`
 	Wait     bool    `json:"wait,omitempty"`
 }
 
@@ -84,6 +86,15 @@ type Resume struct {
 	Seed   uint64 `json:"seed,omitempty"`
 }
 
+// Load asks the agent to read a rank's state on a mesh from a checkpoint: docs/formats/reshape.md.
+type Load struct {
+	Folder string `json:"folder"` // absolute
+	Step   uint64 `json:"step"`   // of the checkpoint
+	Mesh   string `json:"mesh"`
+	Rank   int    `json:"rank"`
+	Into   Extent `json:"into"` // as long as the rank's memory
+}
+
 // Extent is bytes of a segment.
 type Extent struct {
 	ID     uint32 `json:"id"` // 0 = no bytes
@@ -114,6 +125,8 @@ type Reply struct {
 	Step       uint64 `json:"step,omitempty"`
 	Seed       uint64 `json:"seed,omitempty"`
 	Folder     string `json:"folder,omitempty"`
+	Lost       string `json:"lost,omitempty"`
+	Writes     []byte `json:"writes,omitempty"`
 	Error      string `json:"error,omitempty"`
 	Field      string `json:"field,omitempty"`
 }

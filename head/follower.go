@@ -87,7 +87,7 @@ func (f *follower) ends(e Ended) {
 }
 
 func (f *follower) states(w topo.Worker, data cursor.Cursor) {
-	if have := cmp.Or(f.stated, f.state.Data); have == nil || f.state.Steps == 0 && data.Step > have.Step {
+	if have := cmp.Or(f.stated, f.state.Data); have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.adrift() {
 		f.stated = &data
 	}
 	f.agent.tell(Stated{w, data})
@@ -157,17 +157,17 @@ func (f *follower) commit(c Commit, here *flight) {
 		f.recent = append(f.recent, c)
 	}
 	f.state.Steps, f.state.Elastic, f.state.Parted = c.Steps, c.Elastic, c.Parted
+	if c.Shape != nil {
+		f.state.Shape, f.shaped = c.Shape, nil
+	}
 	if c.Data != nil {
 		f.state.Data = c.Data
-		if f.stated != nil && f.stated.Step <= c.Data.Step {
+		if f.stated != nil && f.stated.Step <= c.Data.Step && !f.state.Shape.adrift() {
 			f.stated = nil
 		}
 	}
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
-	}
-	if c.Shape != nil {
-		f.state.Shape, f.shaped = c.Shape, nil
 	}
 	a := take(&f.agent.shelf.applies)
 	a.Index, a.Flight, a.State, a.Changed, a.Void = c.Index, c.Flight, f.state, c.Changed, c.Void

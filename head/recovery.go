@@ -275,9 +275,8 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 				}
 			}
 		}
-		if rep.Stated != nil && (r.state.Data == nil || r.goesOn(*rep.Stated)) {
-			r.state.Data, r.news = rep.Stated, true
-			r.setElastic()
+		if rep.Stated != nil {
+			r.takes(*rep.Stated)
 		}
 	}
 }

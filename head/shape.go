@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -24,7 +25,12 @@ type Shape struct {
 	Next    string        // the mesh to go to, when all members have called Reshape; "" = none
 	Order   []topo.Worker // of each rank of Next
 	Broken  string        // why the job cannot go on; "" = it can
+	Lost    string        // why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers have it
+	Back    string        // what a person should know of the last time that the job went back to a checkpoint
 }
+
+// adrift reports whether the workers are on their mesh, and must read the state from a checkpoint.
+func (s *Shape) adrift() bool { return s != nil && s.Lost != "" && s.Next == "" }
 
 // Proof is the fingerprints of the state before and after a reshape, as far as one host has it.
 type Proof struct{ Old, New digest.Sum }
@@ -32,8 +38,14 @@ type Proof struct{ Old, New digest.Sum }
 // Plus adds what another host has.
 func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
 
-// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold.
+// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold. With a
+// *StateLost it returns them as well: there the job can go on, with the state of a checkpoint.
 type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error)
+
+// StateLost is the error of an Arrange that finds a part of the state on no member, and of every one for a shape that is Lost.
+type StateLost struct{ Why string }
+
+func (e *StateLost) Error() string { return e.Why }
 
 // wish is a mesh that somebody asks for.
 type wish struct {
@@ -83,6 +95,8 @@ func (r *leader) reshape(w wish) error {
 		return errEarly
 	case s.Broken != "":
 		return errors.New(s.Broken)
+	case s.adrift():
+		return errors.New("the job is going back to a checkpoint; ask again when it trains")
 	case r.parting != "":
 		return errors.New("the job is ending")
 	case s.Next != "" || r.wish != nil:
@@ -161,13 +175,38 @@ func (r *leader) goTo(next topo.View, why string) {
 		r.unwish()
 	}
 	var err error
-	if s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); err != nil {
+	var lost *StateLost
+	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); {
+	case errors.As(err, &lost):
+		s.Lost = lost.Why
+		r.note("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s", why, s.Mesh, s.Next, s.Lost)
+	case err != nil:
 		s.Next, s.Order, s.Broken = "", nil, err.Error()
 		r.note("%s, and the job cannot go on: %v", why, err)
-	} else {
+	default:
 		r.note("%s; from mesh %s to %s", why, s.Mesh, s.Next)
 	}
 	r.wish, r.state.Shape = nil, &s
+}
+
+// takes takes a place in the data that a worker states: the one that the job begins at, or goes back to. False = the job knows better.
+func (r *leader) takes(place cursor.Cursor) bool {
+	have := r.state.Data
+	switch {
+	case have != nil && have.SameData(place) && r.state.Shape.adrift():
+		s := *r.state.Shape
+		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on mesh %s, and makes %d steps again: %s",
+			have.Step, place.Step, s.Mesh, have.Step-min(place.Step, have.Step), s.Lost)
+		s.Lost = ""
+		r.state.Shape = &s
+		r.note("%s", s.Back)
+	case have == nil || r.goesOn(place):
+		r.setElastic()
+	default:
+		return false
+	}
+	r.state.Data, r.news = &place, true
+	return true
 }
 
 // reconsider gives a wish up for which a worker is missing that was lost before it was a member.

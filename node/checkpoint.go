@@ -60,18 +60,14 @@ func (s *session) save(r *api.Part) error {
 	if err != nil {
 		return err
 	}
-	written := func() {
-		// When the engine has stopped, its own end frees the memory.
-		_ = a.engine.later(func() { a.engine.byID[s.worker].saving = false })
-	}
 	if err := p.Check(); err != nil {
-		written()
+		s.unpin()
 		return &collective.FieldError{Field: "part", Problem: err.Error()}
 	}
 	a.saves.begin()
 	a.group.Go("checkpoint", func(context.Context) error {
 		defer a.saves.end()
-		defer written()
+		defer s.unpin()
 		p.Write()
 		return nil
 	})
@@ -84,7 +80,7 @@ func (s *session) part(r *api.Part) (*jobs.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &jobs.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank}
+	p := &jobs.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshed}
 	stopped := s.agent.engine.do(func() {
 		m := s.agent.engine.byID[s.worker]
 		if m.saving {
@@ -109,6 +105,12 @@ func (s *session) part(r *api.Part) (*jobs.Part, error) {
 	// The worker can still write there: what is looked at must stay what it was.
 	p.State, p.Own = bytes.Clone(p.State), bytes.Clone(p.Own)
 	return p, nil
+}
+
+// unpin lets the memory of a part go. When the engine has stopped, its own end frees it.
+func (s *session) unpin() {
+	e := s.agent.engine
+	_ = e.later(func() { e.byID[s.worker].saving = false })
 }
 
 // saved tells whether all parts are written that this host was asked for.

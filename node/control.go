@@ -197,7 +197,7 @@ func refuse(w http.ResponseWriter, code int, err error) {
 // describe is the job as it is now.
 func (l *launch) describe(s Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Steps: s.Steps, Elastic: s.Elastic,
-		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
+		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
 	}

@@ -279,7 +279,7 @@ func (c *crew) status() Status {
 	known, record := c.agent.Known(), c.agent.Record()
 	s := Status{Head: record.Head, Generation: uint64(record.View.Generation), Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic, Stuck: c.agent.Stuck()}
 	if shape := known.Shape; shape != nil {
-		s.Mesh, s.Reshaping, s.Broken = shape.Mesh, cmp.Or(shape.Next, c.agent.Wished()), shape.Broken
+		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh, cmp.Or(shape.Next, c.agent.Wished()), shape.Broken, shape.Lost, shape.Back
 	}
 	if m := c.agent.Machine(); m != nil {
 		s.Want, s.Paused, s.Entering, s.Short = m.Want(), m.Paused(), m.Asking(), m.Unplaced()

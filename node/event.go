@@ -122,5 +122,7 @@ type Status struct {
 	Mesh       string // of the job; "" = it has none
 	Reshaping  string // the mesh that it goes to; "" = none
 	Broken     string // why a job with a mesh cannot go on
+	Lost       string // why it must go back to a checkpoint, until it has
+	Back       string // how it last went back to one
 	Stuck      bool   // the head is lost, and the hosts that are left are too few to go on
 }

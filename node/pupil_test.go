@@ -3,11 +3,13 @@ package node_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -80,6 +82,9 @@ func (w *pupil) live() error {
 		w.school.arrived <- arrival{err: r.Error}
 		return nil
 	}
+	if err := w.states(0); err != nil {
+		return err
+	}
 	begins := w.seat.number < w.school.c.workers
 	if begins {
 		mine := w.school.holds(w.school.first, w.seat.number)
@@ -127,6 +132,16 @@ func (w *pupil) live() error {
 func (w *pupil) settle() (lost bool, err error) {
 	for {
 		shape, _ := w.ask(api.Request{Type: api.TypeShape})
+		if shape.Lost != "" {
+			w.memory = part{} // it is of no use
+		}
+		if shape.Next == "" && shape.Lost != "" {
+			err := w.reads(shape.Mesh)
+			if errors.Is(err, errAgain) {
+				return true, nil
+			}
+			return false, err
+		}
 		if shape.Next == "" {
 			if shape.Broken != "" {
 				w.school.arrived <- arrival{err: shape.Broken}
@@ -163,9 +178,56 @@ func (w *pupil) settle() (lost bool, err error) {
 			w.school.arrived <- arrival{mesh: shape.Next, rank: -1}
 			return false, nil
 		}
-		if want := w.school.holds(shape.Next, view.Rank); !bytes.Equal(w.memory.of(), want) {
+		if want := w.school.holds(shape.Next, view.Rank); shape.Lost == "" && !bytes.Equal(w.memory.of(), want) {
 			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.Next, w.memory.of(), want)
 		}
-		w.school.arrived <- arrival{mesh: shape.Next, rank: view.Rank}
+		if shape.Lost == "" {
+			w.school.arrived <- arrival{mesh: shape.Next, rank: view.Rank}
+		}
 	}
 }
+
+// states says what the job trains on, and its place in that.
+func (w *pupil) states(step uint64) error {
+	place := cursor.Cursor{Samples: 1 << 20, Batch: 4, Seed: 1, Step: step, Next: step * 4}
+	text, err := place.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	if r, _ := w.ask(api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch, Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != api.TypeData {
+		return fmt.Errorf("the data is answered with %+v", r)
+	}
+	return nil
+}
+
+// backTo is the step of the checkpoint that pupils go back to.
+const backTo = 3
+
+// reads is what a worker does that must read its part of the state from a checkpoint: it has it when all have it.
+func (w *pupil) reads(mesh string) error {
+	if w.school.does != nil {
+		if err := w.school.does(w.seat.number, w.seat.agent, ""); err != nil {
+			return err
+		}
+	}
+	rank := w.control.View().Rank
+	mine := w.school.holds(mesh, rank)
+	var err error
+	if w.memory, err = w.room(len(mine)); err != nil {
+		return err
+	}
+	copy(w.memory.of(), mine)
+	w.submit(arena.Descriptor{Kind: uint8(collective.Barrier)})
+	switch status, text := w.wait(); status {
+	case arena.Done:
+	case arena.Lost:
+		return errAgain
+	default:
+		return fmt.Errorf("worker %d: a barrier ends with %d: %s", w.seat.number, status, text)
+	}
+	w.school.arrived <- arrival{mesh: mesh, rank: rank}
+	return w.states(backTo)
+}
+
+// errAgain is that a worker was lost while others read the state.
+var errAgain = errors.New("again")

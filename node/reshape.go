@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/plan"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -71,24 +72,38 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshap
 	return reshape.Plan(old, new, at)
 }
 
-// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks: it is called dp.
+// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss: it is called dp.
 func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error) {
-	at, _ := seated(&shape, members)
-	if next = mesh; next == "" {
-		mesh, ok := reshape.Fewer(shape.Mesh, "dp", members.Size())
-		if !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers; only its axis dp can have fewer. Start the job again from a checkpoint", shape.Mesh, members.Size())
+	next, why := mesh, shape.Lost
+	if next == "" {
+		var ok bool
+		if next, ok = reshape.Largest(shape.Mesh, "dp", members.Size(), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
+			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers, and the layout has no smaller one. Start the job again from a checkpoint", shape.Mesh, members.Size())
 		}
-		next = mesh
 	}
-	change, err := s.plan(&shape, next, at)
-	if err != nil {
-		return "", nil, err
+	if why == "" {
+		at, _ := seated(&shape, members)
+		change, err := s.plan(&shape, next, at)
+		var lost *plan.LostError
+		switch {
+		case err == nil:
+			for _, i := range change.Order {
+				order = append(order, members.Members[i].Worker)
+			}
+			return next, order, nil
+		case !errors.As(err, &lost):
+			return "", nil, err
+		}
+		why = fmt.Sprintf("mesh %s cannot do with %d workers, as only lost ones had %d bytes of %d tensors, %s the first", shape.Mesh, members.Size(), lost.Bytes, len(lost.Tensors), lost.Tensors[0])
 	}
-	for _, i := range change.Order {
-		order = append(order, members.Members[i].Worker)
+	l, err := s.on(next)
+	if err != nil || l.Ranks > members.Size() {
+		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %d workers can hold", next, members.Size()))
 	}
-	return next, order, nil
+	for _, m := range members.Members[:l.Ranks] {
+		order = append(order, m.Worker)
+	}
+	return next, order, &head.StateLost{Why: why}
 }
 
 // stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
@@ -130,8 +145,9 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 
 // shapeOf is what a worker is told of the shape of the job.
 type shapeOf struct {
-	mesh, next, broken string
-	in, out            int // bytes of its state on both
+	mesh, next, broken, lost string
+	in, out                  int    // bytes of its state on both
+	writes                   []byte // a bit for each of its tensors: whether it writes it into checkpoints
 }
 
 func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
@@ -139,7 +155,16 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 	if shape == nil {
 		return s, nil
 	}
-	s.mesh, s.next, s.broken = shape.Mesh, shape.Next, shape.Broken
+	s.mesh, s.next, s.broken, s.lost = shape.Mesh, shape.Next, shape.Broken, shape.Lost
+	switch {
+	case shape.Next == "":
+		s.writes, err = c.writes(shape, w)
+	case shape.Lost != "":
+		return s, nil // nothing is moved
+	}
+	if err != nil {
+		return s, err
+	}
 	if s.in, err = c.held(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
 		s.out, err = c.held(shape.Next, shape.Order, w)
 	}
@@ -173,15 +198,18 @@ func (c *crew) checkReshape(w topo.Worker, call *collective.Call) error {
 
 // passage is a reshape that this host takes part in.
 type passage struct {
-	*reshape.Change
-	shape    *head.Shape
-	calls    []*collective.Posted
-	transfer *transfer
+	*reshape.Change // nil = the state comes from a checkpoint, and nothing is moved
+	shape           *head.Shape
+	calls           []*collective.Posted
+	transfer        *transfer
 }
 
 // passage works out the reshape that the calls of a flight are.
 func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 	known := c.agent.Known()
+	if known.Shape.Lost != "" {
+		return &passage{shape: known.Shape, calls: calls}, nil
+	}
 	at, _ := seated(known.Shape, known.View)
 	change, err := c.shaper.plan(known.Shape, known.Shape.Next, at)
 	if err != nil {
@@ -198,6 +226,9 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 // schedule is the reshape as moves between the memories of the calls.
 func (p *passage) schedule(s *collective.Schedule) error {
 	s.Moves, s.Bytes = s.Moves[:0], 0
+	if p.Change == nil {
+		return nil
+	}
 	old, new := p.members(p.shape.Workers), p.members(p.shape.Order)
 	for _, m := range p.Moves() {
 		move := collective.Move{N: m.N, Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
@@ -224,6 +255,9 @@ func (p *passage) members(workers []topo.Worker) (list []int) {
 // arrive writes the new state to its place, which nobody reads before the flight counts, and sums up what this host has of the old and of
 // the new.
 func (e *engine) arrive(p *passage, n head.Flight) head.Proof {
+	if p.Change == nil {
+		return head.Proof{}
+	}
 	e.lanes.execute(delivery{p.transfer}, p.transfer.schedule.Bytes)
 	memory := func(workers []topo.Worker, of func(*collective.Call) []byte) func(int) []byte {
 		at := p.members(workers)

@@ -3,6 +3,7 @@ package node_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,5 +131,49 @@ func TestAnotherStatement(t *testing.T) {
 	}
 	if a := <-s.arrived; !strings.Contains(a.err, "every worker must state the same") {
 		t.Errorf("a worker states other tensors, and is told %+v", a)
+	}
+}
+
+// Where a part of the state is on lost workers only, the others go to the largest mesh that they can hold and wait for the state of a
+// checkpoint there; also when another one is lost before they have it.
+func TestGoesBack(t *testing.T) {
+	for _, c := range []struct {
+		mesh, then string
+		slots      []int
+		victims    []int
+		host       string // that is lost in place of victims
+		slow       int    // this one is lost when it should read; -1 = none is
+	}{
+		{"tp=3", "tp=2", []int{3}, []int{1}, "", -1},
+		{"tp=3", "tp=1", []int{3}, []int{2}, "", 0},
+		{"dp=2,tp=2", "dp=1,tp=2", []int{2, 2}, []int{1, 3}, "", -1},
+		{"tp=3", "tp=2", []int{1, 1, 1}, nil, "c", -1},
+		{"tp=3", "tp=2", []int{1, 1, 1}, nil, "a", -1},
+		{"pp=2,tp=2", "pp=2,tp=1", []int{2, 2}, []int{0, 1}, "", -1},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+				s.does = func(seat int, at *node.Agent, next string) error {
+					switch {
+					case next == "dp=3" && slices.Contains(c.victims, seat), next == "" && seat == c.slow:
+						return errDies
+					case next == "dp=3" && c.host == at.Host():
+						s.c.net.Kill(fabric.Host(c.host))
+						return errHostDies
+					}
+					return nil
+				}
+			})
+			defer s.end()
+			s.await(c.mesh)
+			for s.head().Reshape("dp=3", "the test") != nil {
+			}
+			s.await(c.then)
+			for s.head().Status().Back == "" {
+			}
+			if back := s.head().Status().Back; !strings.Contains(back, "to the checkpoint of step 3, on mesh "+c.then) || !strings.Contains(back, "as only lost ones had") {
+				t.Errorf("the job says %q", back)
+			}
+		})
 	}
 }

@@ -85,6 +85,8 @@ func (s *session) answer(r *api.Request) error {
 		return s.saved(r.Wait)
 	case api.TypeResume:
 		return s.resume(r.Resume)
+	case api.TypeLoad:
+		return s.load(r.Load)
 	case api.TypeState:
 		return s.state(r)
 	case api.TypeShape:

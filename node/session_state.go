@@ -54,5 +54,6 @@ func (s *session) shape() error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next, In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken})
+	return s.conn.Send(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next, In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
+		Lost: shape.lost, Writes: shape.writes})
 }

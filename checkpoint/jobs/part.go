@@ -22,10 +22,13 @@ type Part struct {
 	State  []byte          // of all workers, as AppendJSON writes it
 	Own    json.RawMessage // an object: what this worker has for itself, by name
 	Body   []byte          // its Share, one run behind the other; left alone until Write returns
+	// Mesh says where the state lies on a mesh; nil where there is none. Body then is the tensors of the rank's ranks.Share.
+	Mesh func(mesh string) (*Meshed, error)
 
-	state *State
-	runs  []Run
-	head  []byte
+	meshed *meshed // nil = all workers have all of the state
+	state  *State
+	runs   []Run
+	head   []byte
 }
 
 // Check looks at all of a part. It must be called before Write.
@@ -41,6 +44,9 @@ func (p *Part) Check() (err error) {
 	}
 	if !isObject(p.Own) {
 		return errors.New("what the worker has for itself is no JSON object")
+	}
+	if p.state.Mesh != nil {
+		return p.checkMeshed()
 	}
 	p.runs = p.state.Share(p.Rank)
 	if want := Bytes(p.runs); len(p.Body) != want {
@@ -87,19 +93,18 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	if err := place.Begin(ctx, s.Attempt); err != nil {
 		return false, err
 	}
-	var r receipt
+	r := receipt{Sums: map[int]uint64{}}
 	if p.Rank == 0 {
 		if err := r.add(ctx, s, stateName, &file{head: p.State}); err != nil {
 			return false, err
 		}
 	}
-	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed), sums: make([]digest.Sum, len(p.runs))}
-	if err := r.add(ctx, s, fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
-		return false, err
+	add := p.addShare
+	if p.meshed != nil {
+		add = p.addMeshed
 	}
-	r.Sums = map[int]uint64{}
-	for i, run := range p.runs {
-		r.Sums[run.Tensor] = f.sums[i].Value
+	if err := add(ctx, s, &r); err != nil {
+		return false, err
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
@@ -109,6 +114,18 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 		return false, err
 	}
 	return s.seal()
+}
+
+// addShare writes the worker's share of a state that all workers have.
+func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
+	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed), sums: make([]digest.Sum, len(p.runs))}
+	if err := r.add(ctx, s, fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
+		return err
+	}
+	for i, run := range p.runs {
+		r.Sums[run.Tensor] = f.sums[i].Value
+	}
+	return nil
 }
 
 // A receipt says what a part has come to.

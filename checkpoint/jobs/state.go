@@ -31,6 +31,8 @@ type State struct {
 	Workers int             // that write it
 	Notes   json.RawMessage // an object: the parts of the state that are alike on all workers, by name
 	Tensors []Tensor        // in the order in which their bytes make up the state
+	Mesh    *string         // on which each worker has a part of the tensors; nil = all workers have all of them
+	Items   [][]byte        // with a mesh: the arrays that notes have
 }
 
 type stateJSON struct {
@@ -40,6 +42,8 @@ type stateJSON struct {
 	Workers int             `json:"workers"`
 	Notes   json.RawMessage `json:"notes"`
 	Tensors []tensorJSON    `json:"tensors"`
+	Mesh    *string         `json:"mesh,omitempty"`
+	Items   [][]byte        `json:"items,omitempty"`
 }
 
 type tensorJSON struct {
@@ -52,7 +56,7 @@ type tensorJSON struct {
 
 // AppendJSON writes a state. It fails when ParseState would not read it.
 func (s *State) AppendJSON(b []byte) ([]byte, error) {
-	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor), Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}}
+	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor), Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
 	for _, t := range s.Tensors {
 		j.Tensors = append(j.Tensors, tensorJSON{t.Name, strings.ToUpper(t.DType.String()), append(tensor.Shape{}, t.Shape...), t.Bytes(), t.Cuts})
 	}
@@ -91,7 +95,7 @@ func parseState(text []byte) (*State, error) {
 	case !isObject(j.Notes):
 		return nil, errors.New("notes is no object")
 	}
-	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes}
+	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes, Mesh: j.Mesh, Items: j.Items}
 	whole, total := []safetensors.Tensor{}, 0
 	for _, t := range j.Tensors {
 		x, err := t.tensor(j.Workers)

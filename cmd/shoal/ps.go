@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -72,7 +74,26 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 	if asJSON {
 		return nil
 	}
-	return table(out, rows)
+	if err := table(out, rows); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if err := tellBack(out, j.Job); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellBack says of a job that it goes back to a checkpoint, or how it last has.
+func tellBack(out io.Writer, j api.Job) (err error) {
+	switch {
+	case j.Lost != "":
+		_, err = fmt.Fprintf(out, "%s: goes back to a checkpoint, on mesh %s: %s\n", j.Name, cmp.Or(j.Reshaping, j.Mesh), j.Lost)
+	case j.Back != "":
+		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, j.Back)
+	}
+	return err
 }
 
 func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
@@ -104,7 +125,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	if asJSON {
 		return nil
 	}
-	return table(out, rows)
+	return errors.Join(table(out, rows), tellBack(out, j))
 }
 
 // table prints rows under their heads, without the columns in which no row has anything.

@@ -30,14 +30,14 @@ checkpoint, or of one that is not written yet: a layout with the names, types an
 			if err != nil {
 				return err
 			}
-			l, _, err := ranks.Parse(text)
+			d, err := ranks.Parse(text)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			if rank < 0 || rank >= l.Ranks {
-				return usageError("--rank %d: the layout has ranks from 0 to %d", rank, l.Ranks-1)
+			if rank < 0 || rank >= d.Layout.Ranks {
+				return usageError("--rank %d: the layout has ranks from 0 to %d", rank, d.Layout.Ranks-1)
 			}
-			return listParts(cmd.OutOrStdout(), ranks.Parts(l, rank), l.Tensors, asJSON)
+			return listParts(cmd.OutOrStdout(), d.Parts(rank), d.Layout.Tensors, asJSON)
 		},
 	}
 	cmd.Flags().IntVar(&rank, "rank", 0, "the rank")

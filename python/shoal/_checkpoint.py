@@ -13,11 +13,11 @@ import random
 import threading
 import time
 from array import array
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from ._scribe import Part
 from ._sealing import VERSION, Sealed, Staging, point, say, sealed, settle, tensors
-from ._shard import Reader, catalogue, share
+from ._shard import Kept, Reader, Run, catalogue, share
 from ._state import HUGE_PAGE, Item
 from .cursor import Cursor
 from .errors import ShoalError
@@ -29,6 +29,34 @@ if TYPE_CHECKING:
     from .group import Group
 
 _FAR = 1 << 40
+
+
+class Contents(NamedTuple):
+    """What this worker writes of a checkpoint."""
+
+    about: Dict[str, Any]  # what the checkpoint is of, besides the place in the data
+    own: Dict[str, Any]  # what this worker has for itself
+    kept: List[Kept]
+    runs: List[Run]
+    nbytes: int
+    copy_to: Callable[[int], None]  # copies it to an address
+
+
+class Found(Protocol):
+    """What this worker has read of a checkpoint."""
+
+    parts: List[memoryview]  # the bytes of the items
+    own: Dict[int, Any]  # by rank
+
+
+class Meshed(Protocol):
+    """A state of which each worker has a part."""
+
+    def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
+        """What this worker writes; the items are what is registered, alike everywhere."""
+
+    def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
+        """Read this worker's part. Raises ValueError when the checkpoint cannot be used."""
 
 
 class Checkpoints:
@@ -51,6 +79,7 @@ class Checkpoints:
         self._maker: Optional[threading.Thread] = None  # of the room
         self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
         self._lacking = 0  # bytes of memory that could not be had
+        self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
         state.register("when to make a checkpoint", lambda: [self._next, self._last], self._told, alike=False)
 
     def _told(self, value: List[int]) -> None:
@@ -63,9 +92,7 @@ class Checkpoints:
 
     def end(self, cursor: Cursor) -> None:
         """Behind the last step: make the last checkpoint, and return when this worker's part of it is there."""
-        if self._maker is not None:
-            self._maker.join()
-        self._scribe.wait()
+        self.rest()
         if cursor.step != self._last and self._agree(cursor, True, ended=True):
             self._begin(cursor)
             self._scribe.wait()
@@ -95,9 +122,7 @@ class Checkpoints:
 
         A checkpoint that one worker has no memory for is made by nobody.
         """
-        items: List[Item] = []
-        self._state.plans(items)
-        nbytes = sum(run.stop - run.start for run in share(catalogue(items), self._job.rank, self._job.size))
+        nbytes = self._contents().nbytes
         if self._has(nbytes):
             return 1
         if wait or nbytes < HUGE_PAGE:
@@ -120,27 +145,42 @@ class Checkpoints:
             self._lacking = nbytes
             say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
 
-    def _begin(self, cursor: Cursor) -> None:
-        """Copy this worker's share, and have it written."""
-        rank, size = self._job.rank, self._job.size
+    def _contents(self) -> Contents:
         items: List[Item] = []
         notes, own = self._state.plans(items)
+        if self.meshed is not None:
+            return self.meshed.contents(notes, own, items)
         kept = catalogue(items)
-        runs = share(kept, rank, size)
-        nbytes = sum(run.stop - run.start for run in runs)
-        if not self._has(nbytes):  # a worker was lost just now, and this one has more to write
-            self._make_room(nbytes)
+        runs = share(kept, self._job.rank, self._job.size)
+        listed = [{"name": k.name, "dtype": k.dtype, "shape": k.shape, "bytes": k.nbytes, **({"cuts": k.cuts} if k.cuts else {})} for k in kept]
+
+        def copy_to(at: int) -> None:
+            for run in runs:
+                items[run.tensor].copy_to(at, run.start, run.stop)
+                at += run.stop - run.start
+
+        return Contents({"notes": notes, "tensors": listed}, own, kept, runs, sum(run.stop - run.start for run in runs), copy_to)
+
+    def _begin(self, cursor: Cursor) -> None:
+        """Copy this worker's share, and have it written."""
+        mine = self._contents()
+        if not self._has(mine.nbytes):  # a worker was lost just now, and this one has more to write
+            self._make_room(mine.nbytes)
         if self._room is None:
             return
-        body = self._room[:nbytes]
-        at = ctypes.addressof(ctypes.c_ubyte.from_buffer(body)) if nbytes else 0
-        for run in runs:
-            items[run.tensor].copy_to(at, run.start, run.stop)
-            at += run.stop - run.start
-        listed = [{"name": k.name, "dtype": k.dtype, "shape": k.shape, "bytes": k.nbytes, **({"cuts": k.cuts} if k.cuts else {})} for k in kept]
-        about = {"shoal": VERSION, "step": cursor.step, "cursor": cursor.pack().hex(), "workers": size, "notes": notes, "tensors": listed}
+        body = self._room[: mine.nbytes]
+        if mine.nbytes:
+            mine.copy_to(ctypes.addressof(ctypes.c_ubyte.from_buffer(body)))
+        rank, size = self._job.rank, self._job.size
+        about = {"shoal": VERSION, "step": cursor.step, "cursor": cursor.pack().hex(), "workers": size, **mine.about}
         state = json.dumps(about, allow_nan=False).encode()
-        self._scribe.write(Part(Staging(self.root, cursor.step, self._seed), rank, size, self.keep, state, own, kept, runs, body))
+        self._scribe.write(Part(Staging(self.root, cursor.step, self._seed), rank, size, self.keep, state, mine.own, mine.kept, mine.runs, body))
+
+    def rest(self) -> None:
+        """Return when nothing is being written on this host any more."""
+        if self._maker is not None:
+            self._maker.join()
+        self._scribe.wait()
 
     def resume(self, cursor: Cursor) -> Cursor:
         """Take over the newest checkpoint that is whole. Returns the place that the job is at then: `cursor` when there is none.
@@ -176,19 +216,24 @@ class Checkpoints:
         (step,) = self._job.broadcast(array("q", [listed[0].step if listed else -1]))
         return Sealed(self.root, step) if step >= 0 else None
 
-    def _read(self, chosen: Sealed) -> Optional[Tuple[Dict[str, Any], Reader]]:
-        """Read all of a checkpoint. Each worker compares its share of the hashes, and all of them agree on what they have seen."""
-        found = None
+    def _read(self, chosen: Sealed) -> Optional[Tuple[Dict[str, Any], Found]]:
+        """Read all of a checkpoint, or this worker's part. Each worker compares its share of the hashes, and all of them agree on what they have seen."""
+        found: Optional[Tuple[Dict[str, Any], Found]] = None
         rank, size = self._job.rank, self._job.size
         while True:
             blocks = hashed = 0
             try:
-                state, files = chosen.state(), chosen.files()
-                reader = Reader(tensors(state))
-                for file in files:
-                    blocks += len(file["sha256"])
-                    reader.read(os.path.join(chosen.path, file["name"]), file["size"], file["sha256"], rank, size)
-                found, hashed = (state, reader), reader.hashed
+                state = chosen.state()
+                if ("mesh" in state) != (self.meshed is not None):
+                    raise ValueError("it is of a job with a mesh" if "mesh" in state else "it is of a job without a mesh")
+                if self.meshed is not None:
+                    found = state, self.meshed.read(chosen, state)
+                else:
+                    reader = Reader(tensors(state))
+                    for file in chosen.files():
+                        blocks += len(file["sha256"])
+                        reader.read(os.path.join(chosen.path, file["name"]), file["size"], file["sha256"], rank, size)
+                    found, hashed = (state, reader), reader.hashed
             except (OSError, ValueError, KeyError, TypeError, IndexError) as err:
                 say(f"checkpoint of step {chosen.step} cannot be used: {err}; the one before it is tried")
                 found = None
@@ -199,7 +244,7 @@ class Checkpoints:
                 return found
             rank, size = 0, 1  # a worker was lost that had compared a share
 
-    def _take(self, chosen: Sealed, cursor: Cursor, state: Dict[str, Any], reader: Reader) -> Cursor:
+    def _take(self, chosen: Sealed, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
         if ours != theirs:

@@ -72,6 +72,14 @@ class AgentScribe:
         except Refused as err:
             say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: the agent refused its part: {err}")
 
+    def read(self, root: str, step: int, mesh: str, rank: int, into: memoryview) -> None:
+        """Have the agent read what a rank has on a mesh from a checkpoint. Raises ValueError when it cannot."""
+        asked = {"folder": root, "step": step, "mesh": mesh, "rank": rank, "into": self._worker.arena.extent(into)}
+        try:
+            self._worker.link.request({"type": "load", "load": asked}, "load")
+        except Refused as err:
+            raise ValueError(str(err)) from None
+
     def busy(self) -> bool:
         """Whether the agent still writes a part, of this worker or of another one of this host, which may be lost."""
         return not self._written(wait=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import sys
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from ._fingerprint import PRIME, Key, text
-from ._shard import Kept, write
+from ._shard import HASHED, Kept, write
 
 VERSION = "job/1"
 STATE = "shoal-checkpoint.json"
@@ -128,6 +129,15 @@ class Sealed(NamedTuple):
     def files(self) -> List[Dict[str, Any]]:
         """The files, with their hashes."""
         return list(_load(self.path, MANIFEST)["files"])
+
+    def text(self, name: str) -> bytes:
+        """A small file, compared with its hashes. Raises ValueError when it is damaged."""
+        hashes = {f["name"]: f["sha256"] for f in self.files()}[name]
+        with open(os.path.join(self.path, name), "rb") as file:
+            text = file.read()
+        if [hashlib.sha256(text[at : at + HASHED]).hexdigest() for at in range(0, len(text), HASHED)] != hashes:
+            raise ValueError(f"{self.path}/{name}: not as it was sealed")
+        return text
 
     def set_aside(self) -> None:
         """Keep a damaged one out of the way."""

@@ -41,5 +41,7 @@ class Shaped(NamedTuple):
     mesh: str = ""
     next: str = ""  # the mesh to go to, with a reshape that all members call; "" = none
     broken: str = ""  # why the job cannot go on
+    lost: str = ""  # why the workers do not have all of the state any more
     inp: int = 0  # bytes that this worker has on `mesh`
     out: int = 0  # and on `next`
+    writes: bytes = b""  # a bit for each tensor that it has: whether it writes it into checkpoints

@@ -17,7 +17,7 @@ from ._layout import KINDS, OPS
 from ._port import Port
 from ._tensor import Shape, elements, ndarray, numpy_dtype
 from ._worker import Worker
-from .errors import JoinError
+from .errors import JoinError, ShoalError
 from .group import Group
 from .handle import Handle
 from .mesh import Mesh
@@ -97,12 +97,15 @@ class Job(Group):
 
         `every` so many steps, or every timedelta, and behind the last step, the agents write what is registered, an equal share for each worker, while training goes on; it
         stops only to copy that share. The newest `keep` checkpoints stay. A program that is started again, on any number of workers,
-        goes on at the next step of the newest checkpoint that is whole, and no sample counts twice. What cannot be written is said
+        goes on at the next step of the newest checkpoint that is whole, and no sample counts twice. With shoal.train the tensors of the model are
+        written too, by each worker what it has, and read on any mesh. What cannot be written is said
         in the log, and training goes on. All hosts of the job need the same folder. A job of one without an agent writes by itself, and needs NumPy. The loop begins with ShoalError when
         there are checkpoints of another program, or none that can be used.
         """
         if self._checkpoints is not None:
             raise ValueError(f"this job writes its checkpoints to {self._checkpoints.root} already: it has one folder")
+        if self._progress is not None and self._progress.meshed:
+            raise ShoalError("the job trains on a mesh already: call job.checkpoint before shoal.train")
         self._checkpoints = Checkpoints(self, self._state, os.fspath(folder), every, keep)
         if self._progress is not None:
             self._progress.checkpoints = self._checkpoints

@@ -7,7 +7,9 @@ from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional,
 
 from . import _local
 from ._layout import KINDS, STEP
+from ._meshed import Part
 from ._view import View
+from .cursor import Cursor
 from .errors import LostError, ShoalError
 from .job import Job, join
 from .mesh import Mesh
@@ -69,22 +71,25 @@ def train(
     the ranks of the other mesh, proved by fingerprint, `build` is called again, and the next step is made there.
 
     When a worker is lost, the step that is under way is void and made again, on a mesh of less `dp` that the others can hold. Where only
-    the lost worker had a part of the state, the job ends and says so. The loop of a worker that a mesh does not need ends early;
-    job.released tells. The other arguments are those of Job.steps.
+    the lost worker had a part of the state, the job goes back to the newest checkpoint by itself, on the largest mesh that the others can hold: call
+    job.checkpoint before train. Without checkpoints it ends and says so. A program that is started again goes on from the newest checkpoint, on
+    any number of workers and any mesh. The loop of a worker that a mesh does not need ends early; job.released tells. The other arguments are those of Job.steps.
 
     Raises ShoalError when layout, tensors and model contradict each other; the message names rank and tensor.
     """
     job = join()
-    if job._checkpoints is not None:
-        raise ShoalError("job.checkpoint writes a state that all workers share; on a mesh each has a part of its own: save model.tensors() by rank instead")
     live = _Live(job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh)
     live.state()
     progress = job.place(samples, batch, seed, shuffle)
+    progress.checkpoints, progress.meshed = None, True  # they are made when the mesh is settled
     end = End(epochs, steps)
     progress.drop()
     while True:
         try:
-            if progress.over(end) or not live.settle(progress):
+            ended = progress.over(end)
+            if job.released or ended and live.checkpoints is None or not live.settle(progress):
+                return
+            if live.keep(progress.cursor, end):
                 return
             step = progress.whole()
             loss = live.model.gradients(step.indices)
@@ -108,6 +113,11 @@ class _Live:
         self._seen: Optional[View] = None  # the view that the model is right for
         self._held: Any = None  # this rank's part of the state, when it is in no model
         self.model = self.mesh = None
+        self.checkpoints = job._checkpoints
+        self._part: Optional[Part] = None
+        if self.checkpoints is not None:
+            self._part = self.checkpoints.meshed = Part(job)
+        self._begins = not job.outside  # perhaps from a checkpoint
 
     def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and what of it this rank has."""
@@ -120,9 +130,13 @@ class _Live:
             shape = port.ask_shape()
             if shape.broken:
                 raise ShoalError(shape.broken)
+            if shape.lost and self._part is None:
+                raise ShoalError(f"{shape.lost}. With job.checkpoint before shoal.train the job would go back to a checkpoint by itself")
             if not shape.next:
                 if self.model is None:
                     self._begin(shape.mesh or self._first)
+                if shape.lost or self._begins:
+                    self._resume(progress, shape.lost)
                 self._seen = port.view
                 return True
             self._go(shape.inp, shape.out)
@@ -139,6 +153,33 @@ class _Live:
         if self._held is not None:
             _local.unpack(self._held, mine)
             self._held = None
+        if self._part is not None:
+            self._part.hold(self.mesh, self.model)
+
+    def _resume(self, progress: Progress, lost: str) -> None:
+        """Go on from the newest checkpoint, if there is one; if state is lost there must be."""
+        if self.checkpoints is None or self._part is None:
+            return
+        if lost:
+            self.checkpoints.rest()  # what is being written may become the newest one
+            self._job.barrier()
+        place = self.checkpoints.resume(progress.cursor)
+        if place is not progress.cursor:
+            self._part.take()
+            progress.go_to(place)
+        elif lost:
+            raise ShoalError(f"{lost}. There is no checkpoint in {self.checkpoints.root} to go back to")
+        self._begins = False
+
+    def keep(self, cursor: Cursor, end: End) -> bool:
+        """Make a checkpoint if it is time; whether the training has come to its end."""
+        ended = end.at(cursor)
+        if self.checkpoints is not None:
+            if ended:
+                self.checkpoints.end(cursor)
+            else:
+                self.checkpoints.between(cursor)
+        return ended
 
     def _go(self, inp: int, out: int) -> None:
         """Hand over this rank's part of the state, and get that of the mesh that comes."""

@@ -157,6 +157,7 @@ class Progress:
         self._order: Optional[Order] = None
         self._epoch = 0  # of the order
         self.checkpoints: "Optional[Checkpoints]" = None
+        self.meshed = False  # each worker has a part of the state
         self._begun = False
         job._port.state_data(self.cursor)
 
@@ -190,9 +191,13 @@ class Progress:
     def _resume(self, checkpoints: "Checkpoints") -> None:
         place = checkpoints.resume(self.cursor)
         if place != self.cursor:
-            self.cursor = place
-            self.job._port.state_data(place)
-            self._replan()
+            self.go_to(place)
+
+    def go_to(self, place: Cursor) -> None:
+        """Be at the place of a checkpoint, and say so."""
+        self.cursor = place
+        self.job._port.state_data(place)
+        self._replan()
 
     @property
     def place(self) -> Cursor:

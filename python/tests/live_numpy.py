@@ -1,5 +1,6 @@
 """A perceptron whose matrices are cut over tp and its batch over dp, with Adam: what test_live.py trains, on a mesh and alone."""
 
+import os
 import sys
 
 import numpy as np
@@ -87,14 +88,24 @@ def reference():
         place = place.commit(1, [True])
 
 
-def main(mesh, steps):
+def main(mesh, steps, folder=None, every=0):
     job = shoal.join()
+    if folder:
+        source = np.random.default_rng(job.rank)
+        job.register("noise", lambda: source.bit_generator.state, lambda state: setattr(source.bit_generator, "state", state), alike=False)
+        table = np.arange(5.0)
+        job.register("table", lambda: table, lambda x: table.__setitem__(slice(None), x))
+        job.checkpoint(folder, every=int(every))
+        print(f"PID {os.getpid()}", flush=True)
     trained = shoal.train(Perceptron, layout=LAYOUT, catalogue=TENSORS, mesh=mesh, samples=SAMPLES, batch=BATCH, seed=SEED, steps=steps)
     for step in trained:
+        if folder:
+            print(f"NOISE {step.number} of {job.rank} {source.integers(1 << 30)} table {table.sum()}", flush=True)
+            table += 1
         if job.rank == 0:
             print(f"STEP {step.number} on {step.mesh} loss {step.loss!r}", flush=True)
     print("RELEASED" if job.released else "END", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5] if len(sys.argv) > 4 else ())

@@ -52,7 +52,7 @@ def meshes_of(output):
 def training(launch, binary, tmp_path, monkeypatch):
     """Returns training(n, mesh): a job that trains until it is stopped, as a context manager."""
     monkeypatch.setattr(running_job, "Running", Training)
-    return lambda n, mesh: running_job.running(launch, binary, tmp_path / "end", n, WORKER, mesh, 1 << 20)
+    return lambda n, mesh, *more: running_job.running(launch, binary, tmp_path / "end", n, WORKER, mesh, 1 << 20, *more)
 
 
 def test_from_every_mesh_to_every_other(training):

@@ -1,8 +1,10 @@
 package reshape
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/plan"
@@ -132,4 +134,50 @@ func Fewer(mesh, axis string, workers int) (string, bool) {
 		}
 	}
 	return m.String(), others <= workers
+}
+
+// Largest returns the largest mesh that so many workers can hold: one with a smaller degree of an axis, as Fewer says; and only where not even
+// one of it can be, the one of most ranks among those whose axes have no higher degrees and on which the state can lie, as holds says. Of
+// several it has the least of that axis. False where there is none.
+func Largest(mesh, axis string, workers int, holds func(mesh string) bool) (string, bool) {
+	if next, ok := Fewer(mesh, axis, workers); ok {
+		return next, true
+	}
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		return "", false
+	}
+	meshes := smaller(m, workers)
+	slices.SortStableFunc(meshes, func(a, b layout.Mesh) int {
+		return cmp.Or(cmp.Compare(b.Ranks(), a.Ranks()), cmp.Compare(degree(a, axis), degree(b, axis)))
+	})
+	for _, next := range meshes {
+		if holds(next.String()) {
+			return next.String(), true
+		}
+	}
+	return "", false
+}
+
+// smaller lists the meshes of the same axes of at most so many ranks, none of a higher degree; higher degrees of the first axes come first.
+func smaller(m layout.Mesh, ranks int) []layout.Mesh {
+	if len(m) == 0 {
+		return []layout.Mesh{nil}
+	}
+	var all []layout.Mesh
+	for n := min(m[0].Size, ranks); n > 0; n-- {
+		for _, rest := range smaller(m[1:], ranks/n) {
+			all = append(all, append(layout.Mesh{{Name: m[0].Name, Size: n}}, rest...))
+		}
+	}
+	return all
+}
+
+func degree(m layout.Mesh, axis string) int {
+	for _, a := range m {
+		if a.Name == axis {
+			return a.Size
+		}
+	}
+	return 1
 }

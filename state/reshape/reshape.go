@@ -108,13 +108,14 @@ func (s *State) On(mesh string) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLayout(m, l), nil
+	return newLayout(m, spec, l), nil
 }
 
 // A Layout is the state on a mesh, and where it lies in the memory of each rank: local tensors in the order of their names, each
 // packed and at the next multiple of 64 bytes.
 type Layout struct {
 	Mesh layout.Mesh
+	Spec layout.Spec // with all axes of the rules in its mesh
 	*layout.Layout
 	ranks []local
 }
@@ -125,7 +126,7 @@ type local struct {
 	bytes int
 }
 
-func newLayout(m layout.Mesh, l *layout.Layout) *Layout {
+func newLayout(m layout.Mesh, spec layout.Spec, l *layout.Layout) *Layout {
 	type entry struct {
 		name  string
 		bytes int
@@ -139,7 +140,7 @@ func newLayout(m layout.Mesh, l *layout.Layout) *Layout {
 			}
 		}
 	}
-	out := &Layout{Mesh: m, Layout: l, ranks: make([]local, l.Ranks)}
+	out := &Layout{Mesh: m, Spec: spec, Layout: l, ranks: make([]local, l.Ranks)}
 	for r, list := range entries {
 		slices.SortFunc(list, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 		mem := local{at: make(map[string]int, len(list))}

@@ -1,6 +1,6 @@
 // Package ranks has shoal's own format of checkpoints: for each rank of a layout a safetensors file with what lies in its
 // memory, under the names, joined and padded as there, and a file that says which layout it is. What several ranks
-// hold alike is written once, by the lowest of them. So a rank loads its part as it is, and the layout says how the parts
+// hold alike is written once: by the lowest of them, or where it is spread by the one that has the least to write. So a rank loads its part as it is, and the layout says how the parts
 // make up the whole. docs/formats/checkpoints.md describes the files.
 package ranks
 
@@ -33,6 +33,7 @@ type layoutJSON struct {
 	Spec    *layout.Spec `json:"spec"`
 	Tensors []tensorJSON `json:"tensors"` // the catalogue
 	Values  bool         `json:"values"`  // whether there is a file with values
+	Spread  bool         `json:"spread,omitempty"`
 }
 
 type tensorJSON struct {
@@ -44,15 +45,26 @@ type tensorJSON struct {
 // a local is one tensor of a file.
 type local struct{ slot, member int }
 
-// owners returns what stands in the file of each rank that has one, ascending.
-func owners(l *layout.Layout) (ranks []int, locals map[int][]local) {
-	locals = map[int][]local{}
+// writers says of each slot, and in it of each member, in which rank's file it stands: that of the lowest rank that has it.
+func writers(l *layout.Layout, spread bool) [][]int {
+	ranks := make([][]int, len(l.Slots))
 	for i := range l.Slots {
-		rank := int(l.Sets[l.Slots[i].Set][0])
-		if locals[rank] == nil {
-			ranks = append(ranks, rank)
-		}
-		for m := range l.Slots[i].Names {
+		ranks[i] = slices.Repeat([]int{int(l.Sets[l.Slots[i].Set][0])}, len(l.Slots[i].Names))
+	}
+	if spread {
+		shareOut(l, ranks)
+	}
+	return ranks
+}
+
+// owners returns what stands in the file of each rank that has one, ascending.
+func owners(l *layout.Layout, spread bool) (ranks []int, locals map[int][]local) {
+	locals = map[int][]local{}
+	for i, members := range writers(l, spread) {
+		for m, rank := range members {
+			if locals[rank] == nil {
+				ranks = append(ranks, rank)
+			}
 			locals[rank] = append(locals[rank], local{i, m})
 		}
 	}
@@ -76,17 +88,13 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	}
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "shoal ranks"}}
 	spots := map[local]spot{}
-	ranks, locals := owners(l)
+	ranks, locals := owners(l, false)
 	for _, rank := range ranks {
 		if err := addFile(o, l, fileName(rank), locals[rank], spots); err != nil {
 			return nil, err
 		}
 	}
-	j := layoutJSON{Shoal: version, Spec: spec, Values: len(values) > 0}
-	for _, t := range l.Tensors {
-		j.Tensors = append(j.Tensors, tensorJSON{t.Name, t.DType.String(), append(tensor.Shape{}, t.Shape...)})
-	}
-	text, err := json.MarshalIndent(j, "", " ")
+	text, err := describe(layoutJSON{Shoal: version, Spec: spec, Values: len(values) > 0}, l)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +110,14 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	o.Frames = append(o.Frames, format.Frame{File: LayoutName, Bytes: text})
 	o.Tensors = assemble(l, spots)
 	return o, o.Finish()
+}
+
+// describe writes what LayoutName holds.
+func describe(j layoutJSON, l *layout.Layout) ([]byte, error) {
+	for _, t := range l.Tensors {
+		j.Tensors = append(j.Tensors, tensorJSON{t.Name, t.DType.String(), append(tensor.Shape{}, t.Shape...)})
+	}
+	return json.MarshalIndent(j, "", " ")
 }
 
 func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
@@ -176,19 +192,19 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, values, err := Parse(text)
+	d, err := Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	spots := map[local]spot{}
-	ranks, locals := owners(l)
+	l, spots := d.Layout, map[local]spot{}
+	ranks, locals := owners(l, d.Spread)
 	for _, rank := range ranks {
 		if err := find(files, l, fileName(rank), locals[rank], spots); err != nil {
 			return nil, err
 		}
 	}
 	c := &format.Checkpoint{Format: "shoal ranks", Tensors: assemble(l, spots)}
-	if values {
+	if d.Values {
 		v, err := torchzip.Read(files, valuesName)
 		if err != nil {
 			return nil, err
@@ -201,44 +217,51 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	return c, nil
 }
 
-// Parse reads what LayoutName holds: the layout, resolved over its catalogue, and whether there is a file with values.
-func Parse(text []byte) (l *layout.Layout, values bool, err error) {
+// A Description is what LayoutName holds.
+type Description struct {
+	Layout *layout.Layout
+	Values bool // whether there is a file with values
+	Spread bool // whether ranks that hold the same share out what to write
+}
+
+// Parse reads what LayoutName holds, and resolves the layout over its catalogue.
+func Parse(text []byte) (*Description, error) {
 	var j layoutJSON
 	if err := json.Unmarshal(text, &j); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if j.Shoal != version || j.Spec == nil {
-		return nil, false, fmt.Errorf("the field shoal is %q, not %q, or it has no spec", j.Shoal, version)
+		return nil, fmt.Errorf("the field shoal is %q, not %q, or it has no spec", j.Shoal, version)
 	}
 	var tensors []layout.Tensor
 	for _, t := range j.Tensors {
 		d, err := tensor.ParseDType(t.DType)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		tensors = append(tensors, layout.Tensor{Name: t.Name, DType: d, Shape: t.Shape})
 	}
-	l, err = j.Spec.Resolve(tensors)
-	return l, j.Values, err
+	l, err := j.Spec.Resolve(tensors)
+	return &Description{l, j.Values, j.Spread}, err
 }
 
-// A Part is a local tensor of a rank, with the name of the file that has it: that of the lowest rank that holds it alike.
+// A Part is a local tensor of a rank, with the name of the file that has it.
 type Part struct {
 	layout.Local
 	File string
 }
 
 // Parts returns what lies in the memory of one rank, and in which file each local tensor is.
-func Parts(l *layout.Layout, rank int) []Part {
+func (d *Description) Parts(rank int) []Part {
 	var parts []Part
-	for i := range l.Slots {
-		if set := l.Sets[l.Slots[i].Set]; set.Contains(rank) {
-			for range l.Slots[i].Names {
-				parts = append(parts, Part{File: fileName(int(set[0]))})
+	for i, members := range writers(d.Layout, d.Spread) {
+		if d.Layout.Sets[d.Layout.Slots[i].Set].Contains(rank) {
+			for _, writer := range members {
+				parts = append(parts, Part{File: fileName(writer)})
 			}
 		}
 	}
-	for i, local := range l.Rank(rank) { // in the same order
+	for i, local := range d.Layout.Rank(rank) { // in the same order
 		parts[i].Local = local
 	}
 	return parts

@@ -1,0 +1,240 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/ranks"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Meshed is where the state of a job with a mesh lies: on each worker that rank's part.
+type Meshed struct {
+	Layout *layout.Layout
+	Text   []byte // what ranks.DescribeSpread says of it
+}
+
+// meshed is a Meshed, and what of it a worker writes.
+type meshed struct {
+	*Meshed
+	share *ranks.Share
+}
+
+func ownName(rank, workers int) string { return fmt.Sprintf("own-%05d-of-%05d.json", rank, workers) }
+
+// checkMeshed is Check for a state that lies on a mesh. The tensors that the state lists are those of the layout.
+func (p *Part) checkMeshed() error {
+	if p.Mesh == nil {
+		return fmt.Errorf("the state is said to lie on mesh %q, and the job has none", *p.state.Mesh)
+	}
+	at, err := p.Mesh(*p.state.Mesh)
+	if err != nil {
+		return err
+	}
+	switch l := at.Layout; {
+	case len(p.state.Tensors) > 0:
+		return fmt.Errorf("%d tensors are listed; those of a state on a mesh are known", len(p.state.Tensors))
+	case l.Ranks != p.state.Workers:
+		return fmt.Errorf("mesh %q has %d ranks, and %d workers write the checkpoint", *p.state.Mesh, l.Ranks, p.state.Workers)
+	}
+	for _, t := range at.Layout.Tensors {
+		p.state.Tensors = append(p.state.Tensors, Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
+	}
+	if p.State, err = p.state.AppendJSON(nil); err != nil {
+		return err
+	}
+	share, err := ranks.ShareOf(at.Layout, p.Rank)
+	if err != nil {
+		return err
+	}
+	if len(p.Body) != share.Bytes {
+		return fmt.Errorf("%d bytes of the state, where the share of rank %d of mesh %q has %d", len(p.Body), p.Rank, *p.state.Mesh, share.Bytes)
+	}
+	p.meshed = &meshed{at, share}
+	return nil
+}
+
+// addMeshed writes the tensors of the worker's share, and what it has for itself; worker 0 also where all tensors lie.
+func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
+	if err := r.add(ctx, s, ownName(p.Rank, p.state.Workers), &file{head: p.Own}); err != nil {
+		return err
+	}
+	if p.Rank == 0 {
+		if err := r.add(ctx, s, ranks.LayoutName, &file{head: p.meshed.Text}); err != nil {
+			return err
+		}
+	}
+	share := p.meshed.share
+	if len(share.Tensors) == 0 {
+		return nil
+	}
+	if err := r.add(ctx, s, share.Name, &file{head: share.Head, body: p.Body}); err != nil {
+		return err
+	}
+	return p.weigh(ctx, r)
+}
+
+// weigh adds up the fingerprints of what the share has of each tensor.
+func (p *Part) weigh(ctx context.Context, r *receipt) error {
+	var mu sync.Mutex
+	sums, key := map[int]digest.Sum{}, digest.NewKey(p.Seed)
+	err := group.Share(ctx, "checkpoint", writers, len(p.meshed.share.Tensors), func() func(int) error {
+		stepBack()
+		return func(i int) error {
+			stored := &p.meshed.share.Tensors[i]
+			for _, piece := range stored.Pieces {
+				t := &p.meshed.Layout.Tensors[piece.Tensor]
+				sum := key.Box(piece.Box, t.Shape, t.DType.Size(), p.Body[stored.At:], piece.View)
+				mu.Lock()
+				sums[piece.Tensor] = sums[piece.Tensor].Plus(sum)
+				mu.Unlock()
+			}
+			return nil
+		}
+	})
+	for i, sum := range sums {
+		r.Sums[i] = sum.Value
+	}
+	return err
+}
+
+// ReadMeshed reads what a rank has of the state on a layout of any mesh, and no more: memory gives the bytes of each of its tensors, all zero.
+// Every block of a file that is used is compared with its hash.
+func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int, memory func(name string) []byte) error {
+	w, err := s.wants(l, rank, memory)
+	for _, name := range slices.Sorted(maps.Keys(w)) {
+		if err == nil {
+			err = s.readBlocks(ctx, name, w[name])
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Path, err)
+	}
+	return nil
+}
+
+// pieces are bytes of the blocks of a file that belong into memory, by block. A block without any is compared only.
+type pieces map[int][]stretch
+
+// wanted is pieces by file.
+type wanted map[string]pieces
+
+// wants finds which bytes of which files are a rank's state on a layout.
+func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []byte) (wanted, error) {
+	if s.State.Mesh == nil {
+		return nil, errors.New("it is of a job without a mesh")
+	}
+	files := format.NewFiles(os.DirFS(s.Path))
+	defer files.Close()
+	from, err := ranks.Read(files)
+	if err != nil {
+		return nil, err
+	}
+	w, heads, has := wanted{}, map[string]int64{}, map[string]*format.Tensor{}
+	for i := range from.Tensors {
+		x := &from.Tensors[i]
+		has[x.Name] = x
+		for _, p := range x.Pieces {
+			if head, seen := heads[p.File]; !seen || p.Offset < head {
+				heads[p.File] = p.Offset
+			}
+		}
+	}
+	for _, local := range l.Rank(rank) {
+		for _, p := range local.Pieces {
+			t := &l.Tensors[p.Tensor]
+			x := has[t.Name]
+			if x == nil || x.DType != t.DType || !x.Shape.Equal(t.Shape) {
+				return nil, fmt.Errorf("tensor %s is not in it as %v %v, as this program has it", t.Name, t.DType, t.Shape)
+			}
+			w.add(x, p, memory(local.Name))
+		}
+	}
+	w[stateName], w[ranks.LayoutName] = pieces{}, pieces{}
+	for _, f := range s.files { // what says where the tensors are is compared, too
+		head, is := heads[f.Name]
+		if !is {
+			head = f.Size
+		}
+		if p := w[f.Name]; p != nil {
+			for i := range int((head + manifest.BlockBytes - 1) / manifest.BlockBytes) {
+				p[i] = slices.Clip(p[i])
+			}
+		}
+	}
+	return w, nil
+}
+
+// add notes where a piece of a local tensor comes from.
+func (w wanted) add(x *format.Tensor, to layout.Piece, memory []byte) {
+	size := x.DType.Size()
+	for i := range x.Pieces {
+		from := &x.Pieces[i]
+		if !from.Box.Overlaps(to.Box) {
+			continue
+		}
+		if w[from.File] == nil {
+			w[from.File] = pieces{}
+		}
+		for run := range tensor.Runs(from.Box.Intersect(to.Box), from.View(), to.View) {
+			w[from.File].add(from.Offset+int64(run.A*size), memory[run.B*size:(run.B+run.N)*size])
+		}
+	}
+}
+
+// add notes bytes that begin at a place of the file.
+func (p pieces) add(at int64, to []byte) {
+	for len(to) > 0 {
+		block := at / manifest.BlockBytes
+		n := min(int64(len(to)), (block+1)*manifest.BlockBytes-at)
+		p[int(block)] = append(p[int(block)], stretch{at, to[:n]})
+		at, to = at+n, to[n:]
+	}
+}
+
+// readBlocks reads and compares blocks of a file, and copies the pieces.
+func (s *Sealed) readBlocks(ctx context.Context, name string, want pieces) error {
+	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
+	if i < 0 {
+		return fmt.Errorf("%s is not among the files that were sealed", name)
+	}
+	f, blocks := &s.files[i], slices.Sorted(maps.Keys(want))
+	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(name)))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || info.Size() != f.Size || len(blocks) > 0 && blocks[len(blocks)-1] >= len(f.Blocks) {
+		return errors.Join(err, fmt.Errorf("%s does not have the %d bytes that it had when it was sealed", name, f.Size))
+	}
+	return group.Share(ctx, "checkpoint", runtime.NumCPU(), len(blocks), func() func(int) error {
+		buffer := make([]byte, min(manifest.BlockBytes, f.Size))
+		return func(i int) error {
+			at := int64(blocks[i]) * manifest.BlockBytes
+			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
+			if n, err := file.ReadAt(b, at); n < len(b) {
+				return err
+			}
+			if sha256.Sum256(b) != f.Blocks[blocks[i]] {
+				return fmt.Errorf("%s, bytes %d to %d: not as it was sealed", f.Name, at, at+int64(len(b)))
+			}
+			for _, x := range want[blocks[i]] {
+				copy(x.to, b[x.from-at:])
+			}
+			return nil
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package head_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// cut is a job of one host on a mesh of which every worker alone has a part of the state.
+type cut struct {
+	t     *testing.T
+	agent *head.Agent
+	notes []string
+}
+
+func newCut(t *testing.T, workers int) *cut {
+	c := &cut{t: t}
+	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.Worker, error) {
+		var order []topo.Worker
+		for _, m := range members.Members {
+			order = append(order, m.Worker)
+		}
+		return "less", order, &head.StateLost{Why: "only the lost one had it"}
+	}
+	c.agent = head.New(head.Config{Self: "A", Slots: workers, Job: &member.Config{Want: workers}, Arrange: arrange})
+	place, err := cursor.New(1000, 10, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w := range topo.Worker(workers) {
+		c.agent.Started(w)
+		c.agent.Shape(w, "state", "whole", workers)
+		c.agent.State(w, place)
+		c.agent.Asks(w)
+		c.run()
+	}
+	return c
+}
+
+// run carries out what the agent wants.
+func (c *cut) run() {
+	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
+		for _, a := range actions {
+			switch a := a.(type) {
+			case head.Execute:
+				c.agent.Executed(a.Flight, head.Proof{})
+			case head.Meshed:
+				c.notes = append(c.notes, string(a.Because))
+			}
+		}
+	}
+}
+
+// post has a worker make a call that ends a step.
+func (c *cut) post(w topo.Worker, ticket uint64, kind collective.Kind) {
+	call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
+	call.Step = true
+	c.agent.Post(&collective.Posted{Worker: w, Ticket: ticket, Call: call})
+	c.run()
+}
+
+// loses has a worker die, and the others drop the step.
+func (c *cut) loses(w topo.Worker, others ...topo.Worker) {
+	c.agent.Lost(w, "was killed by SIGKILL")
+	c.run()
+	for _, o := range others {
+		c.agent.Asks(o)
+		c.run()
+	}
+}
+
+// state has a worker state the place that a checkpoint has.
+func (c *cut) state(w topo.Worker, step uint64) {
+	place := *c.agent.Known().Data
+	place.Step, place.Next = step, step*place.Batch
+	c.agent.State(w, place)
+	c.run()
+}
+
+// TestBackToACheckpoint follows a job of which a part of the state is lost: to the mesh that is left, and with the first statement of a place
+// there, and no sooner, to the place.
+func TestBackToACheckpoint(t *testing.T) {
+	c := newCut(t, 3)
+	for step := range uint64(5) {
+		for w := range topo.Worker(3) {
+			c.post(w, 1+step, collective.Barrier)
+		}
+	}
+	if known := c.agent.Known(); known.Data.Step != 5 || known.Shape.Lost != "" {
+		t.Fatalf("before any loss: %+v, shape %+v", known, known.Shape)
+	}
+	c.loses(1, 0, 2)
+	if s := c.agent.Known().Shape; s.Lost != "only the lost one had it" || s.Next != "less" {
+		t.Fatalf("after the loss: %+v", s)
+	}
+	c.state(0, 2) // too early: nobody can have read it
+	if known := c.agent.Known(); known.Data.Step != 5 || known.Shape.Lost == "" {
+		t.Fatalf("a statement before the reshape counts: %+v", known)
+	}
+	c.post(0, 7, collective.Reshape)
+	c.post(2, 7, collective.Reshape)
+	if s := c.agent.Known().Shape; s.Mesh != "less" || s.Next != "" || s.Lost == "" || len(s.Workers) != 2 {
+		t.Fatalf("after the reshape: %+v", s)
+	}
+	if err := c.agent.Reshape("whole", 3, "somebody"); err == nil || !strings.Contains(err.Error(), "going back to a checkpoint") {
+		t.Errorf("a reshape meanwhile is answered with %v", err)
+	}
+	c.state(0, 3)
+	c.state(2, 3)
+	known := c.agent.Known()
+	want := "the job went back from step 5 to the checkpoint of step 3, on mesh less, and makes 2 steps again: only the lost one had it"
+	if known.Data.Step != 3 || known.Shape.Lost != "" || known.Shape.Back != want || c.notes[len(c.notes)-1] != want {
+		t.Fatalf("after the statements: %+v, shape %+v, notes %q", known.Data, known.Shape, c.notes)
+	}
+	for _, w := range []topo.Worker{0, 2} {
+		c.post(w, 8, collective.Barrier)
+	}
+	if step := c.agent.Known().Data.Step; step != 4 {
+		t.Errorf("a step later the job is at step %d", step)
+	}
+	c.state(0, 1) // nothing is lost any more
+	if step := c.agent.Known().Data.Step; step != 4 {
+		t.Errorf("a late statement brings the job to step %d", step)
+	}
+}
+
+// TestLossesOnTheWayBack: whoever is lost before the place is known, the others begin their way anew.
+func TestLossesOnTheWayBack(t *testing.T) {
+	c := newCut(t, 4)
+	for w := range topo.Worker(4) {
+		c.post(w, 1, collective.Barrier)
+	}
+	c.loses(1, 0, 2, 3)
+	c.post(0, 3, collective.Reshape)
+	c.loses(2, 0, 3) // in the reshape
+	if s := c.agent.Known().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 2 {
+		t.Fatalf("after a loss in the reshape: %+v", s)
+	}
+	for _, w := range []topo.Worker{0, 3} {
+		c.post(w, 5, collective.Reshape)
+	}
+	c.loses(3, 0) // while the state is read
+	if s := c.agent.Known().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 1 {
+		t.Fatalf("after a loss while the state is read: %+v", s)
+	}
+	c.post(0, 7, collective.Reshape)
+	c.state(0, 0)
+	if s := c.agent.Known().Shape; s.Lost != "" || !strings.Contains(s.Back, "makes 1 steps again") {
+		t.Errorf("in the end: %+v", s)
+	}
+}

@@ -1,0 +1,87 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/format/ranks"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it needs.
+
+// on places the state of the job on a mesh.
+func (s *session) on(mesh string) (l *reshape.Layout, err error) {
+	e := s.agent.engine
+	stopped := e.do(func() { l, err = e.crew.shaper.on(mesh) })
+	return l, errors.Join(stopped, err)
+}
+
+// meshed says to a part of a checkpoint where the state lies.
+func (s *session) meshed(mesh string) (*jobs.Meshed, error) {
+	l, err := s.on(mesh)
+	if err != nil {
+		return nil, err
+	}
+	text, err := ranks.DescribeSpread(&l.Spec, l.Layout)
+	return &jobs.Meshed{Layout: l.Layout, Text: text}, err
+}
+
+// writes marks what a worker writes of what it has.
+func (c *crew) writes(shape *head.Shape, w topo.Worker) ([]byte, error) {
+	rank := slices.Index(shape.Workers, w)
+	l, err := c.shaper.on(shape.Mesh)
+	if err != nil || rank < 0 {
+		return nil, err
+	}
+	return ranks.Marks(l.Layout, rank), nil
+}
+
+// load reads what a rank has on a mesh from a checkpoint into the worker's memory.
+func (s *session) load(r *api.Load) error {
+	if r == nil {
+		return &collective.FieldError{Field: "load", Problem: "missing: it says what is to be read"}
+	}
+	l, err := s.on(r.Mesh)
+	if err != nil {
+		return err
+	}
+	if r.Rank < 0 || r.Rank >= l.Ranks || r.Into.Bytes != uint64(l.Bytes(r.Rank)) {
+		return &collective.FieldError{Field: "load.into", Problem: fmt.Sprintf("%d bytes for rank %d of mesh %s", r.Into.Bytes, r.Rank, r.Mesh)}
+	}
+	e := s.agent.engine
+	var into []byte
+	if stopped := e.do(func() {
+		m := e.byID[s.worker]
+		if m.saving {
+			err = errors.New("a part is still being written: ask with saved whether it is")
+			return
+		}
+		into, err = m.memory("load.into", arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
+		m.saving = err == nil
+	}); stopped != nil || err != nil {
+		return errors.Join(stopped, err)
+	}
+	defer s.unpin()
+	clear(into) // padding is zero
+	places := map[string][]byte{}
+	for _, t := range l.Rank(r.Rank) {
+		places[t.Name] = into[l.Offset(r.Rank, t.Name):]
+	}
+	sealed, err := (jobs.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)
+	if err == nil {
+		err = sealed.ReadMeshed(context.Background(), l.Layout, r.Rank, func(name string) []byte { return places[name] })
+	}
+	if err != nil {
+		return err
+	}
+	return s.conn.Send(api.Reply{Type: api.TypeLoad})
+}

@@ -1,0 +1,120 @@
+"""Checkpoints of a job with a mesh: it starts again on any other, and goes back to one when a part of its state is lost."""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+
+import running_job
+from live_numpy import reference
+from test_live import WORKER, training  # noqa: F401  (a fixture)
+
+
+def ranks(mesh):
+    return math.prod(int(degree) for degree in re.findall(r"=(\d+)", mesh))
+
+
+def history(output):
+    """The steps that a job made, in their order, each with the loss of the undisturbed training; and what ranks said of their noise, by step and rank."""
+    assert "Traceback" not in output, output[-6000:]
+    steps = [(int(n), mesh, float(loss)) for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)]
+    wanted = list(itertools.islice(reference(), max(n for n, _, _ in steps) + 1))
+    for n, mesh, loss in steps:
+        assert abs(loss - wanted[n]) <= 1e-9 * wanted[n], f"step {n} on {mesh}: loss {loss}, undisturbed {wanted[n]}"
+    return [(n, mesh) for n, mesh, _ in steps], {(int(n), int(rank)): said for n, rank, said in re.findall(r"NOISE (\d+) of (\d+) (.*)", output)}
+
+
+def noise(rank, step):
+    """What a rank says of its random numbers and of its table in a step, when nothing has disturbed it."""
+    drawn = numpy.random.default_rng(rank).integers(1 << 30, size=step + 1)[-1]
+    return f"{drawn} table {10.0 + 5 * step}"
+
+
+@pytest.mark.parametrize("mesh, lost, then", [("dp=1,tp=3", [1], "dp=1,tp=2"), ("dp=2,tp=2", [0, 2], "dp=1,tp=2"), ("tp=2", [0], "tp=1")])
+def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, then):  # noqa: F811
+    with training(ranks(mesh), mesh, tmp_path / "checkpoints", 5) as job:
+        job.until("checkpoint of step [1-9][0-9]* in .* is sealed")
+        pids = job.workers()
+        for rank in lost:
+            os.kill(pids[rank], signal.SIGKILL)
+        job.until(f"STEP [0-9]+ on {then} ")
+        shown = subprocess.run([binary, "ps", "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        people = subprocess.run([binary, "ps", job.name], stdout=subprocess.PIPE, text=True, check=True).stdout
+        job.until("is sealed")
+        subprocess.run([binary, "stop", job.name], check=True, timeout=running_job.HANG)
+        output = job.finish()
+    back = re.search(r"the job went back from step (\d+) to the checkpoint of step (\d+), on mesh (\S+), and makes (\d+) steps again: (.*)", output)
+    was, step, again = int(back[1]), int(back[2]), int(back[4])
+    assert was - step == again and back[3] == then and "only lost ones had" in back[5], back[0]
+    assert back[0] in people and back[0] in [j.get("back") for j in map(json.loads, shown.splitlines())]
+    steps, said = history(output)
+    before, after = [n for n, m in steps if m == mesh], [n for n, m in steps if m == then]
+    assert before == list(range(len(before))) and len(before) in (was, was - (0 in lost))  # rank 0 may have died before it said so
+    assert after == list(range(step, step + len(after))), (steps, back[0])
+    assert said[after[-1], 0] == noise(0, after[-1])
+
+
+def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):
+    folder, at = tmp_path / "checkpoints", 0
+    for mesh in ["dp=2,tp=2", "tp=3", "dp=1", "dp=5", "tp=2", "tp=2"]:
+        steps, said = history(launch(ranks(mesh), WORKER, mesh, at + 6, folder, 4, "-"))
+        assert steps == [(at + i, mesh) for i in range(6)]
+        assert said[at, 0] == noise(0, at)
+        at += 6
+        done = subprocess.run([binary, "state", "verify", folder / "latest"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_everything_is_killed_at_random_moments(launch, binary, tmp_path):
+    """KILLS=100 for more; SEED=N repeats the choices."""
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print("seed", seed)
+    choice, folder, made = random.Random(seed), tmp_path / "checkpoints", 0
+    for _ in range(int(os.environ.get("KILLS", 3))):
+        mesh = choice.choice(["dp=2,tp=2", "tp=3", "dp=3", "tp=2", "dp=1"])
+        process = launch.start(ranks(mesh), WORKER, mesh, 1 << 20, folder, 2, "-")
+        wanted, lines, output = choice.randrange(2, 20), 0, ""
+        for line in process.stdout:
+            output += line
+            lines += "STEP" in line or "sealed" in line
+            if lines >= wanted:
+                break
+        for pid in [process.pid, *map(int, re.findall(r"PID (\d+)", output))]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+        steps = [n for n, _ in history(output)[0]]
+        assert steps[0] <= made and steps == list(range(steps[0], steps[0] + len(steps))), output[-3000:]
+        made = max(made, steps[-1] + 1)
+    steps, said = history(launch(2, WORKER, "tp=2", made + 3, folder, 2, "-"))
+    assert steps[0][0] <= made and said[made, 0] == noise(0, made)
+
+
+def test_damage_is_found_and_the_one_before_is_taken(launch, tmp_path):
+    folder = tmp_path / "checkpoints"
+    launch(2, WORKER, "tp=2", 4, folder, 4, "-")
+    launch(2, WORKER, "tp=2", 8, folder, 4, "-")
+    file = folder / "step-000000000008" / "rank-00001.safetensors"
+    text = bytearray(file.read_bytes())
+    text[-1] ^= 1
+    file.write_bytes(text)
+    output = launch(3, WORKER, "tp=3", 10, folder, 4, "-")
+    assert "rank-00001.safetensors, bytes 0 to " in output and "not as it was sealed" in output, output
+    assert history(output)[0][0] == (4, "tp=3") and list(folder.glob("damaged-step-000000000008-*"))
+
+
+def test_without_a_checkpoint_to_go_back_to(training, tmp_path):  # noqa: F811
+    with training(2, "tp=2", tmp_path / "checkpoints", 1 << 20) as job:
+        os.kill(job.workers()[1], signal.SIGKILL)
+        output = job.finish(code=1)
+    assert "only lost ones had" in output and f"There is no checkpoint in {tmp_path / 'checkpoints'} to go back to" in output, output
