@@ -59,6 +59,21 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	return out
 }
 
+// breakOff ends a step that is made on a group when a member is lost before all have posted its last call. It counts with all of its
+// members or not at all, and those who wait hear of it at once: what they do with each other besides can need the lost one as well.
+func (m *Matcher) breakOff(g *group, lost topo.Worker, out []Ready) []Ready {
+	for _, pos := range slices.Concat(g.held, g.open) {
+		i := slices.IndexFunc(pos.calls, func(p *Posted) bool { return p != nil && (p.Call.More || p.Call.Step) })
+		if i >= 0 {
+			pos.err = m.lostError(lost, pos.calls[i])
+			out = append(out, Ready{pos.waiting(), pos.err})
+		}
+	}
+	g.spare = append(g.spare, g.held...)
+	g.held = g.held[:0]
+	return out
+}
+
 // compact lists the calls that are there.
 func (pos *position) compact() []*Posted { return closeRanks(pos.calls) }
 

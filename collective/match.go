@@ -304,7 +304,10 @@ func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
 		if self < 0 {
 			continue
 		}
-		if m.elastic && g.id == topo.World {
+		switch {
+		case g.id != topo.World:
+			out = m.breakOff(g, w, out)
+		case m.elastic:
 			g.members[self].gone = true
 			out = m.withdraw(g, self, out)
 		}

@@ -65,6 +65,9 @@ func (r *leader) sees(c *collective.Call) {
 func (r *leader) ready(sets []collective.Ready) {
 	var f *flight
 	for _, s := range sets {
+		if s.Err == nil && s.Calls[0].Call.Step && !r.entire(s.Calls) {
+			s.Err = errPartial
+		}
 		if f == nil {
 			f = take(&r.agent.shelf.flights)
 			r.flights = append(r.flights, f)
@@ -78,6 +81,16 @@ func (r *leader) ready(sets []collective.Ready) {
 		}
 	}
 	r.launch()
+}
+
+// errPartial answers a step of some: the others would not know that the job has moved on in its data.
+var errPartial = &collective.FieldError{Field: "group", Problem: "a step ends on all members of the job, or on a group that has all of them that are not lost"}
+
+// entire reports whether the calls are of every member that is not lost, as those of the world are.
+func (r *leader) entire(calls []*collective.Posted) bool {
+	return calls[0].Call.Group == topo.World || !slices.ContainsFunc(r.living(), func(w topo.Worker) bool {
+		return !slices.ContainsFunc(calls, func(p *collective.Posted) bool { return p.Worker == w })
+	})
 }
 
 // launch sends off the flights whose workers are free: none of them takes part in one that is under way or waits longer. So what a

@@ -184,8 +184,8 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 	if !ok {
 		return &collective.FieldError{Field: "group", Problem: fmt.Sprintf("%d is no group of this rank", call.Group)}
 	}
-	if (call.More || call.Step || call.Aside) && (call.Group != topo.World || call.Kind.Pairwise()) {
-		return &collective.FieldError{Field: "flags", Problem: "only a collective of all ranks can be part of a step, or aside of one"}
+	if (call.More || call.Step || call.Aside) && call.Kind.Pairwise() || call.Aside && call.Group != topo.World {
+		return &collective.FieldError{Field: "flags", Problem: "only a collective can be part of a step, and only one of all ranks aside of one"}
 	}
 	if call.Sparing && !call.Step {
 		return &collective.FieldError{Field: "flags", Problem: "only a collective that ends a step can ask to be sparing with members"}

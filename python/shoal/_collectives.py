@@ -143,9 +143,9 @@ class AsyncCollectives:
             raise _read_only(x)
         return self._port.call(KINDS["recv"], None, target, x, x, group=self._id, peer=source, tag=_tag(tag))
 
-    def barrier_async(self) -> Handle[None]:
-        """See barrier."""
-        return self._port.call(KINDS["barrier"], None, None, None, None, group=self._id)
+    def barrier_async(self, flags: int = 0) -> Handle[None]:
+        """See barrier, and allreduce_async for `flags`."""
+        return self._port.call(KINDS["barrier"], None, None, None, None, group=self._id, flags=flags)
 
     def _output(self, out: Any, inp: Tensor, count: Optional[int] = None) -> Tensor:
         target = self._port.describe(out)

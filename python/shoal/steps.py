@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
 from .cursor import Cursor, Order, Span
-from .errors import ShoalError
+from .errors import LostError, MismatchError, ShoalError
 from .handle import Handle
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoints
     from .cursor import Samples
+    from .group import Group
     from .job import Job
 
 # How far ahead samples are drawn: many steps at once cost little more than one.
@@ -76,6 +77,26 @@ class Step:
         if not self.weight:
             self._clear(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
+
+    def begin(self, group: "Group") -> "Handle[None]":
+        """Begin the step on a group that has every member of the job, for workers that average their gradients by other means than the agent. It
+        counts with all of them or not at all: when one is lost before all have called `end`, this fails with LostError at once."""
+        return group.barrier_async(MORE)
+
+    def end(self, group: "Group", done: bool) -> bool:
+        """End what was begun on a group, and commit the step if every member of it is `done`; whether that is so. If not the step is open
+        as before, and may be begun again, on a group of those who are left."""
+        try:
+            group.barrier_async(self._flags(True) if done else 0).wait()
+        except (LostError, MismatchError):
+            return False
+        self.committed = done
+        return done
+
+    def held(self, ranks: Sequence[int]) -> int:
+        """How many samples these ranks have of the batch."""
+        cursor, size = self._progress.cursor, self._progress.job.size
+        return self.count if len(ranks) == size else sum(stop - start for r in ranks for start, stop in cursor.part(r, size))
 
     def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> "Handle[Any]":
         """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it is complete as soon as every worker has
