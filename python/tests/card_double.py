@@ -5,9 +5,12 @@ computes at once, by a wait of that. So what does not wait sees old numbers, as 
 """
 
 import contextlib
+import queue
 import threading
+from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 
 
 class Stream:
@@ -48,10 +51,65 @@ class Future(torch.futures.Future):
         super().set_result(value)
 
 
-class CardDouble:
-    """What shoal.torch.cuda.Card is."""
+class Wires:
+    """What shoal.torch.cuda.Wires are, made of Gloo. `hook` is called with the name of each place that a worker may die or fail at.
 
-    def __init__(self, refuses=False):
+    Gloo cannot be aborted: what waits for a partner that is lost is left alone on its thread, with a copy of the tensor, and ends by Gloo's time-out.
+    """
+
+    def __init__(self, store, rank, size, hook):
+        from shoal.torch import threads
+
+        self._hook = hook
+        self._tasks = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._open, self._error = 0, None
+        threads.Thread("gloo", lambda: self._work(store, rank, size), self.abort).start()
+
+    def _work(self, store, rank, size):
+        try:
+            group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
+            for tensor in iter(self._tasks.get, None):
+                copy = tensor.clone()
+                self._hook("within the collective")
+                group.allreduce([copy]).wait()
+                self._hook("behind a part of the collective")
+                with self._changed:
+                    if self._error is not None:
+                        return
+                    tensor.copy_(copy)
+                    self._open -= 1
+                    self._changed.notify_all()
+        except RuntimeError as error:
+            self._fail(error)
+
+    def _fail(self, error):
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def all_reduce(self, tensor):
+        with self._changed:
+            self._open += 1
+        self._tasks.put(tensor)
+
+    def wait(self):
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open or self._error is not None)
+            if self._error is not None:
+                raise RuntimeError(str(self._error))
+        self._hook("behind the collective")
+
+    def abort(self):
+        self._fail(RuntimeError("aborted"))
+        self._tasks.put(None)
+
+
+class CardDouble:
+    """What shoal.torch.cuda.Card is; with a `device`, the name of one, NCCL can be used on it."""
+
+    def __init__(self, refuses=False, device=None, hook=lambda place: None):
+        self.device, self.hook = device, hook
         self.lock = threading.RLock()
         self.log, self.pinned = [], {}
         self.refuses = refuses
@@ -102,16 +160,28 @@ class CardDouble:
         self.mark(self.current()).run()
         return tensor.clone()
 
+    def empty(self, count, dtype):
+        return torch.empty(count, dtype=dtype)
+
+    def identity(self):
+        if self.device is None:
+            raise RuntimeError("no NCCL")
+        return self.device, 7
+
+    def wires(self, store, rank, size):
+        self.hook("before the wires")
+        return Wires(store, rank, size, self.hook)
+
     def future(self):
         future = Future()
         future.card = self
         return future
 
 
-def install():
+def install(**options):
     """Have all tensors lie on a device from now on; returns it."""
     import shoal.torch.cuda
 
-    card = CardDouble()
+    card = CardDouble(**options)
     shoal.torch.cuda.card_of = lambda tensors: card
     return card

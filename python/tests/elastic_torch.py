@@ -3,7 +3,7 @@
     elastic_torch.py CONFIG FILE
 
 CONFIG is JSON: see the defaults. The training ends after `epochs` epochs, or when FILE exists. `doomed` is [seat, step, place]: the worker in
-that seat dies by SIGKILL there. In the folder `out` each worker writes a line a step, and in the end its model, its optimizer and its scheduler.
+that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all workers or for the seats that it lists; with `device` too, a name that may have {} for the seat, NCCL works there. In the folder `out` each worker writes a line a step, and in the end its model, its optimizer and its scheduler.
 
 The gradient of the parameter `taken` says which samples are in a step: it is above 0 exactly for them; that of `ending` whether a worker has
 seen FILE.
@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261121
-DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False, compress="None", card=False)
+DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False, compress="None", card=False, device=None)
 
 
 class Net(nn.Module):
@@ -116,8 +116,14 @@ def main(config, end):
         if doomed == [seat, loader.step.number, place]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if config["card"]:
-        card_double.install()
+    def hook(place):
+        if doomed[2] == "NCCL fails" and [seat, loader.step.number, "behind the collective"] == [*doomed[:2], place]:
+            raise RuntimeError("a cable is loose")
+        here(place)
+
+    if config["card"] is True or seat in (config["card"] or []):
+        device = None if config["device"] is None else config["device"].format(seat)
+        card_double.install(device=device, hook=hook)
     loader = shoal.torch.loader(data(config["samples"]), config["batch"], seed=7, epochs=config["epochs"], num_workers=config["workers"])
     net = Net(config["samples"])
     if late:  # what does not come from the others is wrong

@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class Bucket:
-    """A buffer in the arena with room for a tensor as large as each parameter, and a mark for each.
+    """A buffer in the arena, or wherever `empty` makes it, with room for a tensor as large as each parameter, and a mark for each.
 
     The mark says whether a rank had that tensor: after a mean it is above 0 where any rank had. All ranks must
     have the same parameters in the same order; the agent says so where they do not.
@@ -43,7 +43,7 @@ class Bucket:
 
     mover: Mover = HOST
 
-    def __init__(self, parameters: Sequence[Tensor], dtype: Optional[torch.dtype] = None):
+    def __init__(self, parameters: Sequence[Tensor], dtype: Optional[torch.dtype] = None, empty: Callable[[int, torch.dtype], Tensor] = empty):
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
         self._narrow = dtype is not None

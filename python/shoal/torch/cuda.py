@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ContextManager, Iterable, List, Optional
+import os
+from datetime import timedelta
+from typing import Any, ContextManager, Iterable, List, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+_FOREVER = timedelta(days=3650)
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 
 
@@ -56,9 +60,61 @@ class Card:
         """A copy on the CPU, once the current stream has come so far."""
         return tensor.cpu()
 
+    def empty(self, count: int, dtype: torch.dtype) -> Tensor:
+        """A tensor on the device."""
+        return torch.empty(count, dtype=dtype, device=self.device)
+
+    def identity(self) -> Tuple[str, int]:
+        """What only this device is called, and the version of NCCL here. Raises RuntimeError where NCCL cannot be used, or not be aborted."""
+        name = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
+        if name is None or not hasattr(getattr(dist, "ProcessGroupNCCL", None), "abort"):
+            raise RuntimeError(f"torch {torch.__version__} has no NCCL that can be aborted")
+        major, minor, patch = torch.cuda.nccl.version()[:3]
+        return str(name), major << 32 | minor << 16 | patch
+
+    def wires(self, store: Any, rank: int, size: int) -> "Wires":
+        """The devices of `size` processes, one each, that meet at a store of torch's."""
+        return Wires(self, store, rank, size)
+
     def future(self) -> "torch.futures.Future[Any]":
         """A future whose waiters' streams wait for the stream on which it was completed."""
         return torch.futures.Future(devices=[self.device])
+
+
+class Wires:
+    """What devices add up by: a process group of NCCL's. An error leaves it useless; the tensors that are under way then hold anything.
+
+    Errors, aborts among them, are seen by `wait` only: to the device an operation that was aborted is one that is over.
+    """
+
+    def __init__(self, card: Card, store: Any, rank: int, size: int):
+        # torch otherwise ends the process when a partner is lost.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+        options = dist.ProcessGroupNCCL.Options()
+        options.config.blocking = 0  # so that what waits for partners can be aborted from the beginning
+        self._card, self._group = card, dist.ProcessGroupNCCL(store, rank, size, options)
+        self._works: List[Any] = []
+        self._aborted = False
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace a tensor by the sum of all processes', behind what the current stream computes."""
+        self._works.append(self._group.allreduce([tensor]))
+
+    def wait(self) -> None:
+        """Return when all sums are there, for the CPU and for the current stream. Raises RuntimeError when they never will be."""
+        works, self._works = self._works, []
+        for work in works:
+            work.wait()
+        self._card.mark(self._card.current()).synchronize()
+        for work in works:
+            work.wait(_FOREVER)  # it is over: this one tells of errors
+        if self._aborted:
+            raise RuntimeError("aborted")
+
+    def abort(self) -> None:
+        """Have `all_reduce` and `wait`, on any thread, come to an end. Needs no other process."""
+        self._aborted = True
+        self._group.abort()
 
 
 def card_of(tensors: Iterable[Tensor]) -> Optional[Card]:

@@ -15,8 +15,7 @@ import shoal
 
 from .backend import ProcessGroup
 from .bucket import Bucket, buckets
-from .exchange import Exchange
-from .mover import mover_of
+from .ways import Way, Ways
 
 _BUCKET_BYTES = 25 << 20
 _FOREVER = timedelta(days=3650)
@@ -73,15 +72,13 @@ class Average:
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
         # Gradients are ready in about the reverse order of the parameters.
-        self._buckets = buckets(parameters[::-1], _BUCKET_BYTES, make)
-        self._place: Dict[Tensor, Tuple[int, int]] = {
-            p: (i, j) for i, bucket in enumerate(self._buckets) for j, p in enumerate(bucket.parameters)
-        }
         self._statistics = buckets(statistics, _BUCKET_BYTES)
-        self._mover = mover_of(job, [*parameters, *statistics])
-        for bucket in (*self._statistics, *self._buckets):
-            self._mover.adopt(bucket)
-        self._exchange = Exchange(job, [*self._statistics, *self._buckets], group)
+        all_buckets = [*self._statistics, *buckets(parameters[::-1], _BUCKET_BYTES, make)]
+        self._place: Dict[Tensor, Tuple[int, int]] = {
+            p: (i, j) for i, bucket in enumerate(all_buckets) for j, p in enumerate(bucket.parameters)
+        }
+        self._ways = Ways(job, [*parameters, *statistics], all_buckets, group, plain=make is Bucket)
+        self._way = self._ways.arena  # of the step
         self._missing: List[int] = []  # gradients that a bucket still waits for
         self._full = 0  # buckets
         self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
@@ -93,50 +90,65 @@ class Average:
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket of DDP's; its future is complete after the last one."""
         if not self._taken:
-            self._begin()
-        future = self._mover.future()
+            self._begin(self._ways.choose())
+        future = self._way.mover.future()
         self._taken.append((bucket, future))
-        with self._mover.fetching():
+        self._put(bucket)
+        if bucket.is_last():
+            taken, self._taken = self._taken, []
+            self._end(taken)
+        return future
+
+    def _begin(self, way: Way) -> None:
+        self._way = way
+        way.mover.begin()
+        way.exchange.begin()
+        still = len(self._statistics)
+        self._missing, self._full = [0] * still + [len(b.parameters) for b in way.buckets[still:]], 0
+        with way.mover.fetching():
+            for bucket in way.buckets[:still]:
+                bucket.pack([b.detach() for b in bucket.parameters])
+
+    def _put(self, bucket: dist.GradBucket) -> None:
+        way = self._way
+        with way.mover.fetching():
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
                 i, j = self._place[parameter]
                 unused = self._used is not None and parameter not in self._used
-                self._buckets[i].put(j, None if unused else gradient)
+                way.buckets[i].put(j, None if unused else gradient)
                 self._missing[i] -= 1
-        while self._full < len(self._buckets) and not self._missing[self._full]:
+        while self._full < len(self._missing) and not self._missing[self._full]:
             self._full += 1
-        full, end = len(self._statistics) + self._full, bucket.is_last()
-        self._mover.then(lambda: self._exchange.go(full, end))
-        if end:
-            taken, self._taken = self._taken, []
-            self._mover.then(lambda: self._finish([bucket for bucket, _ in taken]))
-            self._mover.complete([(future, bucket.buffer()) for bucket, future in taken])
-        return future
+        full, end = self._full, bucket.is_last()
+        way.mover.then(lambda: way.exchange.go(full, end))
 
-    def _begin(self) -> None:
-        self._mover.begin()
-        self._exchange.begin()
-        self._missing, self._full = [len(b.parameters) for b in self._buckets], 0
-        with self._mover.fetching():
-            for bucket in self._statistics:
-                bucket.pack([b.detach() for b in bucket.parameters])
+    def _end(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
+        while not self._way.exchange.settled():
+            # DDP's buckets have the gradients still.
+            self._begin(self._ways.choose(void=True))
+            for bucket, _ in taken:
+                self._put(bucket)
+        way = self._way
+        way.mover.then(lambda: self._finish(way, [bucket for bucket, _ in taken]))
+        way.mover.complete([(future, bucket.buffer()) for bucket, future in taken])
 
-    def _finish(self, taken: List[dist.GradBucket]) -> None:
+    def _finish(self, way: Way, taken: List[dist.GradBucket]) -> None:
         gradients = {p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())}
-        for bucket in self._exchange.arrivals():
+        for bucket in way.exchange.arrivals():
             for tensor, average in zip(bucket.parameters, bucket.unpack()):
                 if tensor in gradients:
                     self._bring(tensor, gradients[tensor], average)
                 elif average is not None:  # a buffer of the model
-                    self._mover.bring(tensor.detach(), average)
+                    way.mover.bring(tensor.detach(), average)
         if self._used is not None:
             self._used.clear()
 
     def _bring(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
         if average is None:
             return
-        self._mover.bring(gradient, average)
+        self._way.mover.bring(gradient, average)
         if self._used is not None and parameter not in self._used:
             # DDP, which is alone, believes that nobody used it.
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(gradient)
-            self._mover.bring(parameter.grad, average)
+            self._way.mover.bring(parameter.grad, average)

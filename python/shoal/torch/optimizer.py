@@ -12,9 +12,8 @@ import shoal
 
 from .bucket import Bucket
 from .compress import Compression, maker
-from .exchange import Exchange
-from .mover import HOST, Mover, mover_of
 from .state import keep
+from .ways import Way, Ways
 
 
 def optimizer(opt: torch.optim.Optimizer, *others: Any, compress: Compression = None) -> torch.optim.Optimizer:
@@ -57,8 +56,7 @@ class Averaging(torch.optim.Optimizer):
         self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
         self._make = make
         self._buckets: List[Bucket] = []
-        self._mover: Mover = HOST
-        self._exchange = Exchange(job, self._buckets, None if job.elastic else self._group)
+        self._ways = Ways(job, parameters, self._buckets, None if job.elastic else self._group, plain=make is Bucket)
         self._averaged = False
         self._manage(parameters)
 
@@ -90,24 +88,30 @@ class Averaging(torch.optim.Optimizer):
         """Average the gradients now, in place; the next `step()` does not do it again."""
         if self._averaged:
             return
-        self._mover.begin()
-        self._exchange.begin()
-        fetched = []
-        for bucket in self._buckets:
-            with self._mover.fetching():
-                bucket.pack([p.grad for p in bucket.parameters])
-            fetched.append(self._mover.fetched())
-        for full, there in enumerate(fetched, 1):
-            there.synchronize()
-            self._exchange.go(full, end=full == len(fetched))
-        for bucket in self._exchange.arrivals():
+        way = self._reduce(self._ways.choose())
+        while not way.exchange.settled():
+            way = self._reduce(self._ways.choose(void=True))
+        for bucket in way.exchange.arrivals():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
                 if average is not None:
                     if parameter.grad is None:
                         parameter.grad = torch.empty_like(parameter)
-                    self._mover.bring(parameter.grad, average)
-        self._mover.brought()
+                    way.mover.bring(parameter.grad, average)
+        way.mover.brought()
         self._averaged = True
+
+    def _reduce(self, way: Way) -> Way:
+        way.mover.begin()
+        way.exchange.begin()
+        fetched = []
+        for bucket in way.buckets:
+            with way.mover.fetching():
+                bucket.pack([p.grad for p in bucket.parameters])
+            fetched.append(way.mover.fetched())
+        for full, there in enumerate(fetched, 1):
+            there.synchronize()
+            way.exchange.go(full, end=full == len(fetched))
+        return way
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As torch's."""
@@ -128,8 +132,6 @@ class Averaging(torch.optim.Optimizer):
         self._manage(self.inner.param_groups[-1]["params"])
 
     def _manage(self, parameters: List[Tensor]) -> None:
-        if not self._buckets:
-            self._mover = mover_of(self._job, parameters)
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
             by_type[parameter.dtype].append(parameter)
@@ -142,7 +144,7 @@ class Averaging(torch.optim.Optimizer):
             for parameter, value in zip(members, start.parts):
                 parameter.detach().copy_(value)
             self._buckets.append(self._make(members))
-            self._mover.adopt(self._buckets[-1])
+            self._ways.arena.mover.adopt(self._buckets[-1])
 
     def _keep(self, parameters: List[Tensor]) -> None:
         def set(values: List[Tensor]) -> None:

@@ -1,0 +1,90 @@
+"""Gradients from device to device: the way that takes NCCL, with Gloo in its place, on devices that are doubles."""
+
+import pytest
+
+pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+from test_elastic_torch import Ledger, training  # noqa: F401  a fixture
+
+BY_NCCL = "gradients go through NCCL, on %d devices"
+OWN = dict(card=True, device="GPU-{}")
+
+
+@pytest.mark.parametrize("wrap, optimizer", [("ddp", "adam"), ("optimizer", "momentum")])
+def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
+    with training(3, wrap=wrap, optimizer=optimizer, samples=100, **OWN) as job:
+        ledger = Ledger(tmp_path, job.finish(), 100, optimizer=optimizer)
+    ledger.check(3)
+    assert ledger.output.count(BY_NCCL % 3) == 1 and "arena" not in ledger.output
+
+
+@pytest.mark.parametrize(
+    "wrap, place, seat",  # 0 has the store
+    [
+        ("ddp", "before backward", 0),
+        ("ddp", "within backward", 1),
+        ("ddp", "within the collective", 1),
+        ("ddp", "behind a part of the collective", 0),
+        ("ddp", "behind the collective", 2),
+        ("optimizer", "behind a part of the collective", 1),
+        ("optimizer", "behind the collective", 0),
+        ("ddp", "after the step", 0),
+    ],
+)
+def test_a_worker_is_killed(training, tmp_path, wrap, place, seat):  # noqa: F811
+    with training(3, wrap=wrap, samples=300, doomed=[seat, 7, place], **OWN) as job:
+        job.until(f"w{seat} was killed by SIGKILL")
+        ledger = Ledger(tmp_path, job.finish(), 300)
+    ledger.check(2, losses=1)
+    assert BY_NCCL % 2 in ledger.output and "arena" not in ledger.output
+
+
+def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa: F811
+    with training(3, samples=300, doomed=[1, 0, "before the wires"], **OWN) as job:
+        ledger = Ledger(tmp_path, job.finish(), 300)
+    ledger.check(2, losses=1)
+    assert BY_NCCL % 2 in ledger.output
+
+
+def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
+    with training(2, samples=1600, **OWN) as job:
+        job.resize(4)
+        job.resize(3)
+        job.kill(0)
+        ledger = Ledger(tmp_path, job.finish(), 1600)
+    ledger.check(2, losses=1)
+    assert all(BY_NCCL % n in ledger.output for n in (2, 3, 4))
+
+
+def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa: F811
+    """A step that fails is made again, and the workers are on their devices again when they are others."""
+    with training(3, samples=300, doomed=[1, 7, "NCCL fails"], **OWN) as job:
+        job.until("gradients go through the arena: rank 1 could not use NCCL")
+        job.kill(0)
+        job.until(BY_NCCL % 2)
+        ledger = Ledger(tmp_path, job.finish(), 300)
+    ledger.check(2, losses=1)
+    assert "NCCL failed in this worker: a cable is loose" in ledger.output
+
+
+@pytest.mark.parametrize(
+    "card, device, why",
+    [
+        (True, "GPU", "ranks 0 and 1 share a device"),
+        (True, None, "rank 0 has no NCCL that can be aborted"),
+        ([0], "GPU-{}", "rank 1 trains on the CPU"),
+    ],
+)
+def test_workers_that_cannot_use_it(training, tmp_path, card, device, why):  # noqa: F811
+    with training(2, samples=100, card=card, device=device) as job:
+        ledger = Ledger(tmp_path, job.finish(), 100)
+    ledger.check(2)
+    assert ledger.output.count("gradients go through the arena: " + why) == 1
+
+
+def test_turned_off(training, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("SHOAL_NCCL", "0")
+    with training(2, samples=100, **OWN) as job:
+        ledger = Ledger(tmp_path, job.finish(), 100)
+    ledger.check(2)
+    assert "gradients go through the arena: rank 0 has SHOAL_NCCL=0" in ledger.output
