@@ -253,6 +253,19 @@ func (g *group) collect(out []Ready) []Ready {
 	return out
 }
 
+// Held lists the collectives of the world, from number from on, that wait for the end of their step, up to the first that lacks a member. The
+// calls are the matcher's still: those of a member that is lost will not be ready.
+func (m *Matcher) Held(from int) (sets []Ready) {
+	held := m.groups[topo.World].held
+	for _, pos := range held[min(from, len(held)):] {
+		if slices.Contains(pos.calls, nil) {
+			break
+		}
+		sets = append(sets, Ready{Calls: pos.calls})
+	}
+	return sets
+}
+
 // release gives out what was held.
 func (g *group) release(out []Ready) []Ready {
 	for _, pos := range g.held {

@@ -24,7 +24,7 @@ type Part struct {
 	Err   error
 }
 
-// Execute asks for the result of a flight, part after part. Calls of this host's workers are those that were posted here, with their
+// Execute asks for the result of a flight, part after part; with More, other parts of it follow, and it is executed when they are. Calls of this host's workers are those that were posted here, with their
 // memory; those of others are Far. The inputs must stay as they are; results go to staging memory until Apply says that they count.
 // The shell answers with Executed. A part with Err needs no execution. Parts are the agent's again after the Apply or the Drop of the
 // flight.
@@ -32,6 +32,7 @@ type Execute struct {
 	Flight Flight
 	Hosts  []string // that execute it, in order; all of them have calls in it, or are told for the sake of the step
 	Parts  []Part
+	More   bool
 }
 
 // Drop tells that a flight is no more, executed or not: its staging memory is free, pieces of it that still come are thrown away. A

@@ -32,7 +32,15 @@ func far(p *collective.Posted) Call {
 
 func (f *follower) exec(e Exec) {
 	f.drop(e.Replaces)
-	s := &staged{exec: e}
+	s := f.staged[e.Flight]
+	if s == nil {
+		s = &staged{}
+		f.staged[e.Flight] = s
+	}
+	told := len(s.parts)
+	sets := slices.Concat(s.exec.Sets, e.Sets)
+	s.exec = e
+	s.exec.Sets = sets
 	for _, set := range e.Sets {
 		part := Part{Of: set.Of, Route: set.Route, Err: set.failure()}
 		for _, c := range set.Calls {
@@ -40,12 +48,11 @@ func (f *follower) exec(e Exec) {
 		}
 		s.parts = append(s.parts, part)
 	}
-	f.staged[e.Flight] = s
-	f.agent.emit(Execute{e.Flight, e.Hosts, s.parts})
+	f.agent.emit(Execute{e.Flight, e.Hosts, slices.Clip(s.parts[told:]), e.More})
 }
 
 func (f *follower) executed(n Flight, proof Proof) {
-	if s := f.staged[n]; s != nil && !s.executed {
+	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
 		f.agent.tell(Executed{n, proof})
 	}

@@ -63,6 +63,7 @@ func (r *leader) sees(c *collective.Call) {
 
 // ready makes flights of sets that are ready. A run of sets up to one that does not say More commits together.
 func (r *leader) ready(sets []collective.Ready) {
+	r.review(sets)
 	var f *flight
 	for _, s := range sets {
 		if s.Err == nil && s.Calls[0].Call.Step && !r.entire(s.Calls) {
@@ -108,9 +109,18 @@ func (r *leader) launch() {
 }
 
 func (r *leader) takeOff(f *flight) {
-	r.count++
-	f.number = flightNumber(r.term, r.count)
 	r.concern(f)
+	told := 0
+	if a := r.ahead; a != nil && a.begins(f.sets) {
+		if slices.Equal(a.hosts, f.hosts) {
+			f.number, told, r.ahead = a.number, a.sets, nil
+		} else {
+			r.takeBack()
+		}
+	}
+	if f.number == 0 {
+		f.number = r.nextFlight()
+	}
 	f.waiting, f.proof = f.waiting[:0], Proof{}
 	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes(); f.here {
 		if f.replaces != 0 {
@@ -118,8 +128,18 @@ func (r *leader) takeOff(f *flight) {
 		}
 		return
 	}
-	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Without: r.missing(), Sets: r.wire(f)}
 	f.waiting = append(f.waiting, f.hosts...)
+	r.ask(f, f.sets[told:], false)
+}
+
+func (r *leader) nextFlight() Flight {
+	r.count++
+	return flightNumber(r.term, r.count)
+}
+
+// ask has the hosts of a flight execute sets of it; more: others follow.
+func (r *leader) ask(f *flight, sets []collective.Ready, more bool) {
+	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Without: r.missing(), Sets: r.wire(f.hosts, sets), More: more}
 	for _, h := range f.hosts {
 		r.send(h, e)
 	}
@@ -135,20 +155,20 @@ func (r *leader) missing() (hosts []string) {
 	return hosts
 }
 
-// wire is the sets of a flight as other hosts get them.
-func (r *leader) wire(f *flight) (sets []Set) {
-	for _, s := range f.sets {
+// wire is the sets of a flight as its hosts get them.
+func (r *leader) wire(hosts []string, ready []collective.Ready) (sets []Set) {
+	for _, s := range ready {
 		set := Set{}
 		if s.Err != nil {
 			var lost *collective.LostError
 			set.Err, set.Lost = s.Err.Error(), errors.As(s.Err, &lost)
 		}
 		for _, p := range s.Calls {
-			set.Calls, set.Of = append(set.Calls, far(p)), append(set.Of, slices.Index(f.hosts, r.home[p.Worker]))
+			set.Calls, set.Of = append(set.Calls, far(p)), append(set.Of, slices.Index(hosts, r.home[p.Worker]))
 		}
 		if s.Err == nil {
-			hosts := slices.Compact(slices.Sorted(slices.Values(set.Of)))
-			set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, len(hosts), s.Longest())
+			among := slices.Compact(slices.Sorted(slices.Values(set.Of)))
+			set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, len(among), s.Longest())
 		}
 		sets = append(sets, set)
 	}

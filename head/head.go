@@ -8,6 +8,7 @@
 package head
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -29,6 +30,8 @@ type Config struct {
 
 	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the longest of its moves. nil = collective.Suits.
 	Route func(kind collective.Kind, hosts, bytes int) collective.Route
+	// Ahead is how many bytes of a step its hosts begin with before the step is complete; 0 = AheadBytes.
+	Ahead int
 	// Arrange is asked when the members of a job with a Shape go to another mesh; nil where there are none.
 	Arrange Arrange
 }
@@ -61,6 +64,7 @@ func New(cfg Config) *Agent {
 	if cfg.Route == nil {
 		cfg.Route = func(_ collective.Kind, _, bytes int) collective.Route { return collective.Suits(bytes) }
 	}
+	cfg.Ahead = cmp.Or(cfg.Ahead, AheadBytes)
 	a := &Agent{cfg: cfg, up: map[string]bool{}, down: map[string]string{}}
 	a.follower = newFollower(a)
 	if cfg.Job != nil {

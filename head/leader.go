@@ -26,6 +26,7 @@ type leader struct {
 	index   uint64
 	log     []Commit // not applied everywhere yet
 	flights []*flight
+	ahead   *ahead // of the step that is under way; nil = its hosts have not begun
 	count   uint64 // flights of this term
 	parting string
 	away    []topo.Worker        // asked, will not be members, and are to be told

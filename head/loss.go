@@ -78,6 +78,9 @@ func (r *leader) hostLost(host, how string) {
 		}
 	}
 	r.reconsider()
+	if r.ahead != nil && slices.Contains(r.ahead.hosts, host) {
+		r.takeBack()
+	}
 	sets := r.matcher.Vanished(vanished, why, nil)
 	r.refly(host, vanished)
 	r.ready(sets)

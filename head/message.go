@@ -127,13 +127,14 @@ type (
 	}
 	// Begin ends the recovery of a new head: of the flights of earlier heads those in Keep are still to come, the others are dropped.
 	Begin struct{ Keep []Flight }
-	// Exec asks for the execution of a flight.
+	// Exec asks for the execution of a flight, or of what comes next of it.
 	Exec struct {
 		Flight   Flight
 		Replaces Flight // this flight is dropped for it; 0 = none
 		Hosts    []string
 		Without  []string // hosts of the generation that the head has lost: it counts only when one without them is decided
 		Sets     []Set
+		More     bool // others follow
 	}
 	// Set is one collective of a flight.
 	Set struct {

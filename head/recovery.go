@@ -241,15 +241,11 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 
 // adoptCalls posts again what is open and in no flight that goes on.
 func (r *leader) adoptCalls(reports map[string]Report) {
-	type ticket struct {
-		worker topo.Worker
-		number uint64
-	}
 	taken := map[ticket]bool{}
 	for _, f := range r.flights {
 		for _, s := range f.sets {
 			for _, p := range s.Calls {
-				taken[ticket{p.Worker, p.Ticket}] = true
+				taken[ticketOf(p)] = true
 			}
 		}
 	}

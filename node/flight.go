@@ -11,6 +11,8 @@ import (
 // flight is what this agent executes before the head lets it count: results lie in staging memory until then.
 type flight struct {
 	parts []head.Part
+	more  bool    // others follow
+	ahead bool    // it began before its step was complete
 	errs  []error // by part: why it cannot be executed
 	flies []bool  // by part: a transfer of this agent's works on it
 	open  int     // transfers that are not done
@@ -24,10 +26,17 @@ func transferOf(n head.Flight, part int) uint64 { return uint64(n)*collective.Ma
 
 // execute works on this agent's parts of a flight. What one host has all calls of is executed when it counts: nobody else needs it.
 func (c *crew) execute(x head.Execute) {
-	f := &flight{parts: x.Parts, errs: make([]error, len(x.Parts)), flies: make([]bool, len(x.Parts))}
-	c.flights[x.Flight] = f
+	f := c.flights[x.Flight]
+	if f == nil {
+		f = &flight{}
+		c.flights[x.Flight] = f
+	}
+	told := len(f.parts)
+	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
+	f.errs, f.flies = append(f.errs, make([]error, len(x.Parts))...), append(f.flies, make([]bool, len(x.Parts))...)
 	var begun []*transfer
-	for i, part := range x.Parts {
+	for i := told; i < len(f.parts); i++ {
+		part := f.parts[i]
 		if part.Err != nil {
 			continue
 		}
@@ -53,7 +62,8 @@ func (c *crew) execute(x head.Execute) {
 		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight) }) } // a stopped engine needs no news
 		c.engine.begin(t)
 	}
-	if f.open == 0 {
+	c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
+	if f.open == 0 && !f.more {
 		c.input(func() { c.agent.Executed(x.Flight, f.proof) })
 	}
 }
@@ -106,7 +116,7 @@ func (c *crew) flown(n head.Flight) {
 	if f == nil {
 		return // dropped meanwhile
 	}
-	if f.open--; f.open > 0 {
+	if f.open--; f.open > 0 || f.more {
 		return
 	}
 	if f.moves != nil {
@@ -122,6 +132,7 @@ func (c *crew) drop(n head.Flight) {
 		for i := range f.parts {
 			c.engine.abort(transferOf(n, i))
 		}
+		c.engine.transfers.end(uint64(n))
 	}
 }
 
@@ -169,7 +180,6 @@ func (e *engine) land(id uint64) {
 // abort forgets a transfer. Its memory is not used again, and that of its workers stays: a piece may be on its way out of or into it.
 func (e *engine) abort(id uint64) {
 	t := e.transfers.take(id)
-	e.transfers.skip(id)
 	if t == nil {
 		return
 	}

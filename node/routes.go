@@ -50,7 +50,7 @@ func (c *crew) observe(f *flight, begun []*transfer) {
 			other.watch.valid, alone = false, false
 		}
 	}
-	if c.routes.fixed || len(f.parts) > 1 || len(begun) != 1 || f.parts[0].Calls[0].Call.Kind != collective.AllReduce {
+	if c.routes.fixed || f.ahead || len(f.parts) > 1 || len(begun) != 1 || f.parts[0].Calls[0].Call.Kind != collective.AllReduce {
 		return
 	}
 	part, hosts := f.parts[0], begun[0].sites.N

@@ -35,13 +35,14 @@ type transfers struct {
 	mu     sync.Mutex
 	news   *sync.Cond
 	open   map[uint64]*transfer
-	newest uint64 // the highest number that was ever open
+	newest uint64         // the highest number that was ever open
+	grows  map[uint64]int // of a flight whose other parts follow: how many are known
 	closed bool
 	spare  []*transfer
 }
 
 func newTransfers() *transfers {
-	t := &transfers{open: map[uint64]*transfer{}}
+	t := &transfers{open: map[uint64]*transfer{}, grows: map[uint64]int{}}
 	t.news = sync.NewCond(&t.mu)
 	return t
 }
@@ -87,10 +88,16 @@ func (t *transfer) rest() {
 func (ts *transfers) wait(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for ts.open[id] == nil && id > ts.newest && !ts.closed {
+	for ts.open[id] == nil && ts.comes(id) && !ts.closed {
 		ts.news.Wait()
 	}
 	return ts.hold(id)
+}
+
+// comes reports whether a transfer that is not known may still come.
+func (ts *transfers) comes(id uint64) bool {
+	known, grows := ts.grows[id/collective.MaxStep]
+	return id > ts.newest || grows && id%collective.MaxStep >= uint64(known)
 }
 
 // hold finds a transfer and makes it busy; nil if it is not there.
@@ -102,11 +109,22 @@ func (ts *transfers) hold(id uint64) *transfer {
 	return t
 }
 
-// skip says that no flight up to a number will be added any more.
-func (ts *transfers) skip(id uint64) {
+// grow says how many parts of a flight were added, those without a transfer too, and whether others follow.
+func (ts *transfers) grow(flight uint64, parts int, more bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	ts.newest = max(ts.newest, id)
+	if delete(ts.grows, flight); more {
+		ts.grows[flight] = parts
+	}
+	ts.news.Broadcast()
+}
+
+// end says that no part of a flight, or of one before it that has all its parts, will be added any more.
+func (ts *transfers) end(flight uint64) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	delete(ts.grows, flight)
+	ts.newest = max(ts.newest, (flight+1)*collective.MaxStep-1)
 	ts.news.Broadcast()
 }
 

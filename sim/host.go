@@ -16,10 +16,10 @@ import (
 // execution is a flight on a host: the inputs that have come in, and the result once all are there.
 type execution struct {
 	head.Execute
-	got    map[string]map[callID][]byte // by host
-	result []uint64                     // by part
-	way    *passage                     // of a reshape
-	moved  map[topo.Worker][]uint64     // what a reshape brings to the new ranks
+	got    map[string]piece         // by host
+	result []uint64                 // by part
+	way    *passage                 // of a reshape
+	moved  map[topo.Worker][]uint64 // what a reshape brings to the new ranks
 	proof  head.Proof
 	done   bool
 }
@@ -29,10 +29,11 @@ type callID struct {
 	ticket uint64
 }
 
-// piece carries the inputs of a host's workers; wants asks for them.
+// piece carries the inputs of a host's workers to the first parts of a flight; wants asks for them.
 type (
 	piece struct {
 		flight head.Flight
+		parts  int
 		values map[callID][]byte
 	}
 	wants struct{ flight head.Flight }
@@ -51,8 +52,8 @@ func (h *host) receive(from string, m any) {
 			h.sendInputs(run, from)
 		}
 	case piece:
-		if run := h.runs[m.flight]; run != nil && !run.done {
-			run.got[from] = m.values
+		if run := h.runs[m.flight]; run != nil && !run.done && run.got[from].parts < m.parts {
+			run.got[from] = m
 			h.finish(run)
 		}
 	}
@@ -65,7 +66,7 @@ func (h *host) tick() {
 	for _, n := range slices.Sorted(maps.Keys(h.runs)) {
 		run := h.runs[n]
 		for _, peer := range run.Hosts {
-			if _, has := run.got[peer]; !has && !run.done {
+			if run.got[peer].parts < len(run.Parts) {
 				h.cluster.net.send(h.name, peer, wants{run.Flight})
 			}
 		}
@@ -154,9 +155,15 @@ func (h *host) news(d member.Action) {
 	}
 }
 
-// execute begins a flight: this host's inputs go to the others.
+// execute begins a flight, or goes on with one: this host's inputs go to the others.
 func (h *host) execute(e head.Execute) {
-	run := &execution{Execute: e, got: map[string]map[callID][]byte{}}
+	run := &execution{Execute: e, got: map[string]piece{}}
+	if begun := h.runs[e.Flight]; begun != nil {
+		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
+			h.cluster.ledger.fail("%s is told of more of flight %x, which had all its parts", h.name, e.Flight)
+		}
+		run.got = begun.got
+	}
 	h.runs[e.Flight] = run
 	run.got[h.name] = h.inputs(run)
 	if reshapes(&e.Parts[len(e.Parts)-1]) {
@@ -171,7 +178,7 @@ func (h *host) execute(e head.Execute) {
 }
 
 // inputs reads the memory of this host's workers.
-func (h *host) inputs(run *execution) map[callID][]byte {
+func (h *host) inputs(run *execution) piece {
 	values := map[callID][]byte{}
 	for _, part := range run.Parts {
 		for _, p := range part.Calls {
@@ -180,22 +187,21 @@ func (h *host) inputs(run *execution) map[callID][]byte {
 			}
 		}
 	}
-	return values
+	return piece{run.Flight, len(run.Parts), values}
 }
 
 func (h *host) sendInputs(run *execution, to string) {
-	h.cluster.net.send(h.name, to, piece{run.Flight, h.inputs(run)})
+	h.cluster.net.send(h.name, to, h.inputs(run))
 }
 
 // finish computes the result when all inputs are there.
 func (h *host) finish(run *execution) {
 	all := map[callID][]byte{}
 	for _, peer := range run.Hosts {
-		values, has := run.got[peer]
-		if !has {
+		if run.More || run.got[peer].parts < len(run.Parts) {
 			return
 		}
-		maps.Copy(all, values)
+		maps.Copy(all, run.got[peer].values)
 	}
 	h.compute(run, all)
 	h.agent.Executed(run.Flight, run.proof)
@@ -231,7 +237,7 @@ func (h *host) apply(a *head.Apply) {
 			h.cluster.ledger.fail("%s was told to execute flight %x twice", h.name, a.Flight)
 		}
 		run = &execution{Execute: head.Execute{Flight: a.Flight, Hosts: []string{h.name}, Parts: a.Parts}}
-		h.compute(run, h.inputs(run))
+		h.compute(run, h.inputs(run).values)
 	}
 	if a.Flight != 0 && a.Parts != nil && (run == nil || !run.done) {
 		h.cluster.ledger.fail("%s applies flight %x without having executed it", h.name, a.Flight)
@@ -239,6 +245,11 @@ func (h *host) apply(a *head.Apply) {
 	}
 	h.cluster.ledger.applied(h, a, run)
 	delete(h.runs, a.Flight)
+	for n, begun := range h.runs {
+		if begun.More && n < a.Flight && slices.ContainsFunc(a.Parts, func(p head.Part) bool { return p.Err == nil && isStep(p.Calls[0]) }) {
+			h.cluster.ledger.fail("%s has begun with flight %x, and is never told to drop it", h.name, n)
+		}
+	}
 	for i, part := range a.Parts {
 		for _, p := range part.Calls {
 			if w := h.workers[p.Worker]; w != nil && p.Call.Far == nil {

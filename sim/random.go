@@ -84,6 +84,7 @@ func (g *generator) beginning() (lines []string) {
 		lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
 			want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)], 1+g.rand.IntN(9), g.rand.IntN(2)))
 	}
+	lines[0] += fmt.Sprintf(" ahead=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)])
 	for i := 1; i < hosts; i++ {
 		lines = append(lines, fmt.Sprintf("host %c slots=%d", 'A'+i, slots))
 	}

@@ -30,6 +30,7 @@ type Cluster struct {
 	mesh   string // with which the job begins; "" = it has none
 	flat   bool   // no part of its state is on two workers
 	last   uint64 // the step after which a job with a mesh ends; 0 = it does not
+	ahead  int    // bytes of a step that hosts begin with before its end
 	out    strings.Builder
 	quiet  bool
 }
@@ -98,6 +99,7 @@ func (c *Cluster) join(name string, slots int) {
 func (c *Cluster) add(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
+	cfg.Ahead = c.ahead
 	cfg.Route = func(collective.Kind, int, int) collective.Route {
 		asked++
 		return routes[asked%len(routes)]

@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// worker is a model of a training program: in every step it posts one to three collectives of the world, from time to time one that
-// is no part of a step, and if the job uses groups also one with every second rank. It waits for all of them before the next step.
+// worker is a model of a training program: in every step it posts one to three collectives of the world (up to seven where hosts begin
+// before the last), from time to time one that is no part of a step, and if the job uses groups also one with every second rank. It waits
+// for all of them before the next step.
 type worker struct {
 	id       topo.Worker
 	host     *host
@@ -115,7 +116,11 @@ func (w *worker) begin() {
 	if w.step%4 == 3 {
 		w.plan = append(w.plan, call(topo.World))
 	}
-	for range w.step % 3 {
+	more := w.step % 3
+	if w.host.cluster.ahead > 0 {
+		more *= 3
+	}
+	for range more {
 		c := call(topo.World)
 		c.More = true
 		w.plan = append(w.plan, c)

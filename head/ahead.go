@@ -1,0 +1,109 @@
+package head
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// A step can be long in the making: workers post its collectives one by one while they compute. The hosts need not wait for the last one
+// before they begin. Once the collectives that all members have posted come to Config.Ahead bytes, their execution is asked for, and that of the
+// others later, as parts of the same flight. What counts is the same: the flight is executed when all of it is, and committed as a whole; when
+// a worker is lost before its step is complete, what was begun is dropped, and the step flies without it from the start.
+
+// AheadBytes is how much of a step is worth a word of its own: less is begun with what follows.
+const AheadBytes = 1 << 20
+
+// ahead is a flight of a step that is not complete, as far as its hosts were told of it.
+type ahead struct {
+	number Flight
+	hosts  []string
+	sets   int
+	calls  []ticket // of the sets, in their order
+}
+
+// ticket names a call.
+type ticket struct {
+	worker topo.Worker
+	number uint64
+}
+
+func ticketOf(p *collective.Posted) ticket { return ticket{p.Worker, p.Ticket} }
+
+// goAhead has the hosts begin with what is there of the step, if that is worth it and nothing is under way that could be its input.
+func (r *leader) goAhead() {
+	if len(r.peers) < 2 || len(r.flights) > 0 || r.state.View.Generation == 0 {
+		return
+	}
+	a := r.ahead
+	if a == nil {
+		a = &ahead{}
+	}
+	f := &flight{number: a.number, sets: r.matcher.Held(a.sets)}
+	bytes := 0
+	for _, s := range f.sets {
+		bytes += s.Longest()
+	}
+	if bytes < r.agent.cfg.Ahead || len(f.sets) == 0 {
+		return
+	}
+	r.concern(f)
+	if a.number == 0 {
+		if len(f.hosts) < 2 {
+			return
+		}
+		a.number, a.hosts, r.ahead = r.nextFlight(), f.hosts, a
+		f.number = a.number
+	} else if !slices.Equal(f.hosts, a.hosts) {
+		r.takeBack()
+		return
+	}
+	a.sets += len(f.sets)
+	for _, s := range f.sets {
+		for _, p := range s.Calls {
+			a.calls = append(a.calls, ticketOf(p))
+		}
+	}
+	r.ask(f, f.sets, true)
+}
+
+// takeBack drops what was begun of a step.
+func (r *leader) takeBack() {
+	if a := r.ahead; a != nil {
+		for _, h := range a.hosts {
+			r.send(h, Drops{a.number})
+		}
+		r.ahead = nil
+	}
+}
+
+// review takes back what was begun of a step if some of it is ready in another way: without a worker that was lost, or as an error.
+func (r *leader) review(sets []collective.Ready) {
+	if r.ahead == nil || r.ahead.begins(sets) {
+		return
+	}
+	for _, s := range sets {
+		if slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool { return slices.Contains(r.ahead.calls, ticketOf(p)) }) {
+			r.takeBack()
+			return
+		}
+	}
+}
+
+// begins reports whether sets begin with what the hosts were told of.
+func (a *ahead) begins(sets []collective.Ready) bool {
+	if len(sets) <= a.sets {
+		return false
+	}
+	left := a.calls
+	for _, s := range sets[:a.sets] {
+		for _, p := range s.Calls {
+			if len(left) == 0 || left[0] != ticketOf(p) {
+				return false
+			}
+			left = left[1:]
+		}
+	}
+	return len(left) == 0 && !slices.ContainsFunc(sets[:a.sets], func(s collective.Ready) bool { return s.Err != nil })
+}

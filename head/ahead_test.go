@@ -1,0 +1,146 @@
+package head_test
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// large is a collective that is worth to be begun with before its step is complete.
+func large(more bool) collective.Call {
+	c := sum(topo.World)
+	c.In, c.Out, c.Shape = make([]byte, head.AheadBytes), make([]byte, head.AheadBytes), []int{head.AheadBytes / 4}
+	c.More, c.Step = more, !more
+	return c
+}
+
+// executes lists what a host was told to execute, since the last time.
+func (p *pair) executes(host string) (list []head.Execute) {
+	for _, a := range p.seen[host] {
+		if e, is := a.(head.Execute); is {
+			list = append(list, e)
+		}
+	}
+	delete(p.seen, host)
+	return list
+}
+
+// What all members have posted of a large step is executed before the step is complete, on all hosts, and counts with the rest of it only.
+func TestStepBeginsBeforeItsEnd(t *testing.T) {
+	p := newPair(t)
+	p.agents["A"].Ready()
+	for ticket := range uint64(2) {
+		for w := range topo.Worker(4) {
+			p.post(w, ticket+1, large(true))
+		}
+		for host := range p.agents {
+			list := p.executes(host)
+			if len(list) != 1 || !list[0].More || len(list[0].Parts) != 1 || list[0].Parts[0].Calls[0].Ticket != ticket+1 || len(list[0].Parts[0].Calls) != 4 {
+				t.Fatalf("%s executes %+v after call %d", host, list, ticket+1)
+			}
+		}
+	}
+	small := sum(topo.World)
+	small.More = true
+	for w := range topo.Worker(4) {
+		p.post(w, 3, small)
+	}
+	if list := p.executes("B"); len(list) != 0 {
+		t.Errorf("B executes %+v for 8 bytes", list)
+	}
+	for w := range topo.Worker(4) {
+		p.post(w, 4, large(false))
+	}
+	for host := range p.agents {
+		a, e := find[*head.Apply](p, host), find[head.Execute](p, host)
+		if e.More || len(e.Parts) != 2 || e.Flight != a.Flight || len(a.Parts) != 4 || a.Steps != 1 {
+			t.Errorf("%s executes %+v, and applies %d parts as step %d", host, e, len(a.Parts), a.Steps)
+		}
+		for i, part := range a.Parts {
+			if part.Calls[0].Ticket != uint64(i+1) || part.Err != nil || (part.Calls[0].Call.In != nil) != (host == "A") {
+				t.Errorf("part %d on %s is %+v, %v", i, host, part.Calls[0], part.Err)
+			}
+		}
+	}
+}
+
+// A worker that is lost before its step is complete takes no part in it: what was begun with its gradients is dropped.
+func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
+	p := newPair(t)
+	for w := range topo.Worker(4) {
+		p.post(w, 1, large(true))
+	}
+	begun := find[head.Execute](p, "B").Flight
+	p.home(3).Lost(3, "was killed by SIGKILL")
+	p.run()
+	for host := range p.agents {
+		if d := find[head.Drop](p, host); begun == 0 || d.Flight != begun {
+			t.Errorf("%s drops %x, began with %x", host, d.Flight, begun)
+		}
+	}
+	for w := range topo.Worker(3) {
+		p.post(w, 2, large(false))
+	}
+	for host := range p.agents {
+		a := find[*head.Apply](p, host)
+		if a.Steps != 1 || len(a.Parts) != 2 || a.Flight == begun {
+			t.Fatalf("%s applies %d parts of flight %x as step %d", host, len(a.Parts), a.Flight, a.Steps)
+		}
+		for _, part := range a.Parts {
+			if len(part.Calls) != 3 || part.Err != nil {
+				t.Errorf("%s applies %d calls, %v", host, len(part.Calls), part.Err)
+			}
+		}
+	}
+}
+
+// A worker that is lost when it has posted all of a step still takes part in it, and what was begun goes on.
+func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
+	p := newPair(t)
+	for w := range topo.Worker(4) {
+		p.post(w, 1, large(true))
+	}
+	begun := find[head.Execute](p, "B").Flight
+	p.post(3, 2, large(false))
+	p.home(3).Lost(3, "was killed by SIGKILL")
+	p.run()
+	for w := range topo.Worker(3) {
+		p.post(w, 2, large(false))
+	}
+	for host := range p.agents {
+		if a := find[*head.Apply](p, host); a.Steps != 1 || a.Flight != begun || len(a.Parts) != 2 || len(a.Parts[1].Calls) != 4 {
+			t.Errorf("%s applies %+v, began with %x", host, a, begun)
+		}
+	}
+}
+
+// A host that is lost takes what was begun with it along; another head knows nothing of it, and begins anew.
+func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
+	for _, lost := range []string{"A", "B"} {
+		p := newPair(t)
+		for w := range topo.Worker(4) {
+			p.post(w, 1, large(true))
+		}
+		left := map[string]string{"A": "B", "B": "A"}[lost]
+		begun := find[head.Execute](p, left).Flight
+		p.agents[left].Down(lost, "was silent for too long")
+		p.agents[lost] = head.New(head.Config{Self: lost + "2"})
+		if p.agents[left].Stuck() {
+			p.agents[left].Force()
+		}
+		p.run()
+		if d := find[head.Drop](p, left); d.Flight != begun || begun == 0 {
+			t.Fatalf("%s drops %x, began with %x", left, d.Flight, begun)
+		}
+		for w := range topo.Worker(4) {
+			if p.home(w) == p.agents[left] {
+				p.post(w, 2, large(false))
+			}
+		}
+		if a := find[*head.Apply](p, left); a == nil || len(a.Parts) != 2 || len(a.Parts[0].Calls) != 2 || a.Steps != 1 {
+			t.Errorf("%s applies %+v", left, a)
+		}
+	}
+}
