@@ -17,7 +17,7 @@ from .backend import ProcessGroup
 from .bucket import Bucket, buckets
 from .ways import Way, Ways
 
-_BUCKET_BYTES = 25 << 20
+_BUCKET_BYTES, _LEAST_BYTES, _BUCKETS = 25 << 20, 1 << 20, 16
 _FOREVER = timedelta(days=3650)
 # Models that were wrapped before the job had a loader: they average over the workers that it began with.
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
@@ -32,8 +32,9 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     """
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
-    wrapped = DistributedDataParallel(model, **{**options, "process_group": _Alone(job, [0], _FOREVER)})
-    average = Average(job, None, model, make, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
+    limit = bucket_mb(model, options)
+    wrapped = DistributedDataParallel(model, **{**options, "bucket_cap_mb": limit, "process_group": _Alone(job, [0], _FOREVER)})
+    average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
     register(wrapped, average)
     return wrapped
 
@@ -42,6 +43,15 @@ def register(wrapped: DistributedDataParallel, average: "Average") -> None:
     """Have the gradients of a DistributedDataParallel averaged by `average`."""
     # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says none.
     wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
+
+
+def bucket_mb(model: torch.nn.Module, options: Dict[str, Any]) -> float:
+    """The most MiB of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on, and so
+    many that a bucket is worth a call."""
+    if options.get("bucket_cap_mb"):
+        return float(options["bucket_cap_mb"])
+    total = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return min(max(total / _BUCKETS, _LEAST_BYTES), _BUCKET_BYTES) / (1 << 20)
 
 
 class _Alone(ProcessGroup):
@@ -55,8 +65,8 @@ class Average:
     """The mean of all gradients of a backward pass, over the members of the job or over a group.
 
     The buckets of the agent's calls are not DDP's: those come in the order in which gradients were ready, which a worker that joins
-    in the middle cannot know. They follow the order of the parameters, which is the same everywhere. A step completes
-    as a whole, so nothing is waited for before DDP's last bucket is there; the hook waits then, for all of them.
+    in the middle cannot know. They follow the order of the parameters, which is the same everywhere. They travel between the hosts as they fill,
+    but a step completes as a whole, so nothing is waited for before DDP's last bucket is there; the hook waits then, for all of them.
 
     `statistics` are buffers of the model (running means and the like) that are averaged too, so that they are the same everywhere after the step.
     """
@@ -67,13 +77,14 @@ class Average:
         group: "Optional[shoal.Group]",
         model: torch.nn.Module,
         make: Callable[[Sequence[Tensor]], Bucket],
+        bucket_mb: float,
         find_unused: bool,
         statistics: Sequence[Tensor] = (),
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
         # Gradients are ready in about the reverse order of the parameters.
         self._statistics = buckets(statistics, _BUCKET_BYTES)
-        all_buckets = [*self._statistics, *buckets(parameters[::-1], _BUCKET_BYTES, make)]
+        all_buckets = [*self._statistics, *buckets(parameters[::-1], int(bucket_mb * (1 << 20)), make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j) for i, bucket in enumerate(all_buckets) for j, p in enumerate(bucket.parameters)
         }
