@@ -60,6 +60,8 @@ type Relay struct {
 	first    int   // of starts
 	staged   []int // the segments with destinations on this host
 	results  int   // chunks of those
+	summed   int   // bytes of inputs that Chunk reads
+	written  int   // bytes of outputs that Deliver writes
 	stream   bool
 
 	stage   []byte          // partial sums and results
@@ -104,6 +106,9 @@ const (
 // Chunks is the number of pieces that need nothing from another host.
 func (r *Relay) Chunks() int { return len(r.starts) }
 
+// Summed is how many bytes of inputs Chunk reads, for all indices together: none where they are sent as they are.
+func (r *Relay) Summed() int { return r.summed }
+
 // Chunk sums piece i and appends to out what is now to be sent.
 func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 	p := r.starts[(i+r.first)%len(r.starts)]
@@ -140,3 +145,6 @@ func (r *Relay) Done() bool { return r.left.Load() == 0 }
 
 // Deliveries is the number of independent pieces of work that write the outputs.
 func (r *Relay) Deliveries() int { return r.run.Chunks() + r.results }
+
+// Written is how many bytes of outputs that is.
+func (r *Relay) Written() int { return r.written }

@@ -203,3 +203,24 @@ func BenchmarkRelay(b *testing.B) {
 		}
 	})
 }
+
+// A relay says how much there is to share out over lanes: nothing where an input is sent as it is, and only what is on its host.
+func TestWorkOfRelay(t *testing.T) {
+	const n = 3 << 16 // elements: each host of a ring is the end of one chain of a third
+	for _, want := range []struct {
+		kind            collective.Kind
+		summed, written []int // by host, in elements
+	}{
+		{collective.AllReduce, []int{0, 2 * n / 3, 0}, []int{n, 2 * n, n}},
+		{collective.Broadcast, []int{0, 0, 0}, []int{n, 2 * n, n}}, // the root has an output too
+	} {
+		calls := sample(rand.New(rand.NewPCG(1, 9)), want.kind, tensor.F32, collective.Sum, 4, n)
+		c := spread(t, calls, []int{0, 1, 1, 2}, 3)
+		c.prepare(collective.Ring{})
+		for h, r := range c.relays {
+			if r.Summed() != 4*want.summed[h] || r.Written() != 4*want.written[h] {
+				t.Errorf("%v, host %d: %d bytes summed and %d written, want %d and %d", want.kind, h, r.Summed(), r.Written(), 4*want.summed[h], 4*want.written[h])
+			}
+		}
+	}
+}

@@ -67,7 +67,7 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	if len(p.roles) < sites.N {
 		p.roles = make([]role, sites.N)
 	}
-	r.self, r.results, r.first = sites.Self, 0, -1
+	r.self, r.results, r.first, r.summed, r.written = sites.Self, 0, -1, 0, 0
 	r.run.Prepare(&r.local, calls) // no moves yet, but the weights
 	r.acc = r.run.dtype
 	if r.run.reduces && !calls[0].Narrow {
@@ -135,6 +135,7 @@ func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	r.moves = append(r.moves, own)
 	if alone || !r.run.reduces && len(own.Src) > 0 {
 		r.local.add(own.N, own.Src, own.Dst)
+		r.written += own.N * r.run.dtype.Size() * len(own.Dst)
 	}
 }
 
@@ -192,6 +193,9 @@ func (r *Relay) addSegment(g segment) {
 	p.missing += pieces
 	if mine.gives && len(g.in) == 0 {
 		r.start(len(r.segments), &g, pieces)
+		if !g.direct {
+			r.summed += g.n * r.run.dtype.Size() * len(m.Src)
+		}
 	}
 	if mine.gives {
 		p.pieces += pieces
@@ -205,6 +209,7 @@ func (r *Relay) addSegment(g segment) {
 		r.results += (bytes + chunkBytes - 1) / chunkBytes
 		p.longest = max(p.longest, bytes)
 		r.staged = append(r.staged, len(r.segments))
+		r.written += bytes * len(m.Dst)
 	}
 	r.segments = append(r.segments, g)
 }

@@ -161,7 +161,7 @@ func (c *crew) results(a *head.Apply) {
 func (e *engine) begin(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
-	e.lanes.execute(t, t.schedule.Bytes)
+	e.lanes.execute(t, t.relay.Summed())
 	t.look()
 }
 
@@ -172,7 +172,7 @@ func (e *engine) land(id uint64) {
 	if t.settled {
 		return // and it is not used again: it has room for all of the state
 	}
-	e.lanes.execute(delivery{t}, t.schedule.Bytes)
+	e.lanes.execute(delivery{t}, t.relay.Written())
 	t.calls = nil
 	e.transfers.spare = append(e.transfers.spare, t)
 }

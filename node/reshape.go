@@ -258,7 +258,7 @@ func (e *engine) arrive(p *passage, n head.Flight) head.Proof {
 	if p.Change == nil {
 		return head.Proof{}
 	}
-	e.lanes.execute(delivery{p.transfer}, p.transfer.schedule.Bytes)
+	e.lanes.execute(delivery{p.transfer}, p.transfer.relay.Written())
 	memory := func(workers []topo.Worker, of func(*collective.Call) []byte) func(int) []byte {
 		at := p.members(workers)
 		return func(rank int) []byte {
