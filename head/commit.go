@@ -59,7 +59,7 @@ func (r *leader) commitable(f *flight) bool {
 		r.machine.Boundary(r.members()...)
 		r.obey()
 	}
-	return !r.machine.Proposing() && !r.machine.Paused()
+	return !r.machine.Proposing() && (!r.machine.Paused() || f.reshapes())
 }
 
 // quiet reports whether nothing of the world is under way but one flight, so that the members may change behind it.
@@ -78,9 +78,7 @@ func (r *leader) step(f *flight) {
 	case !r.quiet(f):
 		r.commit(c, f)
 	case r.parting != "" && r.state.Parted == "":
-		r.state.Parted = r.parting
-		c.Changed, c.Away = true, r.members()
-		r.commit(c, f)
+		r.part(c, f)
 	case f.reshapes():
 		r.reshaped(next, c, f)
 	case r.order(next), r.isNews(next):
@@ -89,6 +87,13 @@ func (r *leader) step(f *flight) {
 		r.commit(c, f)
 	}
 	r.machine.Step()
+}
+
+// part lets all members go, with an entry of the log.
+func (r *leader) part(c Commit, f *flight) {
+	r.state.Parted = r.parting
+	c.Changed, c.Away = true, r.members()
+	r.commit(c, f)
 }
 
 // progress counts a step, and moves on in the data.

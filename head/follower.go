@@ -209,8 +209,8 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
-		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) && !l.asked && !l.away {
-			l.away = true
+		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) && (!l.asked || c.Void) && !l.away {
+			l.asked, l.again, l.away = false, false, true
 			a.Released = append(a.Released, m.Worker)
 		}
 	}

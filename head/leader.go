@@ -164,13 +164,13 @@ func (r *leader) began(w topo.Worker, host string) {
 func (r *leader) asks(w topo.Worker) {
 	before := r.asked[w]
 	r.asked[w] = true
-	if r.parting != "" {
-		r.turnAway(w)
-		return
-	}
 	_, member := r.state.View.Rank(w)
-	if begun := r.state.View.Generation > 0; member && r.state.Shape != nil && (begun || before) {
+	switch begun := r.state.View.Generation > 0; {
+	case member && r.state.Shape != nil && (begun || before) && r.state.Parted == "":
 		r.givesUp(w)
+		return
+	case r.parting != "":
+		r.turnAway(w)
 		return
 	}
 	member = member && r.state.View.Generation > 0

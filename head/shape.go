@@ -99,13 +99,13 @@ func (r *leader) reshape(w wish) error {
 		return errors.New("the job is going back to a checkpoint; ask again when it trains")
 	case r.parting != "":
 		return errors.New("the job is ending")
-	case s.Next != "" || r.wish != nil:
+	case s.Next != "" && !r.machine.Paused() || r.wish != nil:
 		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there", cmp.Or(s.Next, r.agent.Wished()))
 	}
 	if err := r.machine.Allows(w.ranks); err != nil {
 		return err
 	}
-	if w.ranks > r.machine.View().Size() {
+	if w.ranks > r.machine.Have() {
 		if err := r.machine.Resize(w.ranks, w.who); err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (r *leader) takes(place cursor.Cursor) bool {
 
 // reconsider gives a wish up for which a worker is missing that was lost before it was a member.
 func (r *leader) reconsider() {
-	if r.wish != nil && r.wish.ranks > max(r.machine.Want(), len(r.living())) {
+	if r.wish != nil && r.wish.ranks > r.machine.Have() {
 		r.unwish()
 	}
 }
@@ -300,9 +300,12 @@ func (r *leader) void() {
 	if slices.ContainsFunc(left, func(w topo.Worker) bool { return !r.voids[w] }) {
 		return
 	}
-	if r.wish != nil && !r.machine.Paused() {
-		r.unwish()
+	if r.parting != "" {
+		clear(r.voids)
+		r.part(Commit{}, nil)
+		return
 	}
+	r.machine.Disarrange() // by a reshape that has failed
 	r.machine.Boundary(left...)
 	r.obey()
 	if r.machine.Proposing() || r.machine.Paused() {

@@ -16,6 +16,9 @@ func (m *Machine) Arrange(order []topo.Worker, why Because) {
 	m.arranged, m.because, m.cfg.Want = order, why, max(len(order), m.cfg.Min)
 }
 
+// Disarrange takes back what Arrange has said: whoever is wanted is to be a member.
+func (m *Machine) Disarrange() { m.arranged = nil }
+
 // inOrder compares two members by their places in what is arranged.
 func (m *Machine) inOrder(a, b topo.Member) int {
 	return slices.Index(m.arranged, a.Worker) - slices.Index(m.arranged, b.Worker)

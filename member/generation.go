@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// have counts the workers that are there to stay or on their way.
-func (m *Machine) have() int {
+// Have counts the workers that are there to stay or on their way.
+func (m *Machine) Have() int {
 	n := len(m.staying()) + m.coming()
 	for _, w := range m.in(ready) {
 		if !m.draining(w) {

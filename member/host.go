@@ -78,7 +78,7 @@ func (m *Machine) loseHost(name, how string) bool {
 		delete(m.workers, w)
 	}
 	if !m.ending() {
-		m.cfg.Want = max(min(m.cfg.Want, m.have()), m.cfg.Min)
+		m.cfg.Want = max(min(m.cfg.Want, m.Have()), m.cfg.Min)
 	}
 	if m.record.Belongs(name) {
 		m.news = append(m.news, name+" "+how)
@@ -109,7 +109,7 @@ func (m *Machine) Drain(name, who string) error {
 		m.release(w, m.because)
 	}
 	if !m.ending() {
-		n = min(n, m.cfg.Want-m.have())
+		n = min(n, m.cfg.Want-m.Have())
 		k := min(n, m.room())
 		m.cfg.Want = max(m.cfg.Want-(n-k), m.cfg.Min)
 		m.order(k)

@@ -16,7 +16,7 @@ func (m *Machine) Started(w topo.Worker, host string) {
 	if at == nil && len(m.hosts) > 0 {
 		return // it went with its host
 	}
-	room := m.have() < m.cfg.Want
+	room := m.Have() < m.cfg.Want
 	m.workers[w] = &worker{host: host}
 	switch {
 	case m.ending():
@@ -100,8 +100,8 @@ func (m *Machine) Resize(n int, who string) error {
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %d workers", who, n))
 	m.cfg.Want = n
-	m.shed(m.have() - n)
-	m.order(n - m.have())
+	m.shed(m.Have() - n)
+	m.order(n - m.Have())
 	m.settle()
 	return nil
 }
@@ -174,7 +174,7 @@ func (m *Machine) shed(n int) {
 func (m *Machine) remove(w topo.Worker) {
 	delete(m.workers, w)
 	if !m.ending() {
-		m.cfg.Want = max(min(m.cfg.Want, m.have()), m.cfg.Min)
+		m.cfg.Want = max(min(m.cfg.Want, m.Have()), m.cfg.Min)
 	}
 }
 

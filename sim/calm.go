@@ -2,10 +2,15 @@ package sim
 
 import (
 	"slices"
+
+	"github.com/shoal-ml/shoal/head"
 )
 
 // patience is how many rounds nothing may happen before a calm is over.
 const patience = 60
+
+// settling is how many rounds it takes until hosts that have lost each other have parted.
+const settling = 10
 
 // mostCalls is how much a worker may do at a time.
 const mostCalls = 5
@@ -90,15 +95,58 @@ func (c *Cluster) Finally() error {
 	before := c.ledger.newest
 	c.Calm(3)
 	c.ledger.settled(c)
-	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn() {
+	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn(c.newest().Min) {
 		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
+	}
+	if c.mesh != "" && c.ledger.broken == nil && c.mustGoOn(1) {
+		c.answered()
+		c.wish()
 	}
 	return c.ledger.broken
 }
 
+// answered checks that no worker that has dropped a step waits for ever, as those do not that are members.
+func (c *Cluster) answered() {
+	r := c.newest()
+	for _, w := range c.all() {
+		if _, member := r.View.Rank(w.id); w.dropped && !w.in && !member && r.Belongs(w.host.name) && w.host.agent.Record().Equal(r) {
+			c.ledger.fail("w%d on %s has dropped a step, and is not told that it is no member", w.id, w.host.name)
+		}
+	}
+}
+
+// wish asks a job with a mesh for another one, which has as many ranks as the job must have, on a host that has room for all of them. It must come
+// true, whatever was asked for before and whatever the job waits for.
+func (c *Cluster) wish() {
+	c.join("Z", boxes)
+	wished := ""
+	shape := func() *head.Shape { return c.host(c.newest().Head).agent.Known().Shape }
+	for i := range 4 * patience {
+		c.notice()
+		c.round()
+		s := shape()
+		m, ok := c.parse(s.Mesh)
+		other := mesh{dp: max(1, (c.newest().Min+m.tp-1)/max(m.tp, 1)), tp: m.tp}
+		if other == m {
+			other.dp++
+		}
+		h := c.head()
+		switch {
+		case !ok || h == nil || c.ledger.broken != nil || s.Broken != "" || other.ranks() > boxes:
+			return
+		case wished == "" && i > settling && h.agent.Reshape(other.String(), other.ranks(), "you") == nil:
+			wished = other.String()
+			h.settle()
+		case wished != "" && s.Mesh == wished && s.Next == "":
+			return
+		}
+	}
+	c.ledger.fail("the job does not come to mesh %q: %v with %v", wished, shape(), c.newest().View)
+}
+
 // mustGoOn reports whether those that are left are enough: a quorum of the newest generation that know it, or can learn of it, and
 // can all reach each other, with enough members.
-func (c *Cluster) mustGoOn() bool {
+func (c *Cluster) mustGoOn(enough int) bool {
 	r := c.newest()
 	var voters []string
 	for _, name := range r.Voters() {
@@ -126,7 +174,7 @@ func (c *Cluster) mustGoOn() bool {
 	for _, h := range c.living() {
 		ended = ended || h.ended
 	}
-	return r.Quorum(voters) && members >= max(r.Min, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 && !c.isBroken()
+	return r.Quorum(voters) && members >= max(enough, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 && !c.isBroken()
 }
 
 // isBroken reports whether a job with a mesh cannot go on, as the head says.
