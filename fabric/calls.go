@@ -5,18 +5,21 @@ import "sync"
 // Calls makes the calls to a Handler about one peer and keeps what Handler promises: Up first, Down once and last, and no memory of
 // the handler touched after Down. A Mesh has one for each link.
 type Calls struct {
-	handler Handler
-	peer    Host
+	handler  Handler
+	peer     Host
+	payloads *Payloads
 
-	mu    sync.Mutex
-	idle  sync.Cond
-	busy  int // calls other than Place that are under way, and uses of the handler's memory
-	ended bool
+	mu     sync.Mutex
+	idle   sync.Cond
+	busy   int // calls other than Place that are under way, and uses of the handler's memory
+	queued int // payloads that are to be sent
+	ended  bool
+	over   bool // nothing is under way any more
 }
 
-// NewCalls is for a link that is complete; call Up next.
-func NewCalls(h Handler, peer Host) *Calls {
-	c := &Calls{handler: h, peer: peer}
+// NewCalls is for a link that is complete; call Up next. All links of a mesh have the same Payloads.
+func NewCalls(h Handler, peer Host, payloads *Payloads) *Calls {
+	c := &Calls{handler: h, peer: peer, payloads: payloads}
 	c.idle.L = &c.mu
 	return c
 }
@@ -40,6 +43,29 @@ func (c *Calls) End() {
 	if c.busy--; c.busy == 0 {
 		c.idle.Broadcast()
 	}
+}
+
+// Queue announces a payload that is to be sent. False means that the link is over, and the payload stays.
+func (c *Calls) Queue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return false
+	}
+	c.queued++
+	c.payloads.add(1)
+	return true
+}
+
+// Sent tells that so many payloads that were announced are not touched any more.
+func (c *Calls) Sent(n int) {
+	c.mu.Lock()
+	if c.over {
+		n = 0 // Down has told it of all
+	}
+	c.queued -= n
+	c.mu.Unlock()
+	c.payloads.add(-n)
 }
 
 // Up calls Handler.Up.
@@ -86,6 +112,9 @@ func (c *Calls) Down(err error) {
 	for c.busy > 0 {
 		c.idle.Wait()
 	}
+	c.over = true
+	left := c.queued
 	c.mu.Unlock()
+	c.payloads.add(-left)
 	c.handler.Down(c.peer, err)
 }

@@ -55,6 +55,9 @@ type Mesh interface {
 	Send(to Host, b []byte)
 	// SendPiece queues a piece. The payload must stay as it is until its flight is over.
 	SendPiece(to Host, p Piece, payload []byte)
+	// Unused calls f once, at the next moment in which no payload that was queued, to any peer, is touched any more. That may be at once, and
+	// on any goroutine; f must not wait.
+	Unused(f func())
 	// Drop ends the link to a peer and does not wait; Down is told with this error, from elsewhere. The peer is told the reason if
 	// it can still be reached.
 	Drop(peer Host, why error)

@@ -268,7 +268,7 @@ func (e *engine) finish(w topo.Worker, ticket uint64, source int, status arena.S
 // close frees what is left after serve has ended.
 func (e *engine) close() error {
 	for _, m := range e.members {
-		m.left, m.pinned, m.saving = true, false, false
+		m.left, m.pins, m.saving = true, 0, false
 		m.reap()
 	}
 	return e.bell.Close()

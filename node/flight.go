@@ -177,7 +177,8 @@ func (e *engine) land(id uint64) {
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 
-// abort forgets a transfer. Its memory is not used again, and that of its workers stays: a piece may be on its way out of or into it.
+// abort forgets a transfer. Its memory is not used again, for a piece may be on its way into it; that of its workers stays until none is on its
+// way out.
 func (e *engine) abort(id uint64) {
 	t := e.transfers.take(id)
 	if t == nil {
@@ -186,7 +187,10 @@ func (e *engine) abort(id uint64) {
 	t.rest()
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
-			m.pinned = true
+			m.pins++
+			if !t.settled { // else pieces come into it too
+				t.mesh.Unused(func() { _ = e.later(func() { m.pins-- }) }) // a stopped engine frees all
+			}
 		}
 	}
 }

@@ -26,6 +26,7 @@ func (s *sent) Send(_ fabric.Host, b []byte) {
 }
 func (s *sent) Self() fabric.Host                                  { return "a" }
 func (s *sent) SendPiece(fabric.Host, fabric.Piece, []byte)        {}
+func (s *sent) Unused(f func())                                    { f() }
 func (s *sent) Drop(fabric.Host, error)                            { s.dropped = true }
 func (s *sent) Seek(context.Context) map[fabric.Host][]fabric.Host { return nil }
 func (s *sent) Close() error                                       { return nil }

@@ -29,12 +29,12 @@ type worker struct {
 	left     bool             // its process is gone: what it posted still counts
 	over     bool             // it was freed
 	saving   bool             // its part of a checkpoint is being written
-	pinned   bool             // a link may still read its segments: they stay until the agent ends
+	pins     int              // why its segments must stay: links may still read them
 }
 
 // reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
 func (m *worker) reap() bool {
-	if m.pinned || m.saving {
+	if m.pins > 0 || m.saving {
 		return false
 	}
 	for _, s := range m.dying {

@@ -34,6 +34,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 		{"PiecesThrownAway", piecesThrownAway},
 		{"EmptyPiece", emptyPiece},
 		{"LargeTransfer", largeTransfer},
+		{"UnusedPayloads", unusedPayloads},
 		{"PlaceBlocks", placeBlocks},
 		{"PlaceBlocksUntilDown", placeBlocksUntilDown},
 		{"PlaceBlocksUntilClose", placeBlocksUntilClose},

@@ -154,6 +154,41 @@ func gated(t *testing.T) (*Recorder, chan struct{}) {
 	return r, gate
 }
 
+// A mesh tells when it does not touch payloads any more: when they have been sent, and when they never will be.
+func unusedPayloads(t *testing.T, h *hosts) {
+	r, gate := gated(t)
+	a, b, c := h.add("a"), h.addWith("b", r), h.add("c")
+	unused := func() chan struct{} {
+		told := make(chan struct{})
+		a.Unused(func() { close(told) })
+		return told
+	}
+	<-unused()
+	payload := make([]byte, fabric.MaxPiece)
+	flood := func(to *host) {
+		for i := range uint64(50) { // more than the network holds
+			a.SendPiece(to.Self(), fabric.Piece{Flight: i, Length: fabric.MaxPiece}, payload)
+		}
+	}
+	flood(b)
+	b.Wait(a.Self(), "a Place", placing)
+	told := unused()
+	flood(c)
+	c.WaitArrived(a.Self(), 50)
+	select {
+	case <-told:
+		t.Error("payloads for a peer that takes none are called unused")
+	default:
+	}
+	h.kill(b)
+	<-told
+	clear(payload) // the race detector sees who reads it still
+	close(gate)
+	flood(c)
+	<-unused()
+	clear(payload)
+}
+
 func placing(s *Seen) bool { return s.Placing > 0 }
 
 func placeBlocks(t *testing.T, h *hosts) {

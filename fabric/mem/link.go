@@ -50,7 +50,7 @@ func connect(a, b *Mesh) {
 }
 
 func newLink(self, peer *Mesh) *link {
-	return &link{self: self, peer: peer.self, calls: fabric.NewCalls(self.handler, peer.self), broken: make(chan error, 1)}
+	return &link{self: self, peer: peer.self, calls: fabric.NewCalls(self.handler, peer.self, &self.payloads), broken: make(chan error, 1)}
 }
 
 // run lives as long as the link does.
@@ -100,11 +100,13 @@ func (l *link) deliverPieces(context.Context) error {
 		}
 		if mem == nil {
 			l.calls.End()
+			l.other.calls.Sent(1)
 			continue
 		}
 		sent := l.other.calls.Begin() // the payload is the sender's memory
 		if sent {
 			copy(mem, p.payload)
+			l.other.calls.Sent(1)
 			l.other.calls.End()
 			l.calls.Arrived(p.Piece)
 		} else {

@@ -85,6 +85,8 @@ type Mesh struct {
 
 	mu    sync.Mutex
 	links map[fabric.Host]*link // those that live
+
+	payloads fabric.Payloads
 }
 
 var _ fabric.Mesh = (*Mesh)(nil)
@@ -108,9 +110,14 @@ func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 		panic(fmt.Sprintf("mem: a piece of %d bytes with a payload of %d; the limit is %d", p.Length, len(payload), fabric.MaxPiece))
 	}
 	if l := m.link(to); l != nil {
-		l.other.pieces.Put(piece{p, payload})
+		if l.calls.Queue() {
+			l.other.pieces.Put(piece{p, payload})
+		}
 	}
 }
+
+// Unused implements fabric.Mesh.
+func (m *Mesh) Unused(f func()) { m.payloads.Unused(f) }
 
 // Drop implements fabric.Mesh.
 func (m *Mesh) Drop(peer fabric.Host, why error) {

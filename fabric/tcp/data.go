@@ -70,15 +70,19 @@ func (l *link) transmit(s *stream) error {
 		if !ok || !l.calls.Begin() { // from here to End the payloads are there
 			return nil
 		}
-		err := w.write(o)
+		err, pieces := w.write(o), 1
 		for n := int(o.Length); err == nil && n < gatherPieces; n += int(o.Length) {
 			if o, ok = l.pieces.TakeNow(); !ok {
 				break
 			}
 			err = w.write(o)
+			pieces++
 		}
 		if err == nil {
 			err = w.flush()
+		}
+		if err == nil {
+			l.calls.Sent(pieces)
 		}
 		l.calls.End()
 		if err != nil {

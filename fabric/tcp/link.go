@@ -68,7 +68,7 @@ type ending struct {
 func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 	now := sinceStart()
 	l := &link{
-		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer), control: control, data: data, ended: make(chan ending, 1),
+		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer, &m.payloads), control: control, data: data, ended: make(chan ending, 1),
 		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
 		acked: func() (time.Duration, bool) { return acked(control.raw.TCPConn) },
 	}

@@ -71,6 +71,8 @@ type Mesh struct {
 
 	linksMu sync.RWMutex
 	links   map[fabric.Host]*link
+
+	payloads fabric.Payloads
 }
 
 var _ fabric.Mesh = (*Mesh)(nil)
@@ -166,9 +168,14 @@ func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d", p.Length, len(payload), fabric.MaxPiece))
 	}
 	if l := m.link(to); l != nil {
-		l.pieces.Put(outgoing{p, payload})
+		if l.calls.Queue() {
+			l.pieces.Put(outgoing{p, payload})
+		}
 	}
 }
+
+// Unused implements fabric.Mesh.
+func (m *Mesh) Unused(f func()) { m.payloads.Unused(f) }
 
 // Drop implements fabric.Mesh.
 func (m *Mesh) Drop(peer fabric.Host, why error) {

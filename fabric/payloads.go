@@ -1,0 +1,31 @@
+package fabric
+
+import "sync"
+
+// Payloads counts the payloads that a mesh was given to send and may still read. A Mesh has one for all of its links.
+type Payloads struct {
+	mu    sync.Mutex
+	count int
+	asked []func() // to be called when there are none
+}
+
+// Unused is Mesh.Unused.
+func (p *Payloads) Unused(f func()) {
+	p.mu.Lock()
+	p.asked = append(p.asked, f)
+	p.mu.Unlock()
+	p.add(0)
+}
+
+func (p *Payloads) add(n int) {
+	p.mu.Lock()
+	p.count += n
+	var asked []func()
+	if p.count == 0 {
+		asked, p.asked = p.asked, nil
+	}
+	p.mu.Unlock()
+	for _, f := range asked {
+		f()
+	}
+}
