@@ -1,0 +1,105 @@
+package jobs_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// TestAWorkerThatIsLost has a part missing, in several stages.
+func TestAWorkerThatIsLost(t *testing.T) {
+	var l lines
+	f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+	s := &jobs.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	memory := [][]byte{make([]byte, 8000)}
+	write(t, f, s, memory, 0, 2)
+	if steps, _ := f.Sealed(); len(steps) > 0 || l.String() != "" {
+		t.Fatalf("%v is sealed without a part: %s", steps, &l)
+	}
+	write(t, f, s, memory, 1) // its agent was slow
+	next := *s
+	next.Step, next.Workers = 7, 2
+	write(t, f, &next, memory, 1)
+	late := next
+	late.Step = 9
+	write(t, f, &late, memory, 0, 1) // worker 0 takes away what is left of step 7
+	if steps, _ := f.Sealed(); !slices.Equal(steps, []jobs.Attempt{{Step: 9}, {Step: 5}}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
+		t.Errorf("sealed %v: %s", steps, &l)
+	}
+	p := part(t, f, &next, memory, 7*77, 0)
+	if err := os.WriteFile(filepath.Join(f.Root, ".staging-000000000007-000000000000021b"), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	p.Write()
+	if !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned, and training goes on") {
+		t.Error(&l)
+	}
+}
+
+// TestSettled leaves a checkpoint in every state that a kill can leave it in.
+func TestSettled(t *testing.T) {
+	memory := [][]byte{make([]byte, 8000)}
+	s := &jobs.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	for _, keep := range []string{"", ".part-00000-of-00001.json"} {
+		var l lines
+		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+		write(t, f, s, memory, 0)
+		// As before the rename.
+		staging := filepath.Join(f.Root, ".staging-000000000005-0000000000000181")
+		if err := os.Rename(f.Path(5), staging); err != nil {
+			t.Fatal(err)
+		}
+		if keep != "" {
+			if err := os.WriteFile(filepath.Join(staging, keep), []byte("{}"), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := read(t, f, 1); err != nil || !strings.Contains(l.String(), "it is sealed now") {
+			t.Errorf("%v: %s", err, &l)
+		}
+		if left, _ := filepath.Glob(filepath.Join(f.Path(5), ".part*")); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
+}
+
+// TestWrongReceipts damages what one worker has left: nothing is sealed with it, and the next to come removes it.
+func TestWrongReceipts(t *testing.T) {
+	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	memory := [][]byte{make([]byte, 8000)}
+	for _, receipt := range []string{
+		`{"files":`,
+		`{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`,
+		`{"files":[{"name":"x","size":1,"sha256":[]}],"sums":{}}`,
+		`{"files":[{"name":"x","size":1,"sha256":["00"]}],"sums":{}}`,
+		`{"files":[],"sums":{"1":5}}`,
+		`{"files":[],"sums":{"0":2305843009213693952}}`,
+	} {
+		var l lines
+		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+		write(t, f, s, memory, 0)
+		left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*", ".part-00000-of-00002.json"))
+		if err != nil || len(left) != 1 {
+			t.Fatal(left, err)
+		}
+		if err := os.WriteFile(left[0], []byte(receipt), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		write(t, f, s, memory, 1)
+		if err := f.Settle(); err != nil {
+			t.Error(err)
+		}
+		if steps, err := f.Sealed(); len(steps) > 0 || err != nil || !strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
+			t.Errorf("%s: sealed %v, %v: %s", receipt, steps, err, &l)
+		}
+	}
+}
