@@ -127,6 +127,7 @@ type Reply struct {
 	Folder     string `json:"folder,omitempty"`
 	Lost       string `json:"lost,omitempty"`
 	Writes     []byte `json:"writes,omitempty"`
+	Alone      string `json:"alone,omitempty"`
 	Error      string `json:"error,omitempty"`
 	Field      string `json:"field,omitempty"`
 }

@@ -148,6 +148,7 @@ type shapeOf struct {
 	mesh, next, broken, lost string
 	in, out                  int    // bytes of its state on both
 	writes                   []byte // a bit for each of its tensors: whether it writes it into checkpoints
+	alone                    string // what of the state one worker or host alone has; told to rank 0
 }
 
 func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
@@ -159,6 +160,9 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 	switch {
 	case shape.Next == "":
 		s.writes, err = c.writes(shape, w)
+		if err == nil && w == shape.Workers[0] {
+			s.alone, err = c.alone(shape)
+		}
 	case shape.Lost != "":
 		return s, nil // nothing is moved
 	}
@@ -169,6 +173,27 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 		s.out, err = c.held(shape.Next, shape.Order, w)
 	}
 	return s, err
+}
+
+// alone says what of the state is lost with one host, or in a job of one host with one worker; "" = nothing.
+func (c *crew) alone(shape *head.Shape) (string, error) {
+	l, err := c.shaper.on(shape.Mesh)
+	at, hosts := seated(shape, c.agent.Known().View)
+	if err != nil || slices.Contains(at.Ranks, reshape.Gone) {
+		return "", err
+	}
+	where, domain := "worker", at.Ranks
+	if len(hosts) > 1 {
+		where, domain = "host", nil
+		for _, w := range at.Ranks {
+			domain = append(domain, at.Hosts[w])
+		}
+	}
+	bytes, tensors, first := l.Alone(domain)
+	if bytes == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors, first, where), nil
 }
 
 // held is how many bytes a worker has on a mesh.

@@ -261,9 +261,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mesh", default="dp=1", help="the degrees of parallelism to begin with, such as dp=1,pp=2,tp=2")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--checkpoints", help="a folder to write one to every 50 steps; the program goes on from the newest, on any mesh")
     parser.add_argument("text", help="such as $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt")
     arguments = parser.parse_args()
     job, losses = shoal.join(), collections.deque(maxlen=50)
+    if arguments.checkpoints:
+        job.checkpoint(arguments.checkpoints, every=50)
     for step in training(arguments.text, arguments.mesh, arguments.steps):
         losses.append(step.loss)
         done, loss = step.number + 1, sum(losses) / len(losses)

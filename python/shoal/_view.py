@@ -44,4 +44,5 @@ class Shaped(NamedTuple):
     lost: str = ""  # why the workers do not have all of the state any more
     inp: int = 0  # bytes that this worker has on `mesh`
     out: int = 0  # and on `next`
+    alone: str = ""  # what of the state one worker or host alone has, on rank 0
     writes: bytes = b""  # a bit for each tensor that it has: whether it writes it into checkpoints

@@ -292,9 +292,9 @@ class Worker:
             reply, _ = self.link.request({"type": "shape"}, "shape")
         except Refused as err:
             raise ShoalError(str(err)) from None
-        mesh, following, broken, lost = (str(reply.get(key, "")) for key in ("mesh", "next", "broken", "lost"))
+        mesh, following, broken, lost, alone = (str(reply.get(key, "")) for key in ("mesh", "next", "broken", "lost", "alone"))
         writes = base64.b64decode(reply.get("writes", ""))
-        return Shaped(mesh, following, broken, lost, int(reply.get("in", 0)), int(reply.get("out", 0)), writes)
+        return Shaped(mesh, following, broken, lost, int(reply.get("in", 0)), int(reply.get("out", 0)), alone, writes)
 
     def enter(self) -> None:
         """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state."""

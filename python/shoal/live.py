@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional,
 from . import _local
 from ._layout import KINDS, STEP
 from ._meshed import Part
+from ._sealing import say
 from ._view import View
 from .cursor import Cursor
 from .errors import LostError, ShoalError
@@ -118,6 +119,7 @@ class _Live:
         if self.checkpoints is not None:
             self._part = self.checkpoints.meshed = Part(job)
         self._begins = not job.outside  # perhaps from a checkpoint
+        self._warned = False
 
     def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and what of it this rank has."""
@@ -171,9 +173,19 @@ class _Live:
             raise ShoalError(f"{lost}. There is no checkpoint in {self.checkpoints.root} to go back to")
         self._begins = False
 
+    def _warn(self) -> None:
+        """Say behind the first step what would be lost for good with a worker or a host."""
+        self._warned = True
+        if self.checkpoints is None and not self._job.rank:
+            alone = self._job._port.ask_shape().alone
+            if alone:
+                say(f"{alone}, and this job makes no checkpoints: if that is lost, the job ends; job.checkpoint before shoal.train has it go back instead")
+
     def keep(self, cursor: Cursor, end: End) -> bool:
         """Make a checkpoint if it is time; whether the training has come to its end."""
         ended = end.at(cursor)
+        if not self._warned and cursor.step:
+            self._warn()
         if self.checkpoints is not None:
             if ended:
                 self.checkpoints.end(cursor)

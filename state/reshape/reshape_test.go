@@ -277,3 +277,49 @@ func FuzzParse(f *testing.F) {
 		_ = l.Check(0, s.Local)
 	})
 }
+
+func TestAlone(t *testing.T) {
+	s, err := reshape.New(statement())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		mesh           string
+		domain         []int
+		bytes, tensors int
+		first          string
+	}{
+		{"dp=2,tp=2", []int{0, 1, 2, 3}, 0, 0, ""},             // each box is on two workers
+		{"dp=2,tp=2", []int{0, 0, 1, 1}, 0, 0, ""},             // and hosts
+		{"dp=2,tp=2", []int{0, 1, 0, 1}, 64, 1, "w"},           // a half of w is on one host
+		{"dp=2,tp=2", []int{0, 0, 0, 0}, 64 + 12, 2, "b"},      // everything
+		{"tp=2", []int{0, 1}, 64, 1, "w"},                      // b is on both
+		{"tp=4,dp=2", []int{0, 1, 2, 3, 4, 0, 6, 7}, 0, 0, ""}, // ranks 2k and 2k+1 have the same
+		{"tp=4,dp=2", []int{0, 0, 2, 3, 4, 5, 6, 7}, 16, 1, "w"},
+	} {
+		l, err := s.On(x.mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes, tensors, first := l.Alone(x.domain); bytes != x.bytes || tensors != x.tensors || first != x.first {
+			t.Errorf("%s on %v: %d bytes of %d tensors, %q; want %d, %d, %q", x.mesh, x.domain, bytes, tensors, first, x.bytes, x.tensors, x.first)
+		}
+	}
+}
+
+func TestLargest(t *testing.T) {
+	for _, x := range []struct {
+		mesh    string
+		workers int
+		refuses string // a mesh on which the state cannot lie
+		want    string
+	}{
+		{"dp=2,tp=2", 3, "", "dp=1,tp=2"}, {"tp=4", 3, "", "tp=3"}, {"tp=4", 3, "tp=3", "tp=2"}, {"dp=2,tp=4", 3, "", "dp=1,tp=3"},
+		{"dp=2,tp=4", 3, "dp=1,tp=3", "dp=1,tp=2"}, {"pp=2,tp=3", 5, "", "pp=2,tp=2"}, {"pp=2,tp=2", 1, "", "pp=1,tp=1"}, {"tp=2", 1, "tp=1", ""},
+	} {
+		got, ok := reshape.Largest(x.mesh, "dp", x.workers, func(mesh string) bool { return mesh != x.refuses })
+		if got != x.want || ok != (x.want != "") {
+			t.Errorf("%s on %d workers: %s, %v; want %s", x.mesh, x.workers, got, ok, x.want)
+		}
+	}
+}
