@@ -99,8 +99,9 @@ func (c *Cluster) Finally() error {
 		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
 	}
 	if c.mesh != "" && c.ledger.broken == nil && c.mustGoOn(1) {
-		c.answered()
 		c.wish()
+	} else if c.isBroken() {
+		c.answered()
 	}
 	return c.ledger.broken
 }
@@ -138,6 +139,7 @@ func (c *Cluster) wish() {
 			wished = other.String()
 			h.settle()
 		case wished != "" && s.Mesh == wished && s.Next == "":
+			c.answered()
 			return
 		}
 	}
