@@ -2,6 +2,7 @@ package s3_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -201,9 +202,12 @@ func TestDamage(t *testing.T) {
 		for what, b := range map[string][]byte{"a byte": broken, "the end": whole[:len(whole)-2], "all": nil} {
 			store.Set(key, b)
 			err := f.Place.(*s3.Bucket).Fetch(t.Context(), jobs.Attempt{Step: 5, Seed: 55}, t.TempDir())
-			if manifest := strings.HasSuffix(key, "shoal-manifest.json"); err == nil && !(manifest && what == "a byte") {
-				t.Errorf("%s without %s is fetched", key, what)
-			} else if err != nil && !strings.Contains(err.Error(), key[strings.LastIndex(key, "/")+1:]) {
+			if what == "a byte" && strings.HasSuffix(key, "shoal-manifest.json") {
+				continue // it may be a byte that nobody needs, or a hash of another file
+			}
+			if !errors.Is(err, s3.ErrDamaged) {
+				t.Errorf("%s, other in %s: %v", key, what, err)
+			} else if !strings.Contains(err.Error(), key[strings.LastIndex(key, "/")+1:]) {
 				t.Errorf("%v does not name %s", err, key)
 			}
 		}

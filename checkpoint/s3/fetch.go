@@ -63,6 +63,13 @@ func room(dir string, m *manifest.Manifest) error {
 }
 
 func (b *Bucket) fetchFile(ctx context.Context, a jobs.Attempt, f *manifest.File, dir string) error {
+	o, err := b.stat(ctx, folder(a)+f.Name)
+	if err == nil && o.size != f.Size {
+		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folder(a), f.Name, o.size, f.Size, ErrDamaged)
+	}
+	if err != nil {
+		return damaged(err)
+	}
 	path := filepath.Join(dir, filepath.FromSlash(f.Name))
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -128,7 +128,7 @@ func (b *Bucket) Seal(ctx context.Context, a jobs.Attempt, text []byte) error {
 
 // Abandon implements jobs.Place.
 func (b *Bucket) Abandon(ctx context.Context, a jobs.Attempt, complete func(names []string) bool) (bool, error) {
-	if err := b.Put(ctx, a, voidMark, nil); err != nil {
+	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return false, err
 	}
 	objects, err := b.list(ctx, folder(a), true)
@@ -154,7 +154,7 @@ func (b *Bucket) Abandon(ctx context.Context, a jobs.Attempt, complete func(name
 
 // Remove implements jobs.Place.
 func (b *Bucket) Remove(ctx context.Context, a jobs.Attempt) error {
-	if err := b.Put(ctx, a, voidMark, nil); err != nil {
+	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return err
 	}
 	names, err := b.names(ctx, a)
@@ -222,5 +222,5 @@ func (b *Bucket) whole(ctx context.Context, a jobs.Attempt, objects []object) (b
 
 // SetAside implements jobs.Place.
 func (b *Bucket) SetAside(ctx context.Context, a jobs.Attempt) error {
-	return b.Put(ctx, a, damagedMark, nil)
+	return b.Put(ctx, a, damagedMark, []byte("a job could not go on from this\n"))
 }

@@ -16,8 +16,9 @@ from array import array
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from ._scribe import Part
-from ._sealing import VERSION, Sealed, Staging, point, say, sealed, settle, tensors
+from ._sealing import VERSION, Sealed, Staging, say, tensors
 from ._shard import Kept, Reader, Run, catalogue, share
+from ._shelf import Attempt, is_url
 from ._state import HUGE_PAGE, Item
 from .cursor import Cursor
 from .errors import ShoalError
@@ -63,7 +64,7 @@ class Checkpoints:
     """The checkpoints of a job in a folder. One for each job."""
 
     def __init__(self, job: "Group", state: "State", root: str, every: "int | timedelta", keep: int) -> None:
-        self.root, self.keep = os.path.abspath(root), keep
+        self.root, self.keep = root.rstrip("/") if is_url(root) else os.path.abspath(root), keep
         self._job, self._state = job, state
         if isinstance(every, int):
             self._steps, self._seconds = every, 0.0
@@ -76,6 +77,7 @@ class Checkpoints:
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
         self._scribe = job._port.scribe()
+        self._shelf = self._scribe.shelf(self.root, keep)
         self._maker: Optional[threading.Thread] = None  # of the room
         self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
         self._lacking = 0  # bytes of memory that could not be had
@@ -187,22 +189,17 @@ class Checkpoints:
 
         Raises ShoalError when there are checkpoints, and none of them can be used.
         """
-        if not self._job.rank:
-            try:
-                settle(self.root, self.keep)
-            except OSError as err:
-                say(f"what is left in {self.root} of earlier checkpoints stays there: {err}")
-        damaged: List[Sealed] = []
+        damaged: List[Attempt] = []
         for chosen in iter(lambda: self._choose(len(damaged)), None):
             found = self._read(chosen)
+            self._shelf.done()
             if found is None:
                 damaged.append(chosen)
                 continue
             if not self._job.rank:
                 for bad in damaged:
-                    bad.set_aside()
-                point(self.root)
-            return self._take(chosen, cursor, *found)
+                    self._shelf.set_aside(bad)
+            return self._take(f"the checkpoint of step {chosen.step} in {self.root}", cursor, *found)
         if damaged:
             raise ShoalError(
                 f"none of the {len(damaged)} checkpoints in {self.root} can be used; what is wrong with each stands above. "
@@ -210,29 +207,37 @@ class Checkpoints:
             )
         return cursor
 
-    def _choose(self, tried: int) -> Optional[Sealed]:
+    def _choose(self, tried: int) -> Optional[Attempt]:
         """The newest checkpoint but so many, as rank 0 sees it."""
-        listed = sealed(self.root)[tried:] if not self._job.rank else []
-        (step,) = self._job.broadcast(array("q", [listed[0].step if listed else -1]))
-        return Sealed(self.root, step) if step >= 0 else None
+        newest = self._shelf.newest(tried) if not self._job.rank else None
+        there, step, seed = self._job.broadcast(array("q", [newest is not None, *(newest or Attempt(0))]))
+        return Attempt(step, seed) if there else None
 
-    def _read(self, chosen: Sealed) -> Optional[Tuple[Dict[str, Any], Found]]:
+    def _read(self, chosen: Attempt) -> Optional[Tuple[Dict[str, Any], Found]]:
         """Read all of a checkpoint, or this worker's part. Each worker compares its share of the hashes, and all of them agree on what they have seen."""
         found: Optional[Tuple[Dict[str, Any], Found]] = None
+        fetched: Optional[Sealed] = None
+        broken = ""
+        try:
+            fetched = self._shelf.fetch(chosen)
+        except ValueError as err:
+            broken = str(err)
         rank, size = self._job.rank, self._job.size
         while True:
             blocks = hashed = 0
             try:
-                state = chosen.state()
+                if fetched is None:
+                    raise ValueError(broken)
+                state = fetched.state()
                 if ("mesh" in state) != (self.meshed is not None):
                     raise ValueError("it is of a job with a mesh" if "mesh" in state else "it is of a job without a mesh")
                 if self.meshed is not None:
-                    found = state, self.meshed.read(chosen, state)
+                    found = state, self.meshed.read(fetched, state)
                 else:
                     reader = Reader(tensors(state))
-                    for file in chosen.files():
+                    for file in fetched.files():
                         blocks += len(file["sha256"])
-                        reader.read(os.path.join(chosen.path, file["name"]), file["size"], file["sha256"], rank, size)
+                        reader.read(os.path.join(fetched.path, file["name"]), file["size"], file["sha256"], rank, size)
                     found, hashed = (state, reader), reader.hashed
             except (OSError, ValueError, KeyError, TypeError, IndexError) as err:
                 say(f"checkpoint of step {chosen.step} cannot be used: {err}; the one before it is tried")
@@ -244,17 +249,17 @@ class Checkpoints:
                 return found
             rank, size = 0, 1  # a worker was lost that had compared a share
 
-    def _take(self, chosen: Sealed, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
+    def _take(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
         if ours != theirs:
             raise ShoalError(
-                f"{chosen.path} is of a job with (samples, batch, seed, shuffle) = {theirs}, this one has {ours}: name another folder, or train on the same"
+                f"{name} is of a job with (samples, batch, seed, shuffle) = {theirs}, this one has {ours}: name another folder, or train on the same"
             )
         try:
             self._state.restore({**state["notes"], **reader.own[self._job.rank % int(state["workers"])]}, reader.parts, self._state.sharded)
         except KeyError as err:
-            raise ShoalError(f"{chosen.path} lacks {err}: it was written by another release of shoal") from None
+            raise ShoalError(f"{name} lacks {err}: it was written by another release of shoal") from None
         # Those who write the next one go on from here.
         self._next, self._last = place.step + (self._steps or 1), place.step
         self._due = self._looked = time.monotonic()

@@ -13,7 +13,9 @@ from ._fingerprint import Key
 from ._link import Refused
 from ._sealing import STATE, Staging, say, settle
 from ._shard import Kept, Run, header, sums
+from ._shelf import AgentShelf, OwnShelf, Shelf, is_url
 from ._state import memory
+from .errors import ShoalError
 from .errors import ShoalError
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ class Scribe(Protocol):
 
     def wait(self) -> None:
         """Return when it does not."""
+
+    def shelf(self, root: str, keep: int) -> Shelf:
+        """Where what was written is found again. Raises ShoalError where that is out of reach."""
 
 
 class AgentScribe:
@@ -88,6 +93,10 @@ class AgentScribe:
         """Return when it does not."""
         self._written(wait=True)
 
+    def shelf(self, root: str, keep: int) -> Shelf:
+        """A bucket is the agent's to read, too."""
+        return AgentShelf(self._worker.link, root, keep) if is_url(root) else OwnShelf(root, keep)
+
     def _written(self, wait: bool) -> bool:
         reply, _ = self._worker.link.request({"type": "saved", "wait": wait}, "saved")
         return bool(reply.get("done"))
@@ -120,6 +129,12 @@ class OwnScribe:
         """Return when it does not."""
         if self._thread is not None:
             self._thread.join()
+
+    def shelf(self, root: str, keep: int) -> Shelf:
+        """A folder: without an agent there is nobody who reaches a bucket."""
+        if is_url(root):
+            raise ShoalError(f"{root} is read and written by the agent, and there is none: start the program with `shoal run -n 1 -- python …`, or name a folder")
+        return OwnShelf(root, keep)
 
 
 def _write(part: Part) -> None:

@@ -99,7 +99,7 @@ class Job(Group):
         stops only to copy that share. The newest `keep` checkpoints stay. A program that is started again, on any number of workers,
         goes on at the next step of the newest checkpoint that is whole, and no sample counts twice. With shoal.train the tensors of the model are
         written too, by each worker what it has, and read on any mesh. What cannot be written is said
-        in the log, and training goes on. All hosts of the job need the same folder. A job of one without an agent writes by itself, and needs NumPy. The loop begins with ShoalError when
+        in the log, and training goes on. All hosts of the job need the same folder, or `s3://BUCKET/PREFIX`, where the agents read and write. A job of one without an agent writes by itself, in a folder, and needs NumPy. The loop begins with ShoalError when
         there are checkpoints of another program, or none that can be used.
         """
         if self._checkpoints is not None:

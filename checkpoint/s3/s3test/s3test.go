@@ -88,7 +88,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	body, err := content(r)
 	if err != nil {
-		return // the client has hung up
+		Refuse(w, http.StatusBadRequest, "IncompleteBody") // as a rule the client has hung up
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

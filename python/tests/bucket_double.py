@@ -1,0 +1,138 @@
+"""A store in memory that speaks as much of S3's protocol as the agent uses; it takes every signature."""
+
+import http.server
+import itertools
+import re
+import threading
+import urllib.parse
+from xml.sax.saxutils import escape
+
+
+class Store:
+    """One bucket, `models`. `refuse` is the status with which every request is answered, None for none."""
+
+    def __init__(self):
+        self.objects, self.uploads, self.refuse = {}, {}, None
+        self._numbers, self.lock = itertools.count(), threading.RLock()
+        handler = type("Handler", (_Handler,), {"store": self})
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.env = {
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self._server.server_port}",
+            "AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+        }  # fmt: skip
+
+    def close(self):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def steps(self):
+        """The steps that have a manifest, the newest first."""
+        return sorted((int(k.split("step-")[1][:12]) for k in self.objects if k.endswith("/shoal-manifest.json")), reverse=True)
+
+    def begin(self):
+        return f"u{next(self._numbers)}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        """Nothing to standard error."""
+
+    def _answer(self, status=200, body=b"", **headers):
+        self.send_response(status)
+        headers.setdefault("Content_Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _refuse(self, status, code):
+        self._answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(), Content_Type="application/xml")
+
+    def _content(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if not self.headers.get("X-Amz-Content-Sha256", "").startswith("STREAMING-"):
+            return body
+        whole, at = b"", 0
+        while True:
+            line = body.index(b"\r\n", at)
+            size = int(body[at:line].split(b";")[0], 16)
+            if not size:
+                return whole
+            whole += body[line + 2 : line + 2 + size]
+            at = line + 4 + size
+
+    def _serve(self):
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+        bucket, _, key = urllib.parse.unquote(url.path).lstrip("/").partition("/")
+        body, store = self._content(), self.store
+        with store.lock:
+            if store.refuse:
+                self._refuse(store.refuse, "AccessDenied")
+            elif bucket != "models":
+                self._refuse(404, "NoSuchBucket")
+            elif not key:
+                self._list(query)
+            elif "uploads" in query or "uploadId" in query:
+                self._upload(key, query, body)
+            elif self.command == "PUT":
+                store.objects[key] = body
+                self._answer(ETag='"whole"')
+            elif self.command == "DELETE":
+                store.objects.pop(key, None)
+                self._answer(204)
+            elif key not in store.objects:
+                self._refuse(404, "NoSuchKey")
+            else:
+                self._read(store.objects[key])
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
+
+    def _read(self, found):
+        dated = {"ETag": '"whole"', "Last_Modified": "Sun, 09 Sep 2001 01:46:40 GMT"}
+        part = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if self.command == "HEAD":
+            self._answer(Content_Length=str(len(found)), **dated)
+        elif part:
+            first, last = int(part[1]), int(part[2])
+            self._answer(206, found[first : last + 1], Content_Range=f"bytes {first}-{last}/{len(found)}", **dated)
+        else:
+            self._answer(200, found, **dated)
+
+    def _list(self, query):
+        prefix = query.get("prefix", "")
+        if "uploads" in query:
+            found = "".join(f"<Upload><Key>{escape(k)}</Key><UploadId>{u}</UploadId></Upload>" for u, (k, _) in self.store.uploads.items() if k.startswith(prefix))
+            return self._xml("ListMultipartUploadsResult", found)
+        keys = sorted(k for k in self.store.objects if k.startswith(prefix))
+        line = "<Contents><Key>{}</Key><Size>{}</Size><LastModified>2001-09-09T01:46:40Z</LastModified><ETag>x</ETag></Contents>"
+        return self._xml("ListBucketResult", "<Name>models</Name>" + "".join(line.format(escape(k), len(self.store.objects[k])) for k in keys))
+
+    def _upload(self, key, query, body):
+        store, name = self.store, query.get("uploadId")
+        if "uploads" in query:
+            name = store.begin()
+            store.uploads[name] = (key, {})
+            self._xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
+        elif name not in store.uploads:
+            self._refuse(404, "NoSuchUpload")
+        elif self.command == "PUT":
+            store.uploads[name][1][int(query["partNumber"])] = body
+            self._answer(ETag=f'"{query["partNumber"]}"')
+        else:
+            parts = store.uploads.pop(name)[1]
+            if self.command == "POST":
+                store.objects[key] = b"".join(parts[n] for n in sorted(parts))
+                self._xml("CompleteMultipartUploadResult", f"<Key>{escape(key)}</Key><ETag>x</ETag>")
+            else:
+                self._answer(204)
+
+    def _xml(self, kind, inner):
+        self._answer(200, f"<{kind}>{inner}</{kind}>".encode(), Content_Type="application/xml")

@@ -1,0 +1,82 @@
+"""Checkpoints in a bucket: the agent writes and fetches them, and the program stays the same."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from bucket_double import Store
+
+import shoal
+
+WORKER = pathlib.Path(__file__).with_name("checkpoint_numpy.py")
+URL = "s3://models/runs/a"
+
+
+@pytest.fixture
+def store():
+    it = Store()
+    yield it
+    it.close()
+
+
+@pytest.fixture
+def train(launch, store, tmp_path):
+    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was printed."""
+
+    def run(n, folder=URL, keep=2, more=1, **env):
+        env = {"TMPDIR": tmp_path, "HOME": tmp_path, **store.env, **env}
+        process = launch.start(n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()})
+        output, _ = process.communicate(timeout=100)
+        return output
+
+    return run
+
+
+def results(output):
+    """What each worker that finished printed, by rank."""
+    assert "Traceback" not in output, output
+    return {r[0]: r[1:] for r in map(json.loads, re.findall("RESULT (.*)", output))}
+
+
+def test_the_same_number_of_workers_ends_with_the_same_bits(train, store, tmp_path):
+    whole = results(train(2, tmp_path / "undisturbed"))
+    train(2, STOP=31)
+    output = train(2)
+    begun = int(re.search(r"FROM (\d+)", output)[1])
+    assert f"goes on from the checkpoint of step {begun} in {URL}, of 2 workers, with 2" in output, output
+    assert begun in range(5, 32) and results(output) == whole, output
+    assert store.steps()[0] == 76 and len(store.steps()) == 2 and len(store.objects) == 2 * 4 and not store.uploads
+    assert not list(tmp_path.glob("shoal-fetched-*"))
+
+
+def test_another_number_of_workers_takes_every_sample_once(train):
+    train(1, STOP=23, more=6_000_000)  # in several parts of an upload
+    output = train(3, more=6_000_000)
+    assert int(re.search(r"FROM (\d+)", output)[1]) >= 5 and len(results(output)) == 3, output
+
+
+def test_a_damaged_one_is_passed_over_and_kept(train, store):
+    train(2)
+    newest, older = store.steps()
+    shard = next(k for k in store.objects if f"{newest:012d}-" in k and "shard-00002" in k)
+    store.objects[shard] = store.objects[shard][:-1] + bytes([store.objects[shard][-1] ^ 1])
+    output = train(3)
+    assert f"checkpoint of step {newest} cannot be used" in output and "not as it was sealed" in output, output
+    assert f"goes on from the checkpoint of step {older} " in output and len(results(output)) == 3, output
+    assert shard in store.objects and shard.rsplit("/", 1)[0] + "/.damaged" in store.objects
+
+
+def test_a_store_that_is_away_when_the_job_begins_ends_it(train, store):
+    store.refuse = 403
+    output = train(2)
+    assert "looking for checkpoints" in output and "AccessDenied" in output and "FROM" not in output, output
+
+
+def test_a_job_of_one_without_an_agent_says_what_to_do(monkeypatch):
+    monkeypatch.delenv("SHOAL_SOCKET", raising=False)
+    with shoal.join() as job, pytest.raises(shoal.ShoalError, match="the agent, and there is none: start the program with `shoal run"):
+        job.checkpoint(URL)
