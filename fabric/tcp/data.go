@@ -10,6 +10,10 @@ import (
 // much: two flows that share it take turns in ways that nobody chooses, and pieces arrive out of their order.
 const dataStreams = 1
 
+// mostUnsent is how many bytes of pieces the kernel takes before they can leave: 4 ms of 1 Gbit/s. It would take megabytes, and the host that begins
+// a flight first would encrypt them at once, while others on its processors have not heard of the flight yet.
+const mostUnsent = 512 << 10
+
 // outgoing is a piece that waits to be sent.
 type outgoing struct {
 	fabric.Piece

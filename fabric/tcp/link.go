@@ -76,6 +76,7 @@ func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 	l.words.init()
 	control.raw.gather(gatherWords)
 	for _, s := range data {
+		s.raw.limit(mostUnsent)
 		if s.secure() {
 			s.raw.gather(gatherPieces)
 		}

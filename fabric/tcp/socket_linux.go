@@ -43,6 +43,13 @@ func newSocket(c *net.TCPConn) *socket {
 	return s
 }
 
+// limit lets the kernel take no more than so many bytes ahead of what the cable takes. A kernel that has no such limit does without.
+func (s *socket) limit(unsent int) {
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
+	})
+}
+
 func (m *move) call(number, fd uintptr, at unsafe.Pointer, n int) bool {
 	moved, _, err := unix.RawSyscall(number, fd, uintptr(at), uintptr(n))
 	for err == unix.EINTR {

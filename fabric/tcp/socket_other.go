@@ -9,6 +9,9 @@ type socket struct{ *net.TCPConn }
 
 func newSocket(c *net.TCPConn) *socket { return &socket{c} }
 
+// limit would let the kernel take no more than so many bytes ahead of what the cable takes.
+func (*socket) limit(int) {}
+
 // writeVectors writes all of some vectors.
 func (s *socket) writeVectors(vectors [][]byte) error {
 	rest := net.Buffers(vectors)
