@@ -4,6 +4,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/detect"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -24,8 +27,9 @@ type Checkpoint struct {
 	*format.Checkpoint
 	Files *format.Files
 	path  string // as it was given
-	dir   string // the folder in which a manifest lists files
+	dir   string // the folder in which a manifest lists files, or its URL
 	file  string // in it, when the checkpoint is a single file
+	fsys  fs.FS  // the folder itself
 	seen  map[string]stamp
 
 	sealed  *manifest.Manifest // nil without one
@@ -38,13 +42,14 @@ type stamp struct {
 	mtime time.Time
 }
 
-// Open reads the headers of a checkpoint: path is its folder, or a file. Errors name files as they stand below path.
+// Open reads the headers of a checkpoint: path is its folder, or a file, or the URL of a folder in a bucket. Errors name files as they stand
+// below path.
 func Open(path string) (*Checkpoint, error) {
 	c, err := locate(path)
 	if err != nil {
 		return nil, err
 	}
-	c.Checkpoint, c.Files, err = detect.Open(os.DirFS(c.dir), c.file)
+	c.Checkpoint, c.Files, err = detect.Open(c.fsys, c.file)
 	if err != nil && c.dir != "." {
 		err = fmt.Errorf("%s: %w", c.dir, err)
 	}
@@ -65,6 +70,13 @@ func Open(path string) (*Checkpoint, error) {
 
 // locate splits a path into folder and file.
 func locate(path string) (*Checkpoint, error) {
+	if jobs.IsURL(path) {
+		b, err := s3.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		return &Checkpoint{path: path, dir: b.String(), fsys: b.FS(context.Background())}, nil
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -74,6 +86,7 @@ func locate(path string) (*Checkpoint, error) {
 		c.dir, c.file = filepath.Split(path)
 		c.dir = filepath.Clean(c.dir)
 	}
+	c.fsys = os.DirFS(c.dir)
 	return c, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -39,6 +40,9 @@ type Report struct {
 // those of the source. A run that was stopped is continued by the same call: until then dst does not exist, and what is
 // done lies in a folder beside it. It fails when dst is there already.
 func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report, error) {
+	if jobs.IsURL(dst) {
+		return nil, fmt.Errorf("%s is in a bucket, where shoal state reads and does not write: name a folder, and copy that", dst)
+	}
 	from, err := newSource(src)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
@@ -22,24 +23,32 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
+// manifestName is what the manifest of a checkpoint is called in its folder.
+func (c *Checkpoint) manifestName() string {
+	if c.file != "" {
+		return c.file + "." + manifest.Name
+	}
+	return manifest.Name
+}
+
 // manifestPath is where the manifest of a checkpoint is, or would be.
 func (c *Checkpoint) manifestPath() string {
-	if c.file != "" {
-		return filepath.Join(c.dir, c.file+"."+manifest.Name)
+	if jobs.IsURL(c.path) {
+		return c.dir + "/" + c.manifestName()
 	}
-	return filepath.Join(c.dir, manifest.Name)
+	return filepath.Join(c.dir, c.manifestName())
 }
 
 // readManifest returns the manifest of a checkpoint. It is fs.ErrNotExist when there is none.
 func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
-	path := c.manifestPath()
-	text, err := durable.Read(path, manifest.MaxBytes)
-	if err != nil {
+	files := format.NewFiles(c.fsys)
+	text, err := files.All(c.manifestName(), manifest.MaxBytes)
+	if err = errors.Join(err, files.Close()); err != nil {
 		return nil, err
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", c.manifestPath(), err)
 	}
 	return m, nil
 }
@@ -58,6 +67,9 @@ func writeManifest(path string, m *manifest.Manifest) error {
 
 // Seal writes the manifest of a checkpoint, and returns it. It fails when there is one already, or the checkpoint has a fault.
 func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, error) {
+	if jobs.IsURL(c.path) {
+		return nil, fmt.Errorf("%s is in a bucket, where shoal state reads and does not write: copy it to a folder to seal it", c.path)
+	}
 	if _, err := os.Lstat(c.manifestPath()); err == nil {
 		return nil, fmt.Errorf("%s is there already; shoal state verify compares, and to seal anew remove it", c.manifestPath())
 	}
@@ -75,7 +87,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	if err != nil {
 		return nil, err
 	}
-	files, err := hashFiles(ctx, os.DirFS(c.dir), names, workers)
+	files, err := hashFiles(ctx, c.fsys, names, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +103,11 @@ func (c *Checkpoint) listed() (names []string, err error) {
 	if c.file != "" {
 		return []string{c.file}, nil
 	}
-	fsys := os.DirFS(c.dir)
-	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(c.fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == manifest.Name {
 			return err
 		}
-		if info, err := fs.Stat(fsys, name); err != nil { // a link is what it leads to
+		if info, err := fs.Stat(c.fsys, name); err != nil { // a link is what it leads to
 			return err
 		} else if info.Mode().IsRegular() {
 			names = append(names, name)

@@ -2,8 +2,9 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
@@ -19,7 +20,7 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 		return nil, nil, err
 	}
 	m, err := at.readManifest()
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one", path, at.manifestPath())
 	}
 	if err != nil {
@@ -41,11 +42,10 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 
 // files compares sizes and blocks.
 func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers int) (damage []Damage, err error) {
-	fsys := os.DirFS(c.dir)
 	var names []string
 	var sealed []manifest.File
 	for _, f := range m.Files {
-		info, err := os.Stat(c.dir + "/" + f.Name)
+		info, err := fs.Stat(c.fsys, f.Name)
 		switch {
 		case err != nil:
 			damage = append(damage, Damage{File: f.Name, To: f.Size, What: fmt.Sprintf("the file cannot be read: %v", err)})
@@ -56,7 +56,7 @@ func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers in
 			names, sealed = append(names, f.Name), append(sealed, f)
 		}
 	}
-	now, err := hashFiles(ctx, fsys, names, workers)
+	now, err := hashFiles(ctx, c.fsys, names, workers)
 	if err != nil {
 		return damage, err
 	}

@@ -1,0 +1,83 @@
+package checkpoint_test
+
+import (
+	"context"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+)
+
+// A checkpoint of a job in a bucket is one like others, but for that nothing is written there.
+func TestCheckpointInABucket(t *testing.T) {
+	store := s3test.New("models")
+	server := httptest.NewServer(store)
+	t.Cleanup(server.Close)
+	for name, value := range map[string]string{"HOME": t.TempDir(), "AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret",
+		"AWS_ENDPOINT_URL_S3": server.URL, "AWS_REGION": "us-east-1", "AWS_PROFILE": "", "AWS_CONFIG_FILE": ""} {
+		t.Setenv(name, value)
+	}
+	b, err := s3.Open("s3://models/runs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, memory := placetest.Small(5, 2)
+	placetest.Write(t, jobs.Folder{Root: b.String(), Keep: 1, Place: b, Say: func(line string) { t.Log(line) }}, s, memory, 55, 0, 1)
+	const url = "s3://models/runs/step-000000000005-0000000000000037"
+	c, err := checkpoint.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if faults := c.Check(c.Files); len(faults) > 0 || len(c.Tensors) != 1 || c.Tensors[0].Name != "w" {
+		t.Errorf("%v: %v", c.Tensors, faults)
+	}
+	damage, _, err := checkpoint.Verify(t.Context(), url, 2)
+	if err != nil || len(damage) > 0 {
+		t.Errorf("%v, %v", damage, err)
+	}
+	out, _, err := c.Lay(checkpoint.Form{Format: "hf", File: "w.safetensors"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := filepath.Join(t.TempDir(), "w.safetensors")
+	if _, err := checkpoint.Move(t.Context(), c, out, dst, checkpoint.Options{Workers: 2}); err != nil {
+		t.Fatal(err)
+	}
+	moved, err := checkpoint.Open(dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer moved.Close()
+	if found, err := checkpoint.Diff(t.Context(), c, moved, 2); err != nil || len(found) > 0 {
+		t.Errorf("%v, %v", found, err)
+	}
+	for what, write := range map[string]func(ctx context.Context) error{
+		"a move": func(ctx context.Context) error {
+			_, err := checkpoint.Move(ctx, c, out, "s3://models/out", checkpoint.Options{Workers: 1})
+			return err
+		},
+		"a seal": func(ctx context.Context) error { _, err := checkpoint.Seal(ctx, c, 1); return err },
+	} {
+		if err := write(t.Context()); err == nil || !strings.Contains(err.Error(), "in a bucket, where shoal state reads and does not write") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, key := range store.Keys() {
+		if strings.Contains(key, "shard-00002") {
+			store.Set(key, append(store.Get(key)[:len(store.Get(key))-1:len(store.Get(key))-1], 9))
+		}
+	}
+	if damage, _, err := checkpoint.Verify(t.Context(), url, 2); err != nil || len(damage) == 0 || !strings.Contains(damage[0].String(), "shard-00002") {
+		t.Errorf("%v, %v", damage, err)
+	}
+	if _, err := checkpoint.Open("s3://models/none"); err == nil {
+		t.Error("a folder that is not there is open")
+	}
+}
