@@ -2,11 +2,13 @@
 
     elastic_torch.py CONFIG FILE
 
-CONFIG is JSON: see the defaults. The training ends after `epochs` epochs, or when FILE exists. `doomed` is [seat, step, place]: the worker in
-that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all workers or for the seats that it lists; with `device` too, a name that may have {} for the seat, NCCL works there. In the folder `out` each worker writes a line a step, and in the end its model, its optimizer and its scheduler.
+CONFIG is JSON: see the defaults. The training ends after `epochs` epochs or `steps` steps, or when FILE exists. `wrap` is what averages: ddp, optimizer
+or zero. `doomed` lists [seat, step, place]: the worker in that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all workers or
+for the seats that it lists; with `device` too, a name that may have {} for the seat, NCCL works there. In the folder `out` each worker writes a line a
+step, and in the end its model, its scheduler and, where that is whole, its optimizer.
 
-The gradient of the parameter `taken` says which samples are in a step: it is above 0 exactly for them; that of `ending` whether a worker has
-seen FILE.
+The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off it, which is above 0 exactly for them; `ending`
+whether a worker has seen FILE. Both become 0 behind each step.
 """
 
 import hashlib
@@ -24,7 +26,8 @@ from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261121
-DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, optimizer="adam", workers=0, wrap="ddp", doomed=None, out=None, child=False, compress="None", card=False, device=None)
+DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, steps=None, optimizer="adam", workers=0, wrap="ddp", stage=1, doomed=(), out=None, child=False,
+                compress="None", card=False, device=None, checkpoint=None)  # fmt: skip
 
 
 class Net(nn.Module):
@@ -40,6 +43,18 @@ class Net(nn.Module):
     def forward(self, x, index, ending):
         return self.layers(x), self.taken[index].mean() + self.ending * ending
 
+    def marks(self):
+        """The parameters by which a step is known."""
+        return [self.taken, self.ending]
+
+    def marked(self):
+        """The samples of the step that was just made, and whether a worker has seen the end; both are forgotten."""
+        found = self.taken.detach().nonzero().flatten().tolist(), bool(self.ending > 0)
+        with torch.no_grad():
+            for mark in self.marks():
+                mark.zero_()
+        return found
+
 
 def data(samples):
     """The data set: rows, labels and their numbers."""
@@ -49,11 +64,12 @@ def data(samples):
 
 
 def training(model, name):
-    """The optimizer, which leaves `taken` and `ending` as they are, and a scheduler."""
-    groups = [{"params": model.layers.parameters()}, {"params": [model.taken, model.ending], "lr": 0.0}]
+    """The optimizer, which adds to `taken` and `ending` what their gradients are, or a number of that sign, and a scheduler."""
+    marks = {"params": model.marks(), "lr": -1.0}
     if name == "adam":
-        optimizer = torch.optim.Adam(groups, lr=0.01)
+        optimizer = torch.optim.Adam([{"params": model.layers.parameters()}, {**marks, "betas": (0.0, 0.0)}], lr=0.01)
     else:
+        groups = [{"params": model.layers.parameters()}, {**marks, "momentum": 0.0, "nesterov": False}]
         optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=20, gamma=0.9)
 
@@ -64,9 +80,13 @@ def loss_of(model, x, y, index, ending=False):
     return F.cross_entropy(outputs, y) + marks
 
 
-def state_of(model, optimizer, scheduler):
-    """All that must be the same everywhere."""
-    return [model.state_dict(), optimizer.state_dict(), scheduler.state_dict()]
+def state_of(model, optimizer, scheduler, wrap):
+    """All that must be the same everywhere, and in a training by one worker, which has not seen FILE: so without what is kept for the marks."""
+    state = [model.state_dict(), scheduler.state_dict()]
+    if wrap != "zero":
+        whole = optimizer.state_dict()
+        state += [whole["param_groups"], [whole["state"].get(i) for i in whole["param_groups"][0]["params"]]]
+    return state
 
 
 def arrays(value):
@@ -99,6 +119,30 @@ def digest(value):
     return hashed.hexdigest()[:12]
 
 
+def wrapped(config, net, here):
+    """What is called for the outputs, the optimizer that averages, and the scheduler, as the config has them."""
+    import shoal.torch
+    from shoal.torch import zero_line
+
+    shoal.torch.elastic._BUCKET_BYTES = 2000  # several buckets
+    zero_line.CHUNK = 256  # several chunks
+    inner, scheduler = training(net, config["optimizer"])
+    if config["wrap"] == "zero":
+        optimizer = shoal.torch.zero(net, inner, scheduler, stage=config["stage"])
+        before(optimizer._shards, "step", lambda: here("behind the commit"))
+        before(optimizer._shards, "gather", lambda: here("behind the update"))
+        return net, optimizer, scheduler
+    compress = eval(config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD})
+    model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
+    return model, shoal.torch.optimizer(inner, scheduler, compress=compress), scheduler
+
+
+def before(thing, name, call):
+    """Have `call` made before each call of a method."""
+    method = getattr(thing, name)
+    setattr(thing, name, lambda *arguments, **options: (call(), method(*arguments, **options))[1])
+
+
 def main(config, end):
     """Train."""
     import shoal
@@ -108,32 +152,31 @@ def main(config, end):
     job = shoal.join()
     seat = int(os.environ["SHOAL_RANK"])
     late = job.outside
-    doomed = config["doomed"] or [None, None, None]
     ledger = open(pathlib.Path(config["out"]) / f"{seat}.jsonl", "w")
-    shoal.torch.elastic._BUCKET_BYTES = 2000  # several buckets
 
     def here(place):
-        if doomed == [seat, loader.step.number, place]:
+        if [seat, loader.step.number, place] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(place):
-        if doomed[2] == "NCCL fails" and [seat, loader.step.number, "behind the collective"] == [*doomed[:2], place]:
+        if place == "behind the collective" and [seat, loader.step.number, "NCCL fails"] in config["doomed"]:
             raise RuntimeError("a cable is loose")
         here(place)
 
     if config["card"] is True or seat in (config["card"] or []):
         device = None if config["device"] is None else config["device"].format(seat)
         card_double.install(device=device, hook=hook)
-    loader = shoal.torch.loader(data(config["samples"]), config["batch"], seed=7, epochs=config["epochs"], num_workers=config["workers"])
+    loader = shoal.torch.loader(
+        data(config["samples"]), config["batch"], seed=7, epochs=config["epochs"], steps=config["steps"], num_workers=config["workers"]
+    )
     net = Net(config["samples"])
     if late:  # what does not come from the others is wrong
         with torch.no_grad():
             for p in net.parameters():
                 p.normal_()
-    compress = eval(config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD})
-    model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
-    inner, scheduler = training(net, config["optimizer"])
-    optimizer = shoal.torch.optimizer(inner, scheduler, compress=compress)
+    model, optimizer, scheduler = wrapped(config, net, here)
+    if config["checkpoint"]:
+        job.checkpoint(config["checkpoint"], every=5)
     torch.manual_seed(seat)
     net.layers[0].weight.register_hook(lambda _: here("within backward"))
     if config["child"]:
@@ -145,14 +188,15 @@ def main(config, end):
         optimizer.zero_grad()
         loss_of(model, x, y, index, os.path.exists(end)).backward()
         here("after backward")
-        if config["wrap"] != "ddp":
+        if config["wrap"] == "optimizer":
             optimizer.average_gradients()
-        taken, ending = net.taken.grad.nonzero().flatten().tolist(), bool(net.ending.grad > 0)
-        net.ending.grad.zero_()
         optimizer.step()
         scheduler.step()
         torch.rand(seat + 1)  # the workers' random states differ
         here("after the step")
+        if job.released and config["wrap"] == "zero":  # which has not got the parameters of its last step
+            break
+        taken, ending = net.marked()
         line = dict(step=step.number, epoch=step.epoch, count=step.count, own=index.tolist() if step.weight else [], taken=taken)
         print(json.dumps(dict(line, rank=job.rank, size=job.size, random=random_state, joined=late)), file=ledger, flush=True)
         late = False
@@ -163,7 +207,7 @@ def main(config, end):
     if job.released:
         print("RELEASED", flush=True)
         return
-    state = state_of(net, inner, scheduler)
+    state = state_of(net, optimizer, scheduler, config["wrap"])
     np.savez(pathlib.Path(config["out"]) / f"{seat}.npz", *arrays(state))
     print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), digest(state)]), flush=True)
 

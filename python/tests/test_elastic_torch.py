@@ -1,5 +1,6 @@
 """Training with PyTorch while workers join, are released and are killed: every sample exactly once an epoch, and the same model, optimizer
-and scheduler everywhere, which are those that one worker gets from the same batches."""
+and scheduler everywhere, which are those that one worker gets from the same batches. With shoal.torch.zero too, so that no part of a sharded
+optimizer's state is lost on the way."""
 
 import collections
 import json
@@ -8,6 +9,7 @@ import pathlib
 import random
 import re
 import select
+import shutil
 
 import pytest
 
@@ -17,7 +19,14 @@ import elastic_torch
 import running_job
 
 WORKER = pathlib.Path(elastic_torch.__file__)
-WAYS = [("adam", 0, "ddp"), ("momentum", 2, "ddp"), ("adam", 2, "optimizer")]
+ADAM, MOMENTUM = dict(optimizer="adam", wrap="ddp"), dict(optimizer="momentum", workers=2, wrap="ddp")
+ITSELF = dict(optimizer="adam", workers=2, wrap="optimizer")
+ZERO1, ZERO2 = dict(optimizer="adam", wrap="zero", stage=1), dict(optimizer="momentum", wrap="zero", stage=2)
+
+
+def ways(*listed):
+    """Parametrizes a test by `way`, a part of the config."""
+    return pytest.mark.parametrize("way", listed, ids=["-".join(map(str, way.values())) for way in listed])
 
 
 @pytest.fixture
@@ -32,12 +41,14 @@ def training(launch, binary, tmp_path):
 
 
 class Ledger:
-    """What the workers wrote down of a run with `samples` samples, and the checks that every run must pass."""
+    """What the workers wrote down of a run with this config, and the checks that every run must pass."""
 
-    def __init__(self, path, output, samples, batch=16, optimizer="adam"):
+    def __init__(self, path, output, **config):
+        config = {**elastic_torch.DEFAULTS, **config}
+        self.samples, self.batch, self.optimizer, self.wrap = (config[name] for name in ("samples", "batch", "optimizer", "wrap"))
         killed = set(re.findall(r"\bw(\d+) was killed", output))  # whose processes that load data may complain
         assert set(re.findall(r"\[(\d+)\] Traceback", output)) <= killed, output
-        self.output, self.samples, self.batch, self.optimizer = output, samples, batch, optimizer
+        self.output = output
         self.results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
         self.states = [list(np.load(f).values()) for f in sorted(path.glob("*.npz"))]
         self.lines = [json.loads(line) for f in path.glob("*.jsonl") for line in f.read_text().splitlines()]
@@ -92,51 +103,65 @@ class Ledger:
             elastic_torch.loss_of(model, x[batch], y[batch], index[batch]).backward()
             optimizer.step()
             scheduler.step()
-        alone = elastic_torch.state_of(model, optimizer, scheduler)
-        for value, want in zip(self.states[0], elastic_torch.arrays(alone)):
+            model.marked()
+        alone = elastic_torch.arrays(elastic_torch.state_of(model, optimizer, scheduler, self.wrap))
+        assert len(self.states[0]) == len(alone)
+        for value, want in zip(self.states[0], alone):
             np.testing.assert_allclose(value, want, rtol=1e-8, atol=1e-11)
 
 
 def test_without_faults(training, tmp_path):
     with training(2, samples=100) as job:
-        ledger = Ledger(tmp_path, job.finish(), 100)
+        ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
 
 
-@pytest.mark.parametrize("optimizer, workers, wrap", WAYS)
-def test_join_and_release_within_an_epoch(training, tmp_path, optimizer, workers, wrap):
-    with training(2, optimizer=optimizer, workers=workers, wrap=wrap, samples=1600) as job:
-        job.resize(4)
+@ways(ADAM, MOMENTUM, ITSELF, ZERO1, ZERO2)
+def test_join_and_release_within_an_epoch(training, tmp_path, way):
+    way = dict(way, samples=1600)
+    with training(2, **way) as job:
+        job.resize(5)
         job.until("STEP")
         job.resize(1)
         job.until("STEP")
-        job.resize(2)
-        ledger = Ledger(tmp_path, job.finish(), 1600, optimizer=optimizer)
-    ledger.check(2)
-    assert len(ledger.joined) == 3
+        job.resize(3)
+        ledger = Ledger(tmp_path, job.finish(), **way)
+    ledger.check(3)
+    assert len(ledger.joined) == 5
     assert [line for line in ledger.joined if line["step"] % 100], "nobody joined within an epoch"
 
 
 @pytest.mark.parametrize(
-    "optimizer, workers, wrap, place",
-    [(*WAYS[0], "before backward"), (*WAYS[1], "within backward"), (*WAYS[2], "after backward"), (*WAYS[1], "after the step")],
+    "n, seat, place, way",
+    [
+        (3, 1, "before backward", ADAM),
+        (3, 1, "within backward", MOMENTUM),
+        (3, 1, "after backward", ITSELF),
+        (3, 1, "after the step", MOMENTUM),
+        (4, 0, "before backward", ZERO1),
+        (4, 1, "after backward", ZERO2),
+        (4, 2, "behind the commit", ZERO1),
+        (4, 0, "behind the update", ZERO2),
+        (4, 1, "after the step", ZERO1),
+    ],
+    ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else None,
 )
-def test_a_worker_is_killed_within_a_step(training, tmp_path, optimizer, workers, wrap, place):
-    doomed = [1, 7, place]
-    with training(3, optimizer=optimizer, workers=workers, wrap=wrap, samples=300, doomed=doomed) as job:
-        job.until("w1 was killed by SIGKILL")
-        ledger = Ledger(tmp_path, job.finish(), 300, optimizer=optimizer)
-    ledger.check(2, losses=1)
+def test_a_worker_is_killed_within_a_step(training, tmp_path, n, seat, place, way):
+    way = dict(way, samples=300)
+    with training(n, **way, doomed=[[seat, 7, place]]) as job:
+        job.until(f"w{seat} was killed by SIGKILL")
+        ledger = Ledger(tmp_path, job.finish(), **way)
+    ledger.check(n - 1, losses=1)
 
 
 @pytest.mark.parametrize("wrap, place", [("ddp", "within backward"), ("optimizer", "after backward")])
 def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
-    with training(3, wrap=wrap, samples=300, doomed=[1, 7, place], card=True) as job:
+    with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], card=True) as job:
         job.until("w1 was killed by SIGKILL")
         job.until("STEP")
         job.resize(3)
         job.until("STEP")
-        ledger = Ledger(tmp_path, job.finish(), 300)
+        ledger = Ledger(tmp_path, job.finish(), wrap=wrap, samples=300)
     ledger.check(3, losses=1)
 
 
@@ -150,41 +175,74 @@ def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_
     ],
 )
 def test_compressed_gradients_of_workers_that_are_killed_and_join(training, tmp_path, wrap, place, compress):
-    with training(3, wrap=wrap, samples=300, doomed=[1, 7, place], compress=compress) as job:
+    with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], compress=compress) as job:
         job.until("w1 was killed by SIGKILL")
         job.until("STEP")
         job.resize(3)
         job.until("STEP")
-        Ledger(tmp_path, job.finish(), 300).alike(3)
+        Ledger(tmp_path, job.finish(), wrap=wrap, samples=300).alike(3)
 
 
-@pytest.mark.parametrize("optimizer, workers, wrap", WAYS[1:])
-def test_a_worker_is_killed_while_others_join(training, tmp_path, optimizer, workers, wrap):
-    with training(3, optimizer=optimizer, workers=workers, wrap=wrap, samples=1000) as job:
+@ways(MOMENTUM, ITSELF, dict(ZERO1, optimizer="momentum"), ZERO2)
+def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
+    way = dict(way, samples=1000)
+    with training(3, **way) as job:
         job.resize(5, "--no-wait")
         job.kill(0)
         job.until("asked for 5 workers")
         job.kill(1)
         job.resize(3)  # which it is, as soon as all have come
-        ledger = Ledger(tmp_path, job.finish(), 1000, optimizer=optimizer)
+        ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(3, losses=2)
 
 
-def test_random_losses_and_joins(training, tmp_path):
+@pytest.mark.parametrize("wrap", ["ddp", "zero"])
+def test_random_losses_and_joins(training, tmp_path, wrap):
     seed, losses = random.randrange(1 << 32), 0
     print("seed", seed)
     choice = random.Random(seed)
-    with training(3, samples=1000) as job:
+    way = dict(wrap=wrap, stage=choice.choice([1, 2]), optimizer=choice.choice(["adam", "momentum"]), samples=1000)
+    with training(3, **way) as job:
         for _ in range(8):
             members = job.workers()
             if len(members) > 1 and choice.random() < 0.5:
                 job.kill(choice.choice(sorted(members)))
                 losses += 1
             else:
-                job.resize(choice.choice([2, 3, 4]))
+                job.resize(choice.choice([2, 3, 4, 6]))
             job.until("STEP")
-        ledger = Ledger(tmp_path, job.finish(), 1000)
+        ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(len(ledger.results), losses)
+
+
+def test_two_who_hold_the_same_are_lost_at_once(training):
+    with training(4, wrap="zero", doomed=[[1, 7, "after backward"], [2, 7, "after backward"]], samples=300) as job:
+        output = job.finish(code=1)
+    assert "is gone with the two workers that held it" in output
+
+
+@ways(ZERO1, ZERO2)
+def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
+    def train(name, n, folder, doomed=()):
+        out = tmp_path / name
+        out.mkdir()
+        config = dict(way, out=str(out), checkpoint=str(tmp_path / folder), steps=40, doomed=list(doomed))
+        output, _ = launch.start(n, WORKER, json.dumps(config), tmp_path / "end").communicate(timeout=running_job.HANG)
+        results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
+        assert len(results) == (0 if doomed else n), output
+        assert doomed or {r[2] for r in results} == {40} and len({tuple(r[2:]) for r in results}) == 1
+        return [list(np.load(f).values()) for f in sorted(out.glob("*.npz"))]
+
+    whole = train("whole", 3, "undisturbed")
+    train("stopped", 3, "checkpoints", [[seat, 17, "before backward"] for seat in range(3)])
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "copy", symlinks=True)
+    for again in train("again", 3, "checkpoints"):
+        for value, want in zip(again, whole[0]):
+            np.testing.assert_array_equal(value, want)
+    assert not (tmp_path / "again" / "0.jsonl").read_text().startswith('{"step": 0,')
+    for other in train("others", 4, "copy"):
+        for value, want in zip(other, whole[0]):
+            np.testing.assert_allclose(value, want, rtol=1e-8, atol=1e-11)
 
 
 def children(pid):
@@ -210,5 +268,5 @@ def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
             assert select.select([descriptor], [], [], running_job.HANG)[0], "a process outlives the worker that has started it"
             os.close(descriptor)
         job.until("STEP")  # the others go on all the while
-        ledger = Ledger(tmp_path, job.finish(), 300)
+        ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(1, losses=1)

@@ -13,7 +13,7 @@ OWN = dict(card=True, device="GPU-{}")
 @pytest.mark.parametrize("wrap, optimizer", [("ddp", "adam"), ("optimizer", "momentum")])
 def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
     with training(3, wrap=wrap, optimizer=optimizer, samples=100, **OWN) as job:
-        ledger = Ledger(tmp_path, job.finish(), 100, optimizer=optimizer)
+        ledger = Ledger(tmp_path, job.finish(), samples=100, wrap=wrap, optimizer=optimizer)
     ledger.check(3)
     assert ledger.output.count(BY_NCCL % 3) == 1 and "arena" not in ledger.output
 
@@ -32,16 +32,16 @@ def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
     ],
 )
 def test_a_worker_is_killed(training, tmp_path, wrap, place, seat):  # noqa: F811
-    with training(3, wrap=wrap, samples=300, doomed=[seat, 7, place], **OWN) as job:
+    with training(3, wrap=wrap, samples=300, doomed=[[seat, 7, place]], **OWN) as job:
         job.until(f"w{seat} was killed by SIGKILL")
-        ledger = Ledger(tmp_path, job.finish(), 300)
+        ledger = Ledger(tmp_path, job.finish(), samples=300, wrap=wrap)
     ledger.check(2, losses=1)
     assert BY_NCCL % 2 in ledger.output and "arena" not in ledger.output
 
 
 def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa: F811
-    with training(3, samples=300, doomed=[1, 0, "before the wires"], **OWN) as job:
-        ledger = Ledger(tmp_path, job.finish(), 300)
+    with training(3, samples=300, doomed=[[1, 0, "before the wires"]], **OWN) as job:
+        ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(2, losses=1)
     assert BY_NCCL % 2 in ledger.output
 
@@ -51,18 +51,18 @@ def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
         job.resize(4)
         job.resize(3)
         job.kill(0)
-        ledger = Ledger(tmp_path, job.finish(), 1600)
+        ledger = Ledger(tmp_path, job.finish(), samples=1600)
     ledger.check(2, losses=1)
     assert all(BY_NCCL % n in ledger.output for n in (2, 3, 4))
 
 
 def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa: F811
     """A step that fails is made again, and the workers are on their devices again when they are others."""
-    with training(3, samples=300, doomed=[1, 7, "NCCL fails"], **OWN) as job:
+    with training(3, samples=300, doomed=[[1, 7, "NCCL fails"]], **OWN) as job:
         job.until("gradients go through the arena: rank 1 could not use NCCL")
         job.kill(0)
         job.until(BY_NCCL % 2)
-        ledger = Ledger(tmp_path, job.finish(), 300)
+        ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(2, losses=1)
     assert "NCCL failed in this worker: a cable is loose" in ledger.output
 
@@ -77,7 +77,7 @@ def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa
 )
 def test_workers_that_cannot_use_it(training, tmp_path, card, device, why):  # noqa: F811
     with training(2, samples=100, card=card, device=device) as job:
-        ledger = Ledger(tmp_path, job.finish(), 100)
+        ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
     assert ledger.output.count("gradients go through the arena: " + why) == 1
 
@@ -85,6 +85,6 @@ def test_workers_that_cannot_use_it(training, tmp_path, card, device, why):  # n
 def test_turned_off(training, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("SHOAL_NCCL", "0")
     with training(2, samples=100, **OWN) as job:
-        ledger = Ledger(tmp_path, job.finish(), 100)
+        ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
     assert "gradients go through the arena: rank 0 has SHOAL_NCCL=0" in ledger.output
