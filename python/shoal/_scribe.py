@@ -95,7 +95,9 @@ class AgentScribe:
 
     def shelf(self, root: str, keep: int) -> Shelf:
         """A bucket is the agent's to read, too."""
-        return AgentShelf(self._worker.link, root, keep) if is_url(root) else OwnShelf(root, keep)
+        if is_url(root):
+            return AgentShelf(self._worker.link, root, keep)
+        return OwnShelf(root, keep)
 
     def _written(self, wait: bool) -> bool:
         reply, _ = self._worker.link.request({"type": "saved", "wait": wait}, "saved")

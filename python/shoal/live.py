@@ -117,7 +117,8 @@ class _Live:
         self.checkpoints = job._checkpoints
         self._part: Optional[Part] = None
         if self.checkpoints is not None:
-            self._part = self.checkpoints.meshed = Part(job)
+            self._part = Part(job)
+            self.checkpoints.meshed = self._part
         self._begins = not job.outside  # perhaps from a checkpoint
         self._warned = False
 
