@@ -46,8 +46,13 @@ class Contents(NamedTuple):
 class Found(Protocol):
     """What this worker has read of a checkpoint."""
 
-    parts: List[memoryview]  # the bytes of the items
-    own: Dict[int, Any]  # by rank
+    @property
+    def parts(self) -> List[memoryview]:
+        """The bytes of the items."""
+
+    @property
+    def own(self) -> Dict[int, Any]:
+        """What each worker had for itself, by rank."""
 
 
 class Meshed(Protocol):

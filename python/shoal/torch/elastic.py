@@ -33,7 +33,7 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
     limit = bucket_mb(model, options)
-    wrapped = DistributedDataParallel(model, **{**options, "bucket_cap_mb": limit, "process_group": _Alone(job, [0], _FOREVER)})
+    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": limit, **options, "process_group": _Alone(job, [0], _FOREVER)})
     average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
     register(wrapped, average)
     return wrapped
@@ -46,12 +46,11 @@ def register(wrapped: DistributedDataParallel, average: "Average") -> None:
 
 
 def bucket_mb(model: torch.nn.Module, options: Dict[str, Any]) -> float:
-    """The most MiB of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on, and so
+    """The most MiB of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on; but so
     many that a bucket is worth a call."""
-    if options.get("bucket_cap_mb"):
-        return float(options["bucket_cap_mb"])
     total = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    return min(max(total / _BUCKETS, _LEAST_BYTES), _BUCKET_BYTES) / (1 << 20)
+    wanted = options.get("bucket_cap_mb") or min(total / _BUCKETS, _BUCKET_BYTES) / (1 << 20)
+    return max(wanted, min(_LEAST_BYTES, _BUCKET_BYTES) / (1 << 20))
 
 
 class _Alone(ProcessGroup):
