@@ -7,7 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Meshed, Leave or Finish.
+// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Meshed, Layout,
+// Leave or Finish.
 type Action interface{ action() }
 
 // Send sends a message to another agent. It may be lost.
@@ -107,6 +108,9 @@ type News struct{ Decision member.Action }
 // Meshed is what becomes of the mesh of the job, on the head.
 type Meshed struct{ member.Because }
 
+// Layout is the layout of the state, as the shell of another agent may have given it to Shape, on the head.
+type Layout struct{ Text string }
+
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the others went on without it. Workers
 // that still run here must end.
 type Leave struct {
@@ -131,5 +135,6 @@ func (Refuse) action()  {}
 func (Decided) action() {}
 func (News) action()    {}
 func (Meshed) action()  {}
+func (Layout) action()  {}
 func (Leave) action()   {}
 func (Finish) action()  {}

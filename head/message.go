@@ -107,6 +107,7 @@ type (
 		State  string
 		Mesh   string // with which the job begins
 		Ranks  int    // of it
+		Layout string // all of it, for a head whose host has no workers; "" where that is too long
 	}
 	// WantsGroup asks for a group.
 	WantsGroup struct {

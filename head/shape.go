@@ -56,8 +56,8 @@ type wish struct {
 
 // Shape notes what a worker states of the state of the job: its name, and the mesh that the job begins with, of so many ranks. Every
 // worker must state the same; one that does not is told with Refuse.
-func (a *Agent) Shape(w topo.Worker, state, mesh string, ranks int) {
-	a.follower.shaped = &Shaped{w, state, mesh, ranks}
+func (a *Agent) Shape(w topo.Worker, state, mesh string, ranks int, layout string) {
+	a.follower.shaped = &Shaped{w, state, mesh, ranks, layout}
 	a.tell(*a.follower.shaped)
 	a.settle()
 }
@@ -129,6 +129,7 @@ func (r *leader) shaped(s Shaped, host string) {
 		r.news = true
 		r.setElastic()
 		r.machine.Whole()
+		r.agent.emit(Layout{s.Layout})
 	case have.State != s.State:
 		why = "it states another layout, or other tensors, than the workers before it; every worker must state the same"
 	case r.state.Steps == 0 && have.Next == "" && have.Mesh != s.Mesh && slices.Contains(have.Workers, s.Worker):

@@ -108,6 +108,8 @@ func (c *crew) carryOut(action head.Action) {
 		c.orders.Event(Event{What: "mesh", Generation: uint64(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(a.Because)})
 	case head.News:
 		c.news = append(c.news, a.Decision)
+	case head.Layout:
+		c.learn(a.Text)
 	case head.Leave:
 		c.orders.Leave(string(a.Because), a.Drained)
 	case head.Finish:

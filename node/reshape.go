@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -138,9 +139,37 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 		}
 	}
 	if shape == nil {
-		c.input(func() { c.agent.Shape(m.id, state.ID(), mesh, l.Ranks) })
+		text, err := said(s)
+		if err != nil {
+			return err
+		}
+		c.input(func() { c.agent.Shape(m.id, state.ID(), mesh, l.Ranks, text) })
 	}
 	return nil
+}
+
+// maxLayout is how long a layout may be to be told to a head whose host has no workers: a message has to carry it.
+const maxLayout = 1 << 20
+
+// said is what a worker has stated of the state of the job, without its own part; "" where that is too long.
+func said(s *reshape.Statement) (string, error) {
+	whole := *s
+	whole.Local = nil
+	text, err := json.Marshal(whole)
+	if err != nil || len(text) > maxLayout {
+		return "", err
+	}
+	return string(text), nil
+}
+
+// learn takes the layout from another host, where no worker of this one has stated it. One that cannot be read is as none.
+func (c *crew) learn(text string) {
+	if c.shaper.state != nil || text == "" {
+		return
+	}
+	if s, err := reshape.Parse([]byte(text)); err == nil {
+		c.shaper.state, _ = reshape.New(s)
+	}
 }
 
 // shapeOf is what a worker is told of the shape of the job.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/node"
 	"github.com/shoal-ml/shoal/state/reshape"
 )
@@ -45,6 +46,18 @@ func TestReshapes(t *testing.T) {
 				t.Errorf("the job says that it has mesh %q and goes to %q, not %s", st.Mesh, st.Reshaping, mesh)
 			}
 		})
+	}
+}
+
+// The host that leads has no workers, as where a job is started on other hosts than one's own: it arranges meshes all the same.
+func TestAHeadWithoutWorkersReshapes(t *testing.T) {
+	s := newSchool(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
+	defer s.end()
+	s.await("dp=2,tp=2")
+	for _, next := range []string{"tp=4", "pp=2,dp=1", "dp=2,tp=2"} {
+		for s.head().Reshape(next, "the test") != nil { // the members that came last may not have made their first step
+		}
+		s.await(next)
 	}
 }
 
