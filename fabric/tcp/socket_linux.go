@@ -79,6 +79,7 @@ func (s *socket) Read(b []byte) (int, error) {
 	}
 	s.in.b = b
 	n, err := s.in.result(s.raw.Read(s.in.once))
+	fromKernel(b[:n])
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
@@ -87,6 +88,7 @@ func (s *socket) Read(b []byte) (int, error) {
 
 // Write writes all of b.
 func (s *socket) Write(b []byte) (written int, err error) {
+	toKernel(b)
 	for n := 0; written < len(b) && err == nil; written += n {
 		s.out.b = b[written:]
 		n, err = s.out.result(s.raw.Write(s.out.once))
@@ -99,6 +101,7 @@ func (s *socket) writeVectors(vectors [][]byte) (err error) {
 	s.vectors = s.room[:0]
 	for _, v := range vectors {
 		if len(v) > 0 {
+			toKernel(v)
 			s.vectors = append(s.vectors, vector(v))
 		}
 	}
@@ -132,6 +135,7 @@ func (s *socket) writeNow(b []byte) (written int) {
 	if len(b) == 0 {
 		return 0
 	}
+	toKernel(b)
 	_ = s.raw.Write(func(fd uintptr) bool {
 		s.out.b = b
 		s.out.once(fd)
