@@ -199,6 +199,8 @@ def main(config, end):
         taken, ending = net.marked()
         line = dict(step=step.number, epoch=step.epoch, count=step.count, own=index.tolist() if step.weight else [], taken=taken)
         print(json.dumps(dict(line, rank=job.rank, size=job.size, random=random_state, joined=late)), file=ledger, flush=True)
+        if late:
+            print("JOINED", step.number, flush=True)
         late = False
         if step.number % 20 == 0 and job.rank == 0:
             print("STEP", step.number, flush=True)
