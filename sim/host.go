@@ -1,42 +1,12 @@
 package sim
 
 import (
-	"encoding/binary"
-	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 
-	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
-)
-
-// execution is a flight on a host: the inputs that have come in, and the result once all are there.
-type execution struct {
-	head.Execute
-	got    map[string]piece         // by host
-	result []uint64                 // by part
-	way    *passage                 // of a reshape
-	moved  map[topo.Worker][]uint64 // what a reshape brings to the new ranks
-	proof  head.Proof
-	done   bool
-}
-
-type callID struct {
-	worker topo.Worker
-	ticket uint64
-}
-
-// piece carries the inputs of a host's workers to the first parts of a flight; wants asks for them.
-type (
-	piece struct {
-		flight head.Flight
-		parts  int
-		values map[callID][]byte
-	}
-	wants struct{ flight head.Flight }
 )
 
 // receive takes a message from the network.
@@ -84,6 +54,7 @@ func (h *host) settle() {
 	for h.alive {
 		actions := h.agent.Ready()
 		if len(actions) == 0 {
+			h.waits()
 			return
 		}
 		for _, a := range actions {
@@ -155,80 +126,6 @@ func (h *host) news(d member.Action) {
 	}
 }
 
-// execute begins a flight, or goes on with one: this host's inputs go to the others.
-func (h *host) execute(e head.Execute) {
-	run := &execution{Execute: e, got: map[string]piece{}}
-	if begun := h.runs[e.Flight]; begun != nil {
-		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
-			h.cluster.ledger.fail("%s is told of more of flight %x, which had all its parts", h.name, e.Flight)
-		}
-		run.got = begun.got
-	}
-	h.runs[e.Flight] = run
-	run.got[h.name] = h.inputs(run)
-	if reshapes(&e.Parts[len(e.Parts)-1]) {
-		run.way = h.passes()
-	}
-	for _, peer := range e.Hosts {
-		if peer != h.name {
-			h.sendInputs(run, peer)
-		}
-	}
-	h.finish(run)
-}
-
-// inputs reads the memory of this host's workers.
-func (h *host) inputs(run *execution) piece {
-	values := map[callID][]byte{}
-	for _, part := range run.Parts {
-		for _, p := range part.Calls {
-			if p.Call.Far == nil {
-				values[callID{p.Worker, p.Ticket}] = slices.Clone(p.Call.In)
-			}
-		}
-	}
-	return piece{run.Flight, len(run.Parts), values}
-}
-
-func (h *host) sendInputs(run *execution, to string) {
-	h.cluster.net.send(h.name, to, h.inputs(run))
-}
-
-// finish computes the result when all inputs are there.
-func (h *host) finish(run *execution) {
-	all := map[callID][]byte{}
-	for _, peer := range run.Hosts {
-		if run.More || run.got[peer].parts < len(run.Parts) {
-			return
-		}
-		maps.Copy(all, run.got[peer].values)
-	}
-	h.compute(run, all)
-	h.agent.Executed(run.Flight, run.proof)
-}
-
-// compute makes the result from the inputs.
-func (h *host) compute(run *execution, all map[callID][]byte) {
-	run.result = run.result[:0]
-	for _, part := range run.Parts {
-		sum := fnv.New64a()
-		_, _ = sum.Write([]byte(fmt.Sprint(part.Route.Strategy, part.Route.Piece))) // in which order it is summed
-		for _, p := range part.Calls {
-			v, has := all[callID{p.Worker, p.Ticket}]
-			if !has && part.Err == nil {
-				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d", h.name, run.Flight, p.Worker)
-			}
-			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))
-			_, _ = sum.Write(v)
-		}
-		if run.way != nil && reshapes(&part) {
-			h.bring(run, &part, all)
-		}
-		run.result = append(run.result, sum.Sum64())
-	}
-	run.done = true
-}
-
 // apply lets a flight count: workers get their results and their news.
 func (h *host) apply(a *head.Apply) {
 	run := h.runs[a.Flight]
@@ -245,11 +142,7 @@ func (h *host) apply(a *head.Apply) {
 	}
 	h.cluster.ledger.applied(h, a, run)
 	delete(h.runs, a.Flight)
-	for n, begun := range h.runs {
-		if begun.More && n < a.Flight && slices.ContainsFunc(a.Parts, func(p head.Part) bool { return p.Err == nil && isStep(p.Calls[0]) }) {
-			h.cluster.ledger.fail("%s has begun with flight %x, and is never told to drop it", h.name, n)
-		}
-	}
+	h.alone(a.Flight, a.Parts)
 	for i, part := range a.Parts {
 		for _, p := range part.Calls {
 			if w := h.workers[p.Worker]; w != nil && p.Call.Far == nil {
@@ -280,14 +173,3 @@ func (h *host) apply(a *head.Apply) {
 		}
 	}
 }
-
-// output is what a call gets of a flight.
-func (run *execution) output(part int, p *collective.Posted) []byte {
-	if run.way != nil && reshapes(&run.Parts[part]) {
-		return pack(run.moved[p.Worker])
-	}
-	return binary.LittleEndian.AppendUint64(nil, run.result[part])
-}
-
-// isStep reports whether a step of the training ends with a call.
-func isStep(p *collective.Posted) bool { return p.Call.Step && p.Call.Kind != collective.Reshape }

@@ -21,6 +21,7 @@ import (
 //   - every sample of an epoch is trained on once (D1);
 //   - the members of a generation are not all new while one of the generation before lives on a host that stays (C3);
 //   - the log of two hosts of the job is the same (L1);
+//   - a call is in one flight at a time, and in none when it is complete; who leads goes on with no flight of a host that it has lost (E1);
 //   - no worker sees an error in a collective of the world (W1); on a mesh, none but that a worker is lost.
 //
 // What holds for meshes besides is in audit.go.

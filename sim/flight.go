@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// execution is a flight on a host: the inputs that have come in, and the result once all are there.
+type execution struct {
+	head.Execute
+	got    map[string]piece         // by host
+	result []uint64                 // by part
+	way    *passage                 // of a reshape
+	moved  map[topo.Worker][]uint64 // what a reshape brings to the new ranks
+	proof  head.Proof
+	done   bool
+}
+
+type callID struct {
+	worker topo.Worker
+	ticket uint64
+}
+
+// piece carries the inputs of a host's workers to the first parts of a flight; wants asks for them.
+type (
+	piece struct {
+		flight head.Flight
+		parts  int
+		values map[callID][]byte
+	}
+	wants struct{ flight head.Flight }
+)
+
+// execute begins a flight, or goes on with one: this host's inputs go to the others.
+func (h *host) execute(e head.Execute) {
+	run := &execution{Execute: e, got: map[string]piece{}}
+	if begun := h.runs[e.Flight]; begun != nil {
+		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
+			h.cluster.ledger.fail("%s is told of more of flight %x, which had all its parts", h.name, e.Flight)
+		}
+		run.got = begun.got
+	}
+	h.alone(e.Flight, e.Parts)
+	h.runs[e.Flight] = run
+	run.got[h.name] = h.inputs(run)
+	if reshapes(&e.Parts[len(e.Parts)-1]) {
+		run.way = h.passes()
+	}
+	for _, peer := range e.Hosts {
+		if peer != h.name {
+			h.sendInputs(run, peer)
+		}
+	}
+	h.finish(run)
+}
+
+// alone checks that calls that are to be executed in a flight, or are complete with it, are in no other (E1).
+func (h *host) alone(flight head.Flight, parts []head.Part) {
+	calls := map[callID]bool{}
+	for _, part := range parts {
+		for _, p := range part.Calls {
+			calls[callID{p.Worker, p.Ticket}] = true
+		}
+	}
+	for n, run := range h.runs {
+		for _, part := range run.Parts {
+			for _, p := range part.Calls {
+				if n != flight && calls[callID{p.Worker, p.Ticket}] {
+					h.cluster.ledger.fail("call %d of w%d is in flight %x, and %s is not told to drop flight %x", p.Ticket, p.Worker, flight, h.name, n)
+				}
+			}
+		}
+	}
+}
+
+// waits checks that a host that leads waits for no host that it has lost (E1).
+func (h *host) waits() {
+	for n, run := range h.runs {
+		lost := slices.IndexFunc(run.Hosts, func(peer string) bool { return peer != h.name && h.cluster.net.closed(h.name, peer) })
+		if lost >= 0 && !run.done && h.agent.Leads() {
+			h.cluster.ledger.fail("%s leads, has lost %s, and goes on with flight %x of both", h.name, run.Hosts[lost], n)
+		}
+	}
+}
+
+// inputs reads the memory of this host's workers.
+func (h *host) inputs(run *execution) piece {
+	values := map[callID][]byte{}
+	for _, part := range run.Parts {
+		for _, p := range part.Calls {
+			if p.Call.Far == nil {
+				values[callID{p.Worker, p.Ticket}] = slices.Clone(p.Call.In)
+			}
+		}
+	}
+	return piece{run.Flight, len(run.Parts), values}
+}
+
+func (h *host) sendInputs(run *execution, to string) {
+	h.cluster.net.send(h.name, to, h.inputs(run))
+}
+
+// finish computes the result when all inputs are there.
+func (h *host) finish(run *execution) {
+	all := map[callID][]byte{}
+	for _, peer := range run.Hosts {
+		if run.More || run.got[peer].parts < len(run.Parts) {
+			return
+		}
+		maps.Copy(all, run.got[peer].values)
+	}
+	h.compute(run, all)
+	h.agent.Executed(run.Flight, run.proof)
+}
+
+// compute makes the result from the inputs.
+func (h *host) compute(run *execution, all map[callID][]byte) {
+	run.result = run.result[:0]
+	for _, part := range run.Parts {
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(fmt.Sprint(part.Route.Strategy, part.Route.Piece))) // in which order it is summed
+		for _, p := range part.Calls {
+			v, has := all[callID{p.Worker, p.Ticket}]
+			if !has && part.Err == nil {
+				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d", h.name, run.Flight, p.Worker)
+			}
+			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))
+			_, _ = sum.Write(v)
+		}
+		if run.way != nil && reshapes(&part) {
+			h.bring(run, &part, all)
+		}
+		run.result = append(run.result, sum.Sum64())
+	}
+	run.done = true
+}
+
+// output is what a call gets of a flight.
+func (run *execution) output(part int, p *collective.Posted) []byte {
+	if run.way != nil && reshapes(&run.Parts[part]) {
+		return pack(run.moved[p.Worker])
+	}
+	return binary.LittleEndian.AppendUint64(nil, run.result[part])
+}
+
+// isStep reports whether a step of the training ends with a call.
+func isStep(p *collective.Posted) bool { return p.Call.Step && p.Call.Kind != collective.Reshape }
