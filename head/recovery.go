@@ -1,13 +1,10 @@
 package head
 
 import (
-	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/topo"
 )
 
 // recovery is the time in which a new head learns what the earlier one may have decided. A commit takes all hosts of the generation, so
@@ -167,153 +164,6 @@ func (r *leader) catchUp(host string, index uint64) {
 		if c.Index > index {
 			r.send(host, c)
 		}
-	}
-}
-
-// adoptWorkers tells the membership of the workers of a host, and of what the log has answered that the host has not heard.
-func (r *leader) adoptWorkers(host string, rep Report) {
-	entered, away := map[topo.Worker]bool{}, map[topo.Worker]bool{}
-	void := false
-	for _, c := range r.log {
-		for _, w := range c.Entered {
-			entered[w] = c.Index > rep.Index
-		}
-		for _, w := range c.Away {
-			away[w] = c.Index > rep.Index
-		}
-		void = void || c.Void && c.Index > rep.Index
-	}
-	r.machine.Host(host, rep.Slots)
-	for _, w := range rep.Workers {
-		id := w.Worker
-		if !r.runs(id, host) {
-			r.send(host, Stops{Stop{id, stray}})
-			continue
-		}
-		r.home[id] = host
-		drops := w.Again && r.state.Shape != nil
-		asked := w.Asked && !drops && !entered[id] && !away[id]
-		if drops && !void && w.Ended == "" {
-			r.voids[id] = true
-		}
-		_, member := r.machine.View().Rank(id)
-		_, told := r.state.View.Rank(id)
-		if asked && w.Ended == "" {
-			r.asked[id] = true
-		}
-		switch {
-		case w.Done:
-			r.machine.Finished(id)
-		case w.Ended != "":
-			r.machine.Lost(id, w.Ended)
-		case member && asked && w.Again:
-			r.machine.Asks(id)
-		case member:
-		case asked:
-			r.machine.Started(id, host)
-			r.machine.Asks(id)
-		case !told && !w.Away && !away[id] && !entered[id]:
-			r.machine.Started(id, host)
-		}
-	}
-}
-
-// adoptGroups gives the matcher the groups that workers have, and answers those who wait for one.
-func (r *leader) adoptGroups(reports map[string]Report) {
-	var groups []GroupReport
-	for _, host := range sorted(reports) {
-		groups = append(groups, reports[host].Groups...)
-	}
-	slices.SortStableFunc(groups, func(a, b GroupReport) int { return cmp.Compare(a.ID, b.ID) })
-	for _, g := range groups {
-		for _, w := range g.Here {
-			r.matcher.Adopt(g.ID, g.Members, w)
-		}
-	}
-	for _, host := range sorted(reports) {
-		for _, w := range reports[host].Workers {
-			for _, list := range w.Groups {
-				r.group(WantsGroup{w.Worker, list}, host)
-			}
-		}
-	}
-}
-
-// adoptCalls posts again what is open and in no flight that goes on.
-func (r *leader) adoptCalls(reports map[string]Report) {
-	taken := map[ticket]bool{}
-	for _, f := range r.flights {
-		for _, s := range f.sets {
-			for _, p := range s.Calls {
-				taken[ticketOf(p)] = true
-			}
-		}
-	}
-	for _, host := range sorted(reports) {
-		rep := reports[host]
-		for _, s := range rep.Flights {
-			if slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == s.Flight }) {
-				for _, set := range s.Sets {
-					for _, c := range set.Calls {
-						taken[ticket{c.Worker, c.Ticket}] = true
-					}
-				}
-			}
-		}
-		for _, w := range rep.Workers {
-			for _, c := range w.Open {
-				switch {
-				case taken[ticket{c.Worker, c.Ticket}]:
-				case r.voids[c.Worker]:
-					r.ready([]collective.Ready{{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: &collective.LostError{Why: "has dropped the step", Call: c.String()}}})
-				default:
-					r.post(c)
-				}
-			}
-		}
-		if rep.Stated != nil {
-			r.takes(*rep.Stated)
-		}
-	}
-}
-
-// adoptLosses tells the matcher and the membership who is gone.
-func (r *leader) adoptLosses(reports map[string]Report) {
-	lives := map[topo.Worker]bool{}
-	for _, host := range sorted(reports) {
-		for _, w := range reports[host].Workers {
-			if w.Ended != "" {
-				r.dead[w.Worker] = w.Ended
-			} else {
-				lives[w.Worker] = !(w.Again && r.asked[w.Worker])
-			}
-		}
-	}
-	for _, m := range r.machine.View().Members {
-		if _, reported := r.home[m.Worker]; !reported {
-			r.machine.Lost(m.Worker, "is not known on its host")
-		}
-	}
-	gone := map[topo.Worker]bool{}
-	for _, m := range r.state.View.Members {
-		_, ended := r.dead[m.Worker]
-		begun := r.state.View.Generation > 0 || r.state.Shape != nil && r.machine.View().Generation > 0
-		gone[m.Worker] = !lives[m.Worker] && (ended || begun) // before that it may not have started
-	}
-	for _, rep := range reports {
-		for _, g := range rep.Groups {
-			for _, w := range g.Members {
-				gone[w] = !lives[w]
-			}
-		}
-	}
-	maps.DeleteFunc(gone, func(_ topo.Worker, is bool) bool { return !is })
-	for _, w := range sorted(gone) {
-		how := cmp.Or(r.dead[w], "is lost with its host")
-		r.ready(r.matcher.Lost(w, how, nil))
-	}
-	for _, w := range sorted(r.voids) {
-		r.givesUp(w)
 	}
 }
 
