@@ -36,36 +36,37 @@ func (r *leader) goAhead() {
 	if len(r.peers) < 2 || len(r.flights) > 0 || r.state.View.Generation == 0 {
 		return
 	}
-	a := r.ahead
-	if a == nil {
-		a = &ahead{}
+	told := 0
+	if r.ahead != nil {
+		told = r.ahead.sets
 	}
-	f := &flight{number: a.number, sets: r.matcher.Held(a.sets)}
-	bytes := 0
-	for _, s := range f.sets {
+	sets, bytes := r.matcher.Held(told), 0
+	for _, s := range sets {
 		bytes += s.Longest()
 	}
-	if bytes < r.agent.cfg.Ahead || len(f.sets) == 0 {
+	if bytes < r.agent.cfg.Ahead || len(sets) == 0 {
 		return
 	}
+	f := &flight{sets: sets}
 	r.concern(f)
-	if a.number == 0 {
-		if len(f.hosts) < 2 {
-			return
-		}
-		a.number, a.hosts, r.ahead = r.nextFlight(), f.hosts, a
-		f.number = a.number
-	} else if !slices.Equal(f.hosts, a.hosts) {
+	switch a := r.ahead; {
+	case a != nil && !slices.Equal(f.hosts, a.hosts):
 		r.takeBack()
 		return
+	case len(f.hosts) < 2:
+		return
+	case a == nil:
+		r.ahead = &ahead{number: r.nextFlight(), hosts: f.hosts}
 	}
-	a.sets += len(f.sets)
-	for _, s := range f.sets {
+	a := r.ahead
+	f.number = a.number
+	a.sets += len(sets)
+	for _, s := range sets {
 		for _, p := range s.Calls {
 			a.calls = append(a.calls, ticketOf(p))
 		}
 	}
-	r.ask(f, f.sets, true)
+	r.ask(f, sets, true)
 }
 
 // takeBack drops what was begun of a step.

@@ -34,13 +34,12 @@ func (f *follower) exec(e Exec) {
 	f.drop(e.Replaces)
 	s := f.staged[e.Flight]
 	if s == nil {
-		s = &staged{}
+		s = &staged{exec: e}
 		f.staged[e.Flight] = s
+	} else { // what was told before stays; the slice is the head's
+		s.exec.Sets, s.exec.Without, s.exec.More = slices.Concat(s.exec.Sets, e.Sets), e.Without, e.More
 	}
 	told := len(s.parts)
-	sets := slices.Concat(s.exec.Sets, e.Sets)
-	s.exec = e
-	s.exec.Sets = sets
 	for _, set := range e.Sets {
 		part := Part{Of: set.Of, Route: set.Route, Err: set.failure()}
 		for _, c := range set.Calls {

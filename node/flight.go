@@ -62,7 +62,9 @@ func (c *crew) execute(x head.Execute) {
 		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight) }) } // a stopped engine needs no news
 		c.engine.begin(t)
 	}
-	c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
+	if f.ahead {
+		c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
+	}
 	if f.open == 0 && !f.more {
 		c.input(func() { c.agent.Executed(x.Flight, f.proof) })
 	}
