@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -23,7 +24,7 @@ func BenchmarkWrite(b *testing.B) {
 	}
 	b.SetBytes(1 << 30)
 	f := jobs.Folder{Root: b.TempDir(), Keep: 1, Say: func(line string) { b.Log(line) }}
-	parts := []*jobs.Part{part(b, f, s, memory, 1, 0), part(b, f, s, memory, 1, 1)}
+	parts := []*jobs.Part{placetest.Part(b, f, s, memory, 1, 0), placetest.Part(b, f, s, memory, 1, 1)}
 	var before, after syscall.Rusage
 	used := func(r *syscall.Rusage) {
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, r); err != nil {

@@ -9,33 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/tensor"
 )
-
-// lines collects what people are told.
-type lines struct {
-	mu   sync.Mutex
-	said []string
-}
-
-func (l *lines) say(line string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.said = append(l.said, line)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.said, "\n")
-}
 
 // random draws a state and its bytes.
 func random(r *rand.Rand, step uint64, workers int) (*jobs.State, [][]byte) {
@@ -75,35 +56,10 @@ func row(t jobs.Tensor) int {
 	return t.Bytes()
 }
 
-// part is the part of a rank, as a worker makes it.
-func part(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uint64, rank int) *jobs.Part {
-	t.Helper()
-	text, err := s.AppendJSON(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &jobs.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage(fmt.Sprintf(`{"noise": %d}`, rank))}
-	for _, run := range s.Share(rank) {
-		p.Body = append(p.Body, memory[run.Tensor][run.From:run.To]...)
-	}
-	if err := p.Check(); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 // write has several workers write their parts at once.
 func write(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, ranks ...int) {
 	t.Helper()
-	var parts []*jobs.Part
-	for _, rank := range ranks {
-		parts = append(parts, part(t, f, s, memory, s.Step*77, rank))
-	}
-	if err := group.Share(t.Context(), "part", len(parts), len(parts), func() func(int) error {
-		return func(i int) error { parts[i].Write(); return nil }
-	}); err != nil {
-		t.Fatal(err)
-	}
+	placetest.Write(t, f, s, memory, s.Step*77, ranks...)
 }
 
 func all(n int) (ranks []int) {
@@ -148,8 +104,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	seed := seedOf(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for step := range uint64(40) {
-		var l lines
-		f := jobs.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Say: l.say}
+		var l placetest.Lines
+		f := jobs.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Say: l.Say}
 		s, memory := random(r, step+1, 1+r.IntN(5))
 		write(t, f, s, memory, all(s.Workers)...)
 		if strings.Count(l.String(), "is sealed") != 1 {
@@ -176,7 +132,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 
 func TestDamageIsNoticed(t *testing.T) {
 	r := rand.New(rand.NewPCG(seedOf(t), 3))
-	f := jobs.Folder{Root: t.TempDir(), Keep: 1, Say: new(lines).say}
+	f := jobs.Folder{Root: t.TempDir(), Keep: 1, Say: new(placetest.Lines).Say}
 	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	write(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
 	files, err := filepath.Glob(filepath.Join(f.Path(5), "*"))
@@ -211,7 +167,7 @@ func TestDamageIsNoticed(t *testing.T) {
 func TestWrongParts(t *testing.T) {
 	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	good := func() *jobs.Part {
-		return part(t, jobs.Folder{Root: "/c", Keep: 1}, s, [][]byte{make([]byte, 8000)}, 1, 0)
+		return placetest.Part(t, jobs.Folder{Root: "/c", Keep: 1}, s, [][]byte{make([]byte, 8000)}, 1, 0)
 	}
 	for want, change := range map[string]func(p *jobs.Part){
 		"no absolute path":        func(p *jobs.Part) { p.Folder.Root = "c" },

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/layout/layouttest"
@@ -40,8 +41,8 @@ func memories(spec *layout.Spec, tensors []layout.Tensor, l *layout.Layout) (lis
 
 // writeMeshed has all ranks of a layout write a checkpoint of step 7, and returns where it is.
 func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout, memory []map[string][]byte) string {
-	said := &lines{}
-	folder := jobs.Folder{Root: root, Keep: 1, Say: said.say}
+	said := &placetest.Lines{}
+	folder := jobs.Folder{Root: root, Keep: 1, Say: said.Say}
 	for _, x := range l.Tensors {
 		if _, err := safetensors.Layout([]safetensors.Tensor{{Name: x.Name, DType: x.DType, Shape: x.Shape}}, nil); err != nil {
 			t.Skip(err)

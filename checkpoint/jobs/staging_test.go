@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // TestAWorkerThatIsLost has a part missing, in several stages.
 func TestAWorkerThatIsLost(t *testing.T) {
-	var l lines
-	f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+	var l placetest.Lines
+	f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
 	s := &jobs.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
 	write(t, f, s, memory, 0, 2)
@@ -32,7 +33,7 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	if steps, _ := f.Sealed(); !slices.Equal(steps, []jobs.Attempt{{Step: 9}, {Step: 5}}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
 		t.Errorf("sealed %v: %s", steps, &l)
 	}
-	p := part(t, f, &next, memory, 7*77, 0)
+	p := placetest.Part(t, f, &next, memory, 7*77, 0)
 	if err := os.WriteFile(filepath.Join(f.Root, ".staging-000000000007-000000000000021b"), nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +48,8 @@ func TestSettled(t *testing.T) {
 	memory := [][]byte{make([]byte, 8000)}
 	s := &jobs.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	for _, keep := range []string{"", ".part-00000-of-00001.json"} {
-		var l lines
-		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+		var l placetest.Lines
+		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
 		write(t, f, s, memory, 0)
 		// As before the rename.
 		staging := filepath.Join(f.Root, ".staging-000000000005-0000000000000181")
@@ -84,8 +85,8 @@ func TestWrongReceipts(t *testing.T) {
 		`{"files":[],"sums":{"1":5}}`,
 		`{"files":[],"sums":{"0":2305843009213693952}}`,
 	} {
-		var l lines
-		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.say}
+		var l placetest.Lines
+		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
 		write(t, f, s, memory, 0)
 		left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*", ".part-00000-of-00002.json"))
 		if err != nil || len(left) != 1 {

@@ -30,15 +30,15 @@ func cut(w http.ResponseWriter) {
 }
 
 // checked fetches a checkpoint, which compares all of it, and compares the state as well.
-func checked(t *testing.T, f jobs.Folder, a jobs.Attempt, memory []byte) {
+func checked(t *testing.T, f jobs.Folder, a jobs.Attempt, memory [][]byte) {
 	t.Helper()
 	found, err := fetch(t, f, a).Open(a.Step)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, len(memory))
-	if _, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || !bytes.Equal(got, memory) {
-		t.Fatalf("%v; the same bytes: %v", err, bytes.Equal(got, memory))
+	got := make([]byte, len(memory[0]))
+	if _, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || !bytes.Equal(got, memory[0]) {
+		t.Fatalf("%v; the same bytes: %v", err, bytes.Equal(got, memory[0]))
 	}
 }
 
@@ -132,7 +132,7 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("after %d requests: sealed are %v: %v; %q", n, sealed, err, store.Keys())
 		}
 		for _, a := range sealed {
-			checked(t, f, a, map[uint64][]byte{1: before, 2: after}[a.Step])
+			checked(t, f, a, map[uint64][][]byte{1: before, 2: after}[a.Step])
 		}
 		third, memory := placetest.Small(3, 1)
 		placetest.Write(t, f, third, memory, 33, 0)

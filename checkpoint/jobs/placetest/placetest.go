@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -46,31 +47,31 @@ func (l *Lines) String() string {
 // Bytes is the state that the tests write: of several uploads or blocks a worker.
 const Bytes = 17 << 20
 
-// State is what a checkpoint of a step is of, and what its bytes are.
-func State(step uint64, workers int) (*jobs.State, []byte) {
+// State is what a checkpoint of a step is of, and the bytes of its tensors.
+func State(step uint64, workers int) (*jobs.State, [][]byte) {
 	s := &jobs.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
 	memory := make([]byte, Bytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(step)}).Read(memory) // never fails
-	return s, memory
+	return s, [][]byte{memory}
 }
 
 // Small is a state of which each part is one piece.
-func Small(step uint64, workers int) (*jobs.State, []byte) {
+func Small(step uint64, workers int) (*jobs.State, [][]byte) {
 	s, memory := State(step, workers)
 	s.Tensors[0].Shape = tensor.Shape{1000}
-	return s, memory[:4000]
+	return s, [][]byte{memory[0][:4000]}
 }
 
 // Part is the part of a rank.
-func Part(t testing.TB, f jobs.Folder, s *jobs.State, memory []byte, seed uint64, rank int) *jobs.Part {
+func Part(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uint64, rank int) *jobs.Part {
 	t.Helper()
 	text, err := s.AppendJSON(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &jobs.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage("{}")}
+	p := &jobs.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage(fmt.Sprintf(`{"noise": %d}`, rank))}
 	for _, run := range s.Share(rank) {
-		p.Body = append(p.Body, memory[run.From:run.To]...)
+		p.Body = append(p.Body, memory[run.Tensor][run.From:run.To]...)
 	}
 	if err := p.Check(); err != nil {
 		t.Fatal(err)
@@ -79,7 +80,7 @@ func Part(t testing.TB, f jobs.Folder, s *jobs.State, memory []byte, seed uint64
 }
 
 // Write has ranks write their parts at once.
-func Write(t testing.TB, f jobs.Folder, s *jobs.State, memory []byte, seed uint64, ranks ...int) {
+func Write(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uint64, ranks ...int) {
 	t.Helper()
 	var parts []*jobs.Part
 	for _, rank := range ranks {
@@ -143,8 +144,8 @@ func (k Kind) readBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make([]byte, Bytes)
-	if n, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || n != found.Blocks || !bytes.Equal(got, memory) {
-		t.Errorf("%d of %d blocks, %v; the same bytes: %v", n, found.Blocks, err, bytes.Equal(got, memory))
+	if n, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || n != found.Blocks || !bytes.Equal(got, memory[0]) {
+		t.Errorf("%d of %d blocks, %v; the same bytes: %v", n, found.Blocks, err, bytes.Equal(got, memory[0]))
 	}
 }
 
