@@ -139,7 +139,8 @@ func (l local) Seal(ctx context.Context, a Attempt, text []byte) error {
 
 // Abandon implements Place.
 func (l local) Abandon(_ context.Context, a Attempt, _ func([]string) bool) (bool, error) {
-	return true, l.remove(l.staging(a)) // who seals needs the name
+	err := l.remove(l.staging(a)) // who seals needs the name
+	return !gone(err), err
 }
 
 // Remove implements Place.

@@ -116,6 +116,7 @@ func Run(t *testing.T, k Kind) {
 		"damage is noticed and set aside":   k.damaged,
 		"sealed and abandoned at once":      k.race,
 		"the last receipt and then nothing": k.unsealed,
+		"sealed by another meanwhile":       k.meanwhile,
 	} {
 		t.Run(name, f)
 	}
@@ -281,6 +282,29 @@ func (k Kind) unsealed(t *testing.T) {
 	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) || !strings.Contains(l.String(), "it is sealed now") || len(k.Files(t, f)) != 4 {
 		t.Errorf("sealed are %v, left are %q: %s", steps, k.Files(t, f), l)
 	}
+}
+
+// meanwhile has another host seal what was listed as not sealed: nobody is told that it is abandoned.
+func (k Kind) meanwhile(t *testing.T) {
+	f, l := k.with(t)
+	s, memory := Small(5, 1)
+	Write(t, f, s, memory, 55, 0)
+	late := f
+	late.Place = behind{f.Where()}
+	if err := late.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) || strings.Contains(l.String(), "abandoned") {
+		t.Errorf("sealed are %v: %s", steps, l)
+	}
+}
+
+// behind is a place whose list is of a moment ago.
+type behind struct{ jobs.Place }
+
+// List does not know yet that the attempt is sealed.
+func (behind) List(context.Context) (sealed, unsealed []jobs.Attempt, err error) {
+	return nil, []jobs.Attempt{{Step: 5, Seed: 55}}, nil
 }
 
 // killed is a place that nobody of this process seals in or removes from.
