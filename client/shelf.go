@@ -29,18 +29,7 @@ func (j *Job) shelf(f jobs.Folder) shelf {
 // ownShelf is a folder that this worker reads itself.
 type ownShelf struct{ folder jobs.Folder }
 
-func (s ownShelf) newest(tried int) (a jobs.Attempt, found bool, err error) {
-	if tried == 0 {
-		if err := s.folder.Settle(); err != nil {
-			s.folder.Say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", s.folder.Root, err))
-		}
-	}
-	sealed, err := s.folder.Sealed()
-	if err != nil || tried >= len(sealed) {
-		return a, false, err
-	}
-	return sealed[tried], true, nil
-}
+func (s ownShelf) newest(tried int) (jobs.Attempt, bool, error) { return s.folder.Newest(tried) }
 
 func (s ownShelf) fetch(jobs.Attempt) (jobs.Folder, error) { return s.folder, nil }
 

@@ -166,7 +166,8 @@ func (s *session) resume(r *api.Resume) error {
 	}
 	switch r.Do {
 	case api.ResumeNewest:
-		err = s.newest(f, r.Tried, &reply)
+		attempt, reply.Done, err = f.Newest(r.Tried)
+		reply.Step, reply.Seed = attempt.Step, attempt.Seed
 	case api.ResumeFetch:
 		err = s.fetch(source{f.Place.(*s3.Bucket), attempt}, &reply)
 	case api.ResumeDamaged:
@@ -181,19 +182,6 @@ func (s *session) resume(r *api.Resume) error {
 }
 
 func (s *session) say(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
-
-func (s *session) newest(f jobs.Folder, tried int, reply *api.Reply) error {
-	if tried == 0 {
-		if err := f.Settle(); err != nil {
-			s.say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", f.Root, err))
-		}
-	}
-	sealed, err := f.Sealed()
-	if err == nil && tried >= 0 && tried < len(sealed) {
-		reply.Done, reply.Step, reply.Seed = true, sealed[tried].Step, sealed[tried].Seed
-	}
-	return err
-}
 
 // fetch answers where a checkpoint can be read, or what is wrong with it.
 func (s *session) fetch(from source, reply *api.Reply) error {

@@ -54,6 +54,20 @@ func (f Folder) Sealed() ([]Attempt, error) {
 	return sealed, err
 }
 
+// Newest is the newest checkpoint that is whole but so many, if there are that many. With 0, what earlier workers left is dealt with first.
+func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
+	if tried == 0 {
+		if err := f.Settle(); err != nil {
+			f.Say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", f.Root, err))
+		}
+	}
+	sealed, err := f.Sealed()
+	if err != nil || tried < 0 || tried >= len(sealed) {
+		return a, false, err
+	}
+	return sealed[tried], true, nil
+}
+
 // Settle deals with what earlier workers left: a checkpoint that has all its parts is sealed, another one removed.
 func (f Folder) Settle() error { return f.settle(nil) }
 
