@@ -2,13 +2,10 @@ package jobs
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -115,19 +112,16 @@ func (p *Part) weigh(ctx context.Context, r *receipt) error {
 // Every block of a file that is used is compared with its hash.
 func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int, memory func(name string) []byte) error {
 	w, err := s.wants(l, rank, memory)
-	for _, name := range slices.Sorted(maps.Keys(w)) {
-		if err == nil {
-			err = s.readBlocks(ctx, name, w[name])
-		}
-	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Path, err)
 	}
+	for _, name := range slices.Sorted(maps.Keys(w)) {
+		if err := s.readSome(ctx, name, w[name]); err != nil {
+			return fmt.Errorf("%s: %s, %w", s.Path, name, err)
+		}
+	}
 	return nil
 }
-
-// pieces are bytes of the blocks of a file that belong into memory, by block. A block without any is compared only.
-type pieces map[int][]stretch
 
 // wanted is pieces by file.
 type wanted map[string]pieces
@@ -170,9 +164,7 @@ func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []by
 			head = f.Size
 		}
 		if p := w[f.Name]; p != nil {
-			for i := range int((head + manifest.BlockBytes - 1) / manifest.BlockBytes) {
-				p[i] = slices.Clip(p[i])
-			}
+			p.first(int((head + manifest.BlockBytes - 1) / manifest.BlockBytes))
 		}
 	}
 	return w, nil
@@ -195,46 +187,16 @@ func (w wanted) add(x *format.Tensor, to layout.Piece, memory []byte) {
 	}
 }
 
-// add notes bytes that begin at a place of the file.
-func (p pieces) add(at int64, to []byte) {
-	for len(to) > 0 {
-		block := at / manifest.BlockBytes
-		n := min(int64(len(to)), (block+1)*manifest.BlockBytes-at)
-		p[int(block)] = append(p[int(block)], stretch{at, to[:n]})
-		at, to = at+n, to[n:]
-	}
-}
-
-// readBlocks reads and compares blocks of a file, and copies the pieces.
-func (s *Sealed) readBlocks(ctx context.Context, name string, want pieces) error {
+// readSome reads blocks of a file, and compares them.
+func (s *Sealed) readSome(ctx context.Context, name string, want pieces) error {
 	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
 	if i < 0 {
-		return fmt.Errorf("%s is not among the files that were sealed", name)
+		return errors.New("not among the files that were sealed")
 	}
-	f, blocks := &s.files[i], slices.Sorted(maps.Keys(want))
-	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(name)))
+	file, err := s.open(&s.files[i])
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err != nil || info.Size() != f.Size || len(blocks) > 0 && blocks[len(blocks)-1] >= len(f.Blocks) {
-		return errors.Join(err, fmt.Errorf("%s does not have the %d bytes that it had when it was sealed", name, f.Size))
-	}
-	return group.Share(ctx, "checkpoint", runtime.NumCPU(), len(blocks), func() func(int) error {
-		buffer := make([]byte, min(manifest.BlockBytes, f.Size))
-		return func(i int) error {
-			at := int64(blocks[i]) * manifest.BlockBytes
-			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
-			if n, err := file.ReadAt(b, at); n < len(b) {
-				return err
-			}
-			if sha256.Sum256(b) != f.Blocks[blocks[i]] {
-				return fmt.Errorf("%s, bytes %d to %d: not as it was sealed", f.Name, at, at+int64(len(b)))
-			}
-			for _, x := range want[blocks[i]] {
-				copy(x.to, b[x.from-at:])
-			}
-			return nil
-		}
-	})
+	return readBlocks(ctx, file, &s.files[i], want, func(int) bool { return true })
 }

@@ -2,19 +2,14 @@ package jobs
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync/atomic"
 
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
@@ -58,12 +53,13 @@ func (f Folder) Open(step uint64) (*Sealed, error) {
 // compared with its hash; it returns how many that were.
 func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (compared int, err error) {
 	covered := make([]int, len(into))
-	for _, f := range s.files {
+	for i := range s.files {
+		f := &s.files[i]
 		n, err := s.readFile(ctx, f, into, covered, turn, turns)
-		compared += n
 		if err != nil {
 			return compared, fmt.Errorf("%s: %w", filepath.Join(s.Path, f.Name), err)
 		}
+		compared += n
 	}
 	for i, n := range covered {
 		if t := s.State.Tensors[i]; n != t.Bytes() {
@@ -73,69 +69,37 @@ func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (comp
 	return compared, nil
 }
 
-// A stretch is bytes of a file that belong into memory.
-type stretch struct {
-	from int64
-	to   []byte
-}
-
-func (s *Sealed) readFile(ctx context.Context, f manifest.File, into [][]byte, covered []int, turn, turns int) (int, error) {
-	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
+func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, covered []int, turn, turns int) (compared int, err error) {
+	file, err := s.open(f)
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err == nil && info.Size() != f.Size {
-		err = fmt.Errorf("it has %d bytes, %d when it was sealed", info.Size(), f.Size)
-	}
-	if err != nil {
-		return 0, err
-	}
-	var stretches []stretch
+	want := pieces{}
+	want.first(len(f.Blocks))
 	if strings.HasSuffix(f.Name, ".safetensors") {
-		if stretches, err = s.stretches(file, f, into, covered); err != nil {
+		if err := s.shard(file, f, into, covered, want); err != nil {
 			return 0, err
 		}
 	}
-	var compared atomic.Int64
-	err = group.Share(ctx, "checkpoint", runtime.NumCPU(), len(f.Blocks), func() func(int) error {
-		buffer := make([]byte, min(manifest.BlockBytes, f.Size))
-		return func(i int) error {
-			at := int64(i) * manifest.BlockBytes
-			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
-			if n, err := file.ReadAt(b, at); n < len(b) {
-				return err
-			}
-			if i%turns == turn {
-				if sha256.Sum256(b) != f.Blocks[i] {
-					return fmt.Errorf("bytes %d to %d: not as it was sealed", at, at+int64(len(b)))
-				}
-				compared.Add(1)
-			}
-			for _, x := range stretches {
-				if first, last := max(at, x.from), min(at+int64(len(b)), x.from+int64(len(x.to))); first < last {
-					copy(x.to[first-x.from:last-x.from], b[first-at:])
-				}
-			}
-			return nil
-		}
-	})
-	return int(compared.Load()), err
+	for i := turn; i < len(f.Blocks); i += turns {
+		compared++
+	}
+	return compared, readBlocks(ctx, file, f, want, func(i int) bool { return i%turns == turn })
 }
 
-// stretches reads the header of a shard.
-func (s *Sealed) stretches(file io.ReaderAt, f manifest.File, into [][]byte, covered []int) (list []stretch, err error) {
+// shard reads the header of a shard, and notes where its tensors belong.
+func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covered []int, want pieces) error {
 	h, err := safetensors.ReadHeader(f.Name, file, f.Size)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var offsets map[string]struct {
 		Starts tensor.Shape `json:"saved_offsets"`
 	}
 	var own ownJSON
 	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets), json.Unmarshal([]byte(h.Metadata[ownKey]), &own)); err != nil {
-		return nil, fmt.Errorf("the metadata: %w", err)
+		return fmt.Errorf("the metadata: %w", err)
 	}
 	s.Own[own.Rank] = own.Own
 	index := map[string]int{}
@@ -153,10 +117,10 @@ func (s *Sealed) stretches(file io.ReaderAt, f manifest.File, into [][]byte, cov
 			from = start * t.row()
 		}
 		if !fits || n > len(into[i])-from {
-			return nil, fmt.Errorf("tensor %q does not fit into the state", part.Name)
+			return fmt.Errorf("tensor %q does not fit into the state", part.Name)
 		}
-		list = append(list, stretch{h.Data + part.Begin, into[i][from : from+n]})
+		want.add(h.Data+part.Begin, into[i][from:from+n])
 		covered[i] += n
 	}
-	return list, nil
+	return nil
 }

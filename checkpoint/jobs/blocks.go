@@ -1,0 +1,84 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+// A stretch is bytes of a file that belong into memory.
+type stretch struct {
+	from int64
+	to   []byte
+}
+
+// pieces are bytes of the blocks of a file that belong into memory, by block. A block without any is compared only.
+type pieces map[int][]stretch
+
+// first has the first n blocks among them.
+func (p pieces) first(n int) {
+	for i := range n {
+		p[i] = slices.Clip(p[i])
+	}
+}
+
+// add notes bytes that begin at a place of the file.
+func (p pieces) add(at int64, to []byte) {
+	for len(to) > 0 {
+		block := at / manifest.BlockBytes
+		n := min(int64(len(to)), (block+1)*manifest.BlockBytes-at)
+		p[int(block)] = append(p[int(block)], stretch{at, to[:n]})
+		at, to = at+n, to[n:]
+	}
+}
+
+// open opens a file that is as long as when it was sealed.
+func (s *Sealed) open(f *manifest.File) (*os.File, error) {
+	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Size() != f.Size {
+		err = fmt.Errorf("%d bytes, %d when it was sealed", info.Size(), f.Size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// readBlocks reads blocks of a file, compares those of which compare says so, and copies the pieces.
+func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want pieces, compare func(block int) bool) error {
+	blocks := slices.Sorted(maps.Keys(want))
+	if n := len(blocks); n > 0 && blocks[n-1] >= len(f.Blocks) {
+		return fmt.Errorf("it ends before block %d", blocks[n-1])
+	}
+	return group.Share(ctx, "checkpoint", runtime.NumCPU(), len(blocks), func() func(int) error {
+		buffer := make([]byte, min(manifest.BlockBytes, f.Size))
+		return func(i int) error {
+			block := blocks[i]
+			at := int64(block) * manifest.BlockBytes
+			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
+			if n, err := file.ReadAt(b, at); n < len(b) {
+				return err
+			}
+			if compare(block) && sha256.Sum256(b) != f.Blocks[block] {
+				return fmt.Errorf("bytes %d to %d: not as it was sealed", at, at+int64(len(b)))
+			}
+			for _, x := range want[block] {
+				copy(x.to, b[x.from-at:])
+			}
+			return nil
+		}
+	})
+}
