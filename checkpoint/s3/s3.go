@@ -4,6 +4,7 @@
 package s3
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func Open(url string) (*Bucket, error) {
 // String is the URL.
 func (b *Bucket) String() string { return b.url }
 
-// key is that of a name below the prefix, and its URL for people.
+// key is that of a name below the prefix.
 func (b *Bucket) key(name string) string { return b.prefix + name }
 
 // An object is what a listing says of one.
@@ -126,7 +127,7 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 
 func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
 	return b.try(ctx, "write "+b.url+"/"+name, func(ctx context.Context) error {
-		_, err := b.core.PutObject(ctx, b.bucket, b.key(name), io.NewSectionReader(strings.NewReader(string(text)), 0, int64(len(text))), int64(len(text)), "", "", minio.PutObjectOptions{})
+		_, err := b.core.PutObject(ctx, b.bucket, b.key(name), bytes.NewReader(text), int64(len(text)), "", "", minio.PutObjectOptions{})
 		return err
 	})
 }
