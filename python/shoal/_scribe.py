@@ -16,7 +16,6 @@ from ._shard import Kept, Run, header, sums
 from ._shelf import AgentShelf, OwnShelf, Shelf, is_url
 from ._state import memory
 from .errors import ShoalError
-from .errors import ShoalError
 
 if TYPE_CHECKING:
     from ._worker import Worker
