@@ -1,14 +1,21 @@
 """Checkpoints in a bucket: the agent writes and fetches them, and the program stays the same."""
 
 import json
+import os
 import pathlib
 import re
+import signal
+import subprocess
 
 import pytest
 
 pytest.importorskip("numpy")
 
+import running_job
 from bucket_double import Store
+from test_live import WORKER as MESHED
+from test_live import training  # noqa: F401  (a fixture)
+from test_live_checkpoint import history, noise, ranks
 
 import shoal
 
@@ -17,18 +24,19 @@ URL = "s3://models/runs/a"
 
 
 @pytest.fixture
-def store():
+def store(tmp_path, monkeypatch):
     it = Store()
+    for name, value in {"TMPDIR": tmp_path, "HOME": tmp_path, **it.env}.items():
+        monkeypatch.setenv(name, str(value))
     yield it
     it.close()
 
 
 @pytest.fixture
-def train(launch, store, tmp_path):
+def train(launch, store):
     """Returns train(n, more environment): trains to the end, or to the kill, and returns what was printed."""
 
     def run(n, folder=URL, keep=2, more=1, **env):
-        env = {"TMPDIR": tmp_path, "HOME": tmp_path, **store.env, **env}
         process = launch.start(n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()})
         output, _ = process.communicate(timeout=100)
         return output
@@ -74,6 +82,30 @@ def test_a_store_that_is_away_when_the_job_begins_ends_it(train, store):
     store.refuse = 403
     output = train(2)
     assert "looking for checkpoints" in output and "AccessDenied" in output and "FROM" not in output, output
+
+
+def test_a_job_on_a_mesh_starts_again_on_any_other(launch, store, tmp_path):
+    at = 0
+    for mesh in ["dp=2,tp=2", "tp=3", "dp=1"]:
+        steps, said = history(launch(ranks(mesh), MESHED, mesh, at + 6, URL, 4))
+        assert steps == [(at + i, mesh) for i in range(6)] and said[at, 0] == noise(0, at)
+        at += 6
+    assert store.steps() == [18, 16] and not store.uploads and not list(tmp_path.glob("shoal-fetched-*"))
+
+
+def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):  # noqa: F811
+    with training(4, "dp=2,tp=2", URL, 5) as job:
+        job.until(f"checkpoint of step [1-9][0-9]* in {URL} is sealed")
+        pids = job.workers()
+        for rank in (0, 2):
+            os.kill(pids[rank], signal.SIGKILL)
+        job.until("STEP [0-9]+ on dp=1,tp=2 ")
+        subprocess.run([binary, "stop", job.name], check=True, timeout=running_job.HANG)
+        output = job.finish()
+    back = int(re.search(r"went back from step \d+ to the checkpoint of step (\d+), on mesh dp=1,tp=2,", output)[1])
+    after = [n for n, mesh in history(output)[0] if mesh == "dp=1,tp=2"]
+    assert back and after == list(range(back, back + len(after))), output
+    assert not list(tmp_path.glob("shoal-fetched-*"))
 
 
 def test_a_job_of_one_without_an_agent_says_what_to_do(monkeypatch):

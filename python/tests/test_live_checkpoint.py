@@ -15,7 +15,7 @@ import pytest
 numpy = pytest.importorskip("numpy")
 
 import running_job
-from live_numpy import reference
+from live_numpy import LAYOUT, reference
 from test_live import WORKER, training  # noqa: F401  (a fixture)
 
 
@@ -65,13 +65,17 @@ def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, the
 
 def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):
     folder, at = tmp_path / "checkpoints", 0
+    other = tmp_path / "other.yaml"
+    other.write_text(LAYOUT.replace("dp=1,tp=1", "tp=4"))
     for mesh in ["dp=2,tp=2", "tp=3", "dp=1", "dp=5", "tp=2", "tp=2"]:
         steps, said = history(launch(ranks(mesh), WORKER, mesh, at + 6, folder, 4, "-"))
         assert steps == [(at + i, mesh) for i in range(6)]
         assert said[at, 0] == noise(0, at)
         at += 6
-        done = subprocess.run([binary, "state", "verify", folder / "latest"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert done.returncode == 0, done.stdout
+        newest, there = folder / f"step-{at:012d}", tmp_path / f"resharded {at}"
+        for command in (["verify", newest], ["reshard", newest, there, "--layout", other, "--seal"], ["verify", there], ["diff", there, newest]):
+            done = subprocess.run([binary, "state", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert done.returncode == 0, done.stdout
 
 
 def test_everything_is_killed_at_random_moments(launch, binary, tmp_path):
