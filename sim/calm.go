@@ -122,6 +122,10 @@ func (c *Cluster) wish() {
 	c.join("Z", boxes)
 	wished := ""
 	shape := func() *head.Shape { return c.host(c.newest().Head).agent.Known().Shape }
+	if shape() == nil {
+		c.ledger.fail("the job does not know its mesh any more")
+		return
+	}
 	for i := range 4 * patience {
 		c.notice()
 		c.round()
