@@ -49,7 +49,7 @@ func (s *Sealed) open(f *manifest.File) (*os.File, error) {
 	}
 	info, err := file.Stat()
 	if err == nil && info.Size() != f.Size {
-		err = fmt.Errorf("%d bytes, %d when it was sealed", info.Size(), f.Size)
+		err = fmt.Errorf("%s has %d bytes, %d when it was sealed", f.Name, info.Size(), f.Size)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -61,7 +61,7 @@ func (s *Sealed) open(f *manifest.File) (*os.File, error) {
 func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want pieces, compare func(block int) bool) error {
 	blocks := slices.Sorted(maps.Keys(want))
 	if n := len(blocks); n > 0 && blocks[n-1] >= len(f.Blocks) {
-		return fmt.Errorf("it ends before block %d", blocks[n-1])
+		return fmt.Errorf("%s ends before block %d", f.Name, blocks[n-1])
 	}
 	return group.Share(ctx, "checkpoint", runtime.NumCPU(), len(blocks), func() func(int) error {
 		buffer := make([]byte, min(manifest.BlockBytes, f.Size))
@@ -73,7 +73,7 @@ func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want piece
 				return err
 			}
 			if compare(block) && sha256.Sum256(b) != f.Blocks[block] {
-				return fmt.Errorf("bytes %d to %d: not as it was sealed", at, at+int64(len(b)))
+				return fmt.Errorf("%s, bytes %d to %d: not as it was sealed", f.Name, at, at+int64(len(b)))
 			}
 			for _, x := range want[block] {
 				copy(x.to, b[x.from-at:])

@@ -117,7 +117,7 @@ func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int, mem
 	}
 	for _, name := range slices.Sorted(maps.Keys(w)) {
 		if err := s.readSome(ctx, name, w[name]); err != nil {
-			return fmt.Errorf("%s: %s, %w", s.Path, name, err)
+			return fmt.Errorf("%s: %w", s.Path, err)
 		}
 	}
 	return nil
@@ -191,7 +191,7 @@ func (w wanted) add(x *format.Tensor, to layout.Piece, memory []byte) {
 func (s *Sealed) readSome(ctx context.Context, name string, want pieces) error {
 	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
 	if i < 0 {
-		return errors.New("not among the files that were sealed")
+		return fmt.Errorf("%s is not among the files that were sealed", name)
 	}
 	file, err := s.open(&s.files[i])
 	if err != nil {

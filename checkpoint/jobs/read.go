@@ -57,7 +57,7 @@ func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (comp
 		f := &s.files[i]
 		n, err := s.readFile(ctx, f, into, covered, turn, turns)
 		if err != nil {
-			return compared, fmt.Errorf("%s: %w", filepath.Join(s.Path, f.Name), err)
+			return compared, fmt.Errorf("%s: %w", s.Path, err)
 		}
 		compared += n
 	}
@@ -99,7 +99,7 @@ func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covere
 	}
 	var own ownJSON
 	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets), json.Unmarshal([]byte(h.Metadata[ownKey]), &own)); err != nil {
-		return fmt.Errorf("the metadata: %w", err)
+		return fmt.Errorf("%s: the metadata: %w", f.Name, err)
 	}
 	s.Own[own.Rank] = own.Own
 	index := map[string]int{}
@@ -117,7 +117,7 @@ func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covere
 			from = start * t.row()
 		}
 		if !fits || n > len(into[i])-from {
-			return fmt.Errorf("tensor %q does not fit into the state", part.Name)
+			return fmt.Errorf("%s: tensor %q does not fit into the state", f.Name, part.Name)
 		}
 		want.add(h.Data+part.Begin, into[i][from:from+n])
 		covered[i] += n
