@@ -69,8 +69,6 @@ func (m *Matcher) breakOff(g *group, lost topo.Worker, out []Ready) []Ready {
 			out = append(out, Ready{pos.waiting(), pos.err})
 		}
 	}
-	g.spare = append(g.spare, g.held...)
-	g.held = g.held[:0]
 	return out
 }
 
