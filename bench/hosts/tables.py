@@ -107,8 +107,8 @@ can be of the bound. The other rows are how many times longer a peer takes, each
 - **OpenMPI** is `MPI_Allreduce` with its TCP between hosts, **torch + gloo** is `torch.distributed.all_reduce`.
 - Where a row has no entry, or a program is missing, it was not measured there.
 - All programs run at a raised priority (nice −10).
-- Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before it, every element of the result checked, the
-  slowest rank counts, and the programs take turns.
+- Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before and behind it, every element of the result
+  checked, the slowest rank counts, and the programs take turns.
 """
 
 

@@ -190,8 +190,9 @@ Time of the peer / time of shoal, each pair from one round; median, smallest and
 
 ## Method
 
-- Every program does the same: fill the buffers anew with random data, barrier, time one in-place sum all-reduce, check
-  every element of the result. A call takes as long as on its slowest rank. A run's figure is the median over its calls
+- Every program does the same: fill the buffers anew with random data, barrier, time one in-place sum all-reduce, barrier, check
+  every element of the result. The second barrier, which is not timed, keeps a rank that checks from taking the processor of one that is
+  still in the call. A call takes as long as on its slowest rank. A run's figure is the median over its calls
   (8 to 500 of them, by size, after a warm-up); a table's figure is the median over the runs.
 - The programs take turns (A B C A B C …), and each waits for an idle machine before it starts.
 - The data are whole numbers whose sums are exact in float32 in every order, so that results are compared bit by bit.

@@ -57,8 +57,9 @@ func newBenchAllReduceCommand() *cobra.Command {
 		Short: "Measure the all-reduce of N processes on this machine",
 		Long: `Measure the time of an in-place sum all-reduce of N processes on this machine, size by size.
 
-Before each call the buffers are filled with new random data and all processes meet at a barrier; after it every element
-of the result is checked. A call takes as long as on its slowest rank. The number of calls follows from size and speed.`,
+Before each call the buffers are filled with new random data and all processes meet at a barrier; when all have returned,
+every element of the result is checked. A call takes as long as on its slowest rank. The number of calls follows from size
+and speed.`,
 		Example: `  shoal bench allreduce
   shoal bench allreduce -n 4 --bytes 4KiB,1MiB,256MiB
   shoal bench allreduce --python --bytes 4096 --json

@@ -87,7 +87,8 @@ type benchWorker[T number] struct {
 	correct bool
 }
 
-// call refills x, waits for the others, and times one all-reduce, which it checks.
+// call refills x, waits for the others, and times one all-reduce, which it checks when the others have theirs: until then they need
+// the processors more.
 func (w *benchWorker[T]) call(ctx context.Context, x []T) (time.Duration, error) {
 	w.payload.fill(x, w.job.Rank())
 	if err := client.Barrier(ctx, w.job); err != nil {
@@ -96,6 +97,9 @@ func (w *benchWorker[T]) call(ctx context.Context, x []T) (time.Duration, error)
 	start := time.Now()
 	err := client.AllReduce(ctx, w.job, x, collective.Sum)
 	took := time.Since(start)
+	if err == nil {
+		err = client.Barrier(ctx, w.job)
+	}
 	w.correct = w.payload.holdsSum(x) && w.correct
 	return took, err
 }

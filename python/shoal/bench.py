@@ -1,7 +1,8 @@
 """Times all-reduce: the worker behind ``shoal bench allreduce --python``, and the method that bench/peers shares.
 
-A barrier comes before each call, a call takes as long as on its slowest rank, and the median over the calls counts.
-Before each call every buffer is filled anew, after each call every element is checked; neither is timed.
+A call takes as long as on its slowest rank, and the median over the calls counts. Before each call every buffer is filled anew, after each
+call every element is checked; neither is timed, and a barrier before and behind the call keeps it from taking the processors of a rank that
+is still in it.
 """
 from __future__ import annotations
 
@@ -83,6 +84,7 @@ def measure(
         start = time.perf_counter_ns()
         allreduce(x)
         took = time.perf_counter_ns() - start
+        barrier()
         good = payload.holds_sum(array) and good
         return took / 1e9
 
