@@ -21,19 +21,20 @@ type Outgoing struct {
 	Payload []byte
 }
 
-// Relay executes a schedule over several hosts, of which it is one: it exchanges pieces with the Relays of the others. What it
-// makes of them it keeps in memory of its own until Deliver, so that the inputs stay as they are while a host could still be
-// lost. docs/design/hosts-collectives.md has the reasons.
+// Relay executes a schedule over several hosts, of which it is one: it exchanges pieces with the Relays of the others. A piece of the
+// result changes places with what was in the first output of this host, as soon as it is here; Revert changes them back, so that the inputs are
+// what they were when a host is lost meanwhile. docs/design/hosts-collectives.md has the reasons.
 //
 // The life of one use:
 //
 //  1. Prepare.
 //  2. Chunk for every index below Chunks, and Place and Arrived for every piece that comes, all in any order, from any goroutine; what
 //     Chunk and Arrived return is to be sent. Until Done.
-//  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries.
+//  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries. A use that is given up instead: Revert for every
+//     index below Pieces, when nothing else of it runs any more.
 //
-// Payloads are parts of the inputs and of the Relay's memory. They are needed no longer when all hosts are Done. A use that is given
-// up before is not followed by another: links may still read and write its memory, so the Relay must be thrown away, and the
+// Payloads are parts of the inputs, of the outputs and of the Relay's memory. They are needed no longer when all hosts are Done. A use that is
+// given up before is not followed by another: links may still read and write its memory, so the Relay must be thrown away, and the
 // memory of its calls must stay until no link has a piece of it.
 //
 // Every element is summed in an order that only the schedule, the sites and the route decide: a host adds the inputs of its
@@ -58,15 +59,17 @@ type Relay struct {
 	outlets  []int
 	starts   []start
 	first    int   // of starts
-	staged   []int // the segments with destinations on this host
+	staged   []int // the segments with several destinations on this host
 	results  int   // chunks of those
+	pieces   int   // of all segments
 	summed   int   // bytes of inputs that Chunk reads
+	placed   int   // bytes of outputs that are written as they come
 	written  int   // bytes of outputs that Deliver writes
 	stream   bool
 
 	stage   []byte          // partial sums and results
 	due     []atomic.Uint32 // by segment, piece and sender: has it come
-	missing []atomic.Int32  // by segment and piece: partial sums that have not come
+	missing []atomic.Int32  // by segment and piece: partial sums that have not come, or inOutput
 	plan    plan
 }
 
@@ -80,6 +83,7 @@ type segment struct {
 	up      bool    // a partial sum goes to the parent
 	down    bool    // the result comes from the source
 	direct  bool    // what is sent first is the only input itself
+	taken   bool    // there is an output here
 	in      []inlet // the children that give partial sums
 	out     []int   // the hosts of the children that take the result
 	sum     int     // where partial sums are, in stage; also the first inlet's
@@ -91,6 +95,9 @@ type segment struct {
 
 // inlet is where the partial sums of a child come in.
 type inlet struct{ host, at int }
+
+// inOutput says that the result of a piece is in the first output of this host, and what was there is in stage.
+const inOutput = -1
 
 // start is a piece that needs nothing from another host.
 type start struct{ segment, piece int }
@@ -132,7 +139,7 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	case !ok || !r.due[e.due].CompareAndSwap(placed, here):
 		return out
 	case e.down:
-		return r.descend(e.segment, e.piece, out)
+		return r.conclude(e.segment, e.piece, out)
 	case r.missing[e.segment.missing+e.piece].Add(-1) == 0:
 		return r.ascend(e.segment, e.piece, s, out)
 	}
@@ -143,8 +150,14 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 // it was returned by Chunk or Arrived, or is about to be by a call that is under way.
 func (r *Relay) Done() bool { return r.left.Load() == 0 }
 
-// Deliveries is the number of independent pieces of work that write the outputs.
+// Deliveries is the number of independent pieces of work that write what is left of the outputs.
 func (r *Relay) Deliveries() int { return r.run.Chunks() + r.results }
 
 // Written is how many bytes of outputs that is.
 func (r *Relay) Written() int { return r.written }
+
+// Pieces is the number of pieces that Revert may have to change back.
+func (r *Relay) Pieces() int { return r.pieces }
+
+// Placed is how many bytes of outputs were written as they came, once the Relay is Done.
+func (r *Relay) Placed() int { return r.placed }

@@ -2,6 +2,7 @@ package collective_test
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -136,18 +137,29 @@ func (c *cluster) arrive(p *piece, s *collective.Scratch) {
 // exchange runs all relays until they are done, in a random order.
 func (c *cluster) exchange(rng *rand.Rand) {
 	c.t.Helper()
+	c.take(rng, math.MaxInt)
+	for h, r := range c.relays {
+		if !r.Done() {
+			c.t.Fatalf("nothing is on its way, but host %d is not done", h)
+		}
+	}
+}
+
+// take takes so many steps in a random order, or as many as there are: pieces are placed, arrive, or are begun with. It says how many.
+func (c *cluster) take(rng *rand.Rand, steps int) int {
+	c.t.Helper()
 	s := collective.NewScratch()
 	order := make([][]int, len(c.relays))
 	for h, r := range c.relays {
 		order[h] = rng.Perm(r.Chunks())
 	}
-	for {
+	for taken := range steps {
 		left := len(c.way)
 		for h := range order {
 			left += len(order[h]) - c.starts[h]
 		}
 		if left == 0 {
-			break
+			return taken
 		}
 		i := rng.IntN(left)
 		if i < len(c.way) {
@@ -172,11 +184,7 @@ func (c *cluster) exchange(rng *rand.Rand) {
 			break
 		}
 	}
-	for h, r := range c.relays {
-		if !r.Done() {
-			c.t.Fatalf("nothing is on its way, but host %d is not done", h)
-		}
-	}
+	return steps
 }
 
 // rounds runs all relays in lock step, each round delivering what was sent in the one before, and counts the rounds.
@@ -198,18 +206,37 @@ func (c *cluster) rounds() (n int) {
 	return n
 }
 
-// deliver writes the outputs, after a look that nothing of the inputs has changed.
-func (c *cluster) deliver(rng *rand.Rand, inputs [][]byte) {
-	c.t.Helper()
-	for member, h := range c.of {
-		if !bytes.Equal(c.calls[h][member].In, inputs[member]) {
-			c.t.Fatalf("the input of member %d changed before the delivery", member)
-		}
-	}
+// deliver writes what is left of the outputs.
+func (c *cluster) deliver(rng *rand.Rand) {
 	s := collective.NewScratch()
 	for _, r := range c.relays {
 		for _, i := range rng.Perm(r.Deliveries()) {
 			r.Deliver(i, s)
 		}
 	}
+}
+
+// giveUp begins a use, and gives it up after so many steps. The memory of the calls is as before then.
+func (c *cluster) giveUp(rng *rand.Rand, strategy collective.Strategy, steps int) {
+	c.t.Helper()
+	var before [][]byte
+	for member, h := range c.of {
+		before = append(before, bytes.Clone(c.calls[h][member].In), bytes.Clone(c.calls[h][member].Out))
+	}
+	used := c.relays
+	c.relays = newRelays(len(used)) // a Relay that was given up is used no more
+	c.prepare(strategy)
+	taken := c.take(rng, steps)
+	for _, r := range c.relays {
+		for _, i := range rng.Perm(r.Pieces()) {
+			r.Revert(i)
+			r.Revert(i)
+		}
+	}
+	for member, h := range c.of {
+		if call := c.calls[h][member]; !bytes.Equal(call.In, before[2*member]) || !bytes.Equal(call.Out, before[2*member+1]) {
+			c.t.Fatalf("the memory of member %d is not what it was before a use that was given up after %d steps", member, taken)
+		}
+	}
+	c.relays = used
 }

@@ -24,7 +24,7 @@ func TestRelayLanes(t *testing.T) {
 			one := spread(t, want, of, hosts)
 			one.prepare(strategy)
 			one.exchange(rng)
-			one.deliver(rng, inputsOf(want))
+			one.deliver(rng)
 			c := spread(t, calls, of, hosts)
 			c.prepare(strategy)
 			c.lanes(lanes)
@@ -35,13 +35,6 @@ func TestRelayLanes(t *testing.T) {
 			}
 		}
 	}
-}
-
-func inputsOf(calls []*collective.Call) (inputs [][]byte) {
-	for _, c := range calls {
-		inputs = append(inputs, append([]byte(nil), c.In...))
-	}
-	return inputs
 }
 
 // lanes runs all relays with so many lanes each, from inputs to outputs.
@@ -208,18 +201,19 @@ func BenchmarkRelay(b *testing.B) {
 func TestWorkOfRelay(t *testing.T) {
 	const n = 3 << 16 // elements: each host of a ring is the end of one chain of a third
 	for _, want := range []struct {
-		kind            collective.Kind
-		summed, written []int // by host, in elements
+		kind                    collective.Kind
+		summed, placed, written []int // by host, in elements
 	}{
-		{collective.AllReduce, []int{0, 2 * n / 3, 0}, []int{n, 2 * n, n}},
-		{collective.Broadcast, []int{0, 0, 0}, []int{n, 2 * n, n}}, // the root has an output too
+		{collective.AllReduce, []int{0, 2 * n / 3, 0}, []int{n, n, n}, []int{0, n, 0}},
+		{collective.Broadcast, []int{0, 0, 0}, []int{n, n, 0}, []int{0, n, n}}, // the root, host 2, has an output too
 	} {
 		calls := sample(rand.New(rand.NewPCG(1, 9)), want.kind, tensor.F32, collective.Sum, 4, n)
 		c := spread(t, calls, []int{0, 1, 1, 2}, 3)
 		c.prepare(collective.Ring{})
 		for h, r := range c.relays {
-			if r.Summed() != 4*want.summed[h] || r.Written() != 4*want.written[h] {
-				t.Errorf("%v, host %d: %d bytes summed and %d written, want %d and %d", want.kind, h, r.Summed(), r.Written(), 4*want.summed[h], 4*want.written[h])
+			have := [...]int{r.Summed() / 4, r.Placed() / 4, r.Written() / 4}
+			if expected := [...]int{want.summed[h], want.placed[h], want.written[h]}; have != expected {
+				t.Errorf("%v, host %d: %v elements are summed, placed and written, want %v", want.kind, h, have, expected)
 			}
 		}
 	}

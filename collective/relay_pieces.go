@@ -61,34 +61,38 @@ func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing
 			r.sum(g, from+at, min(per, n-at), s)
 		}
 	}
-	r.left.Add(-1)
 	if !g.up {
-		return r.send(g, from, r.ready(g, g.result, from, n, r.run.dtype.Size()), out)
+		return r.conclude(g, i, out)
 	}
+	r.left.Add(-1)
 	if g.down {
 		r.due[g.due+i*(len(g.in)+1)+len(g.in)].Store(awaited)
 	}
 	size := r.acc.Size()
-	return append(out, Outgoing{g.parent, 2 * g.part, uint64(from * size), r.ready(g, g.sum, from, n, size)})
-}
-
-// ready is a run of what was summed, or the input where there is nothing to sum.
-func (r *Relay) ready(g *segment, base, from, n, size int) []byte {
+	var payload []byte
 	if g.direct {
-		return r.input(g, from, n)
+		payload = r.input(g, from, n)
+	} else {
+		payload = r.at(g.sum, from, n, size)
 	}
-	return r.at(base, from, n, size)
+	return append(out, Outgoing{g.parent, 2 * g.part, uint64(from * size), payload})
 }
 
-// descend passes on a piece of the result that came from the source.
-func (r *Relay) descend(g *segment, i int, out []Outgoing) []Outgoing {
+// conclude brings a piece of the result to the first output here, and passes it on. No host needs what was there for this use: the
+// result has come of it.
+func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
+	var payload []byte
+	switch {
+	case g.taken:
+		payload = r.trade(g, from, n)
+		r.missing[g.missing+i].Store(inOutput)
+	case g.parent < 0 && g.direct:
+		payload = r.input(g, from, n)
+	default:
+		payload = r.at(g.result, from, n, r.run.dtype.Size())
+	}
 	r.left.Add(-1)
-	return r.send(g, from, r.at(g.result, from, n, r.run.dtype.Size()), out)
-}
-
-// send gives a run of the result to the children.
-func (r *Relay) send(g *segment, from int, payload []byte, out []Outgoing) []Outgoing {
 	for _, to := range g.out {
 		out = append(out, Outgoing{to, 2*g.part + 1, uint64(from * r.run.dtype.Size()), payload})
 	}
@@ -170,32 +174,4 @@ func (r *Relay) at(base, from, n, size int) []byte {
 // input is a run of the only local source of a segment.
 func (r *Relay) input(g *segment, from, n int) []byte {
 	return r.run.memory(r.moves[g.move].Src[0], g.from+from, n)
-}
-
-// Deliver writes chunk i of the results to the outputs.
-func (r *Relay) Deliver(i int, s *Scratch) {
-	if own := r.run.Chunks(); i >= own {
-		r.hand(i - own)
-		return
-	}
-	r.run.Chunk(i, s)
-}
-
-// hand copies chunk i of the staged results.
-func (r *Relay) hand(i int) {
-	after := sort.Search(len(r.staged), func(j int) bool { return r.segments[r.staged[j]].first > i })
-	g := &r.segments[r.staged[after-1]]
-	size := r.run.dtype.Size()
-	per := chunkBytes / size
-	from := (i - g.first) * per
-	n := min(per, g.n-from)
-	src := r.at(g.result, from, n, size)
-	for _, d := range r.moves[g.move].Dst {
-		dst := r.run.memory(d, g.from+from, n)
-		if r.stream {
-			r.run.kernels.StreamCopy(dst, src)
-		} else {
-			r.run.kernels.Copy(dst, src)
-		}
-	}
 }

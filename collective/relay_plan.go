@@ -67,7 +67,7 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	if len(p.roles) < sites.N {
 		p.roles = make([]role, sites.N)
 	}
-	r.self, r.results, r.first, r.summed, r.written = sites.Self, 0, -1, 0, 0
+	r.self, r.results, r.first, r.summed, r.placed, r.written = sites.Self, 0, -1, 0, 0, 0
 	r.run.Prepare(&r.local, calls) // no moves yet, but the weights
 	r.acc = r.run.dtype
 	if r.run.reduces && !calls[0].Narrow {
@@ -203,13 +203,16 @@ func (r *Relay) addSegment(g segment) {
 	if g.down {
 		p.pieces += pieces
 	}
-	if len(m.Dst) > 0 && (r.run.reduces || g.parent >= 0) {
-		bytes := g.n * r.run.dtype.Size()
+	bytes := g.n * r.run.dtype.Size()
+	if g.taken = len(m.Dst) > 0 && (r.run.reduces || g.parent >= 0); g.taken {
+		r.placed += bytes
+	}
+	if g.taken && len(m.Dst) > 1 {
 		g.first = r.results
 		r.results += (bytes + chunkBytes - 1) / chunkBytes
 		p.longest = max(p.longest, bytes)
 		r.staged = append(r.staged, len(r.segments))
-		r.written += bytes * len(m.Dst)
+		r.written += bytes * (len(m.Dst) - 1)
 	}
 	r.segments = append(r.segments, g)
 }
@@ -289,7 +292,7 @@ func (r *Relay) allot() {
 			}
 		}
 	}
-	r.first = max(r.first, 0)
+	r.first, r.pieces = max(r.first, 0), p.missing
 	r.stream = p.longest >= streamBytes
 	r.left.Store(int64(p.pieces))
 }

@@ -163,9 +163,11 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 		}
 	}()
 	c.piece = collective.MinPiece << rng.IntN(5)
+	c.giveUp(rng, strategy, rng.IntN(40))
+	c.giveUp(rng, strategy, math.MaxInt)
 	c.prepare(strategy)
 	c.exchange(rng)
-	c.deliver(rng, inputs)
+	c.deliver(rng)
 	if kind == collective.Send && of[0] != of[1] && n > 0 && len(c.log) == 0 {
 		t.Fatal("nothing was sent")
 	}

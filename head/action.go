@@ -26,7 +26,7 @@ type Part struct {
 }
 
 // Execute asks for the result of a flight, part after part; with More, other parts of it follow, and it is executed when they are. Calls of this host's workers are those that were posted here, with their
-// memory; those of others are Far. The inputs must stay as they are; results go to staging memory until Apply says that they count.
+// memory; those of others are Far. Until Apply says that the results count, the shell must be able to bring back what was in the workers' memory.
 // The shell answers with Executed. A part with Err needs no execution. Parts are the agent's again after the Apply or the Drop of the
 // flight.
 type Execute struct {
@@ -36,12 +36,12 @@ type Execute struct {
 	More   bool
 }
 
-// Drop tells that a flight is no more, executed or not: its staging memory is free, pieces of it that still come are thrown away. A
+// Drop tells that a flight is no more, executed or not: the workers' memory is what it was before, pieces that still come are thrown away. A
 // flight with what is left of its calls may follow.
 type Drop struct{ Flight Flight }
 
-// Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it what the job is. The shell copies
-// the staged results of its own workers to their place, writes the news into their control blocks when Changed, then completes the
+// Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it what the job is. The shell lets
+// the results of its own workers stay in their place, writes the news into their control blocks when Changed, then completes the
 // calls; calls of other hosts are in Parts too.
 //
 // A flight of the head's host alone comes without an Execute, when it counts already (Here): the shell executes its parts into their

@@ -205,8 +205,7 @@ func (a *Agent) Finished(w topo.Worker, how string) {
 	a.settle()
 }
 
-// Executed tells that this host has what an Execute asked for in staging memory. Of a Reshape it is in its place already, and the proof
-// has the fingerprints; it is zero for all else.
+// Executed tells that this host has what an Execute asked for. Of a Reshape the proof has the fingerprints; it is zero for all else.
 func (a *Agent) Executed(f Flight, proof Proof) {
 	a.follower.executed(f, proof)
 	a.settle()

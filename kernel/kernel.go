@@ -191,6 +191,17 @@ func (k *Impl) Stream(d tensor.DType, dst, acc []byte) {
 // Copy copies all of src, which dst must be able to hold.
 func (k *Impl) Copy(dst, src []byte) { copy(first(dst, len(src)), src) }
 
+// Swap lets two runs of the same length, which do not overlap, change places.
+func (k *Impl) Swap(x, y []byte) {
+	var room [4096]byte
+	for y = first(y, len(x)); len(x) > 0; {
+		n := copy(room[:], x)
+		copy(x[:n], y)
+		copy(y, room[:n])
+		x, y = x[n:], y[n:]
+	}
+}
+
 // StreamCopy is Copy past the caches.
 func (k *Impl) StreamCopy(dst, src []byte) {
 	dst = first(dst, len(src))

@@ -276,6 +276,20 @@ func TestNoAllocations(t *testing.T) {
 	})
 }
 
+func TestSwap(t *testing.T) {
+	r := newRand(t)
+	for _, n := range []int{0, 1, 4095, 4096, 4097, 10_000} {
+		x, y := make([]byte, n), make([]byte, n)
+		fill(r, tensor.U8, x)
+		fill(r, tensor.U8, y)
+		wantX, wantY := bytes.Clone(y), bytes.Clone(x)
+		kernel.Best().Swap(x, y)
+		if !bytes.Equal(x, wantX) || !bytes.Equal(y, wantY) {
+			t.Errorf("%d bytes did not change places", n)
+		}
+	}
+}
+
 func TestMisuse(t *testing.T) {
 	b := make([]byte, 64)
 	k := kernel.Best()
@@ -283,6 +297,7 @@ func TestMisuse(t *testing.T) {
 		"short accumulator":  func() { k.Load(tensor.F16, b[:40], b[:40]) },
 		"short operand":      func() { k.Pair(tensor.F32, kernel.Sum, b, b, b[:32]) },
 		"short destination":  func() { k.StreamCopy(b[:8], b) },
+		"short partner":      func() { k.Swap(b, b[:8]) },
 		"unknown type":       func() { k.Load(0, b, b) },
 		"unknown operation":  func() { k.Fold(tensor.F16, 9, b, b[:4]) },
 		"scale of integers":  func() { k.LoadScaled(tensor.I32, b, b, 2) },

@@ -17,7 +17,7 @@ func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
 
 // The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from it, and no longer.
 func TestAbortedTransferLetsMemoryGo(t *testing.T) {
-	e, err := newEngine(nil, nil)
+	e, err := newEngine(&lanes{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// flight is what this agent executes before the head lets it count: results lie in staging memory until then.
+// flight is what this agent executes before the head lets it count: until then it can be taken back.
 type flight struct {
 	parts []head.Part
 	more  bool    // others follow
@@ -179,14 +179,15 @@ func (e *engine) land(id uint64) {
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 
-// abort forgets a transfer. Its memory is not used again, for a piece may be on its way into it; that of its workers stays until none is on its
-// way out.
+// abort forgets a transfer: its inputs are what they were. Its memory is not used again, for a piece may be on its way into it; that of its
+// workers stays until none is on its way out.
 func (e *engine) abort(id uint64) {
 	t := e.transfers.take(id)
 	if t == nil {
 		return
 	}
 	t.rest()
+	e.lanes.execute(reversal{t}, t.relay.Placed())
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pins++

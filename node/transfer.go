@@ -199,6 +199,15 @@ func (t *transfer) Chunk(i int, s *collective.Scratch) {
 	t.pass(y)
 }
 
+// reversal brings back what was in the outputs before a transfer, shared out over the lanes.
+type reversal struct{ *transfer }
+
+// Chunks is the number of pieces that may have come.
+func (r reversal) Chunks() int { return r.relay.Pieces() }
+
+// Chunk brings piece i back.
+func (r reversal) Chunk(i int, _ *collective.Scratch) { r.relay.Revert(i) }
+
 // delivery hands the results of a transfer to the workers, shared out over the lanes.
 type delivery struct{ *transfer }
 

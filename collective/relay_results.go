@@ -1,0 +1,52 @@
+package collective
+
+import "sort"
+
+// trade lets a run of the result, in stage, and what is in the first output here change places, and returns where the result is then.
+func (r *Relay) trade(g *segment, from, n int) []byte {
+	dst := r.output(g, from, n)
+	r.run.kernels.Swap(dst, r.at(g.result, from, n, r.run.dtype.Size()))
+	return dst
+}
+
+// output is a run of the first output here.
+func (r *Relay) output(g *segment, from, n int) []byte {
+	return r.run.memory(r.moves[g.move].Dst[0], g.from+from, n)
+}
+
+// Revert brings back what was in the outputs of piece i.
+func (r *Relay) Revert(i int) {
+	after := sort.Search(len(r.segments), func(j int) bool { return r.segments[j].missing > i })
+	g := &r.segments[after-1]
+	if r.missing[i].CompareAndSwap(inOutput, 0) {
+		from, n := r.piece(g, i-g.missing)
+		r.trade(g, from, n)
+	}
+}
+
+// Deliver writes chunk i of what is left of the outputs.
+func (r *Relay) Deliver(i int, s *Scratch) {
+	if own := r.run.Chunks(); i >= own {
+		r.hand(i - own)
+		return
+	}
+	r.run.Chunk(i, s)
+}
+
+// hand copies chunk i of the results from the first output to the others.
+func (r *Relay) hand(i int) {
+	after := sort.Search(len(r.staged), func(j int) bool { return r.segments[r.staged[j]].first > i })
+	g := &r.segments[r.staged[after-1]]
+	per := chunkBytes / r.run.dtype.Size()
+	from := (i - g.first) * per
+	n := min(per, g.n-from)
+	src := r.output(g, from, n)
+	for _, d := range r.moves[g.move].Dst[1:] {
+		dst := r.run.memory(d, g.from+from, n)
+		if r.stream {
+			r.run.kernels.StreamCopy(dst, src)
+		} else {
+			r.run.kernels.Copy(dst, src)
+		}
+	}
+}
