@@ -18,7 +18,7 @@ const AheadBytes = 1 << 20
 // ahead is a flight of a step that is not complete, as far as its hosts were told of it.
 type ahead struct {
 	number Flight
-	hosts  []string
+	hosts  []string // those of all members; when one is lost, it is taken back
 	sets   int
 	calls  []ticket // of the sets, in their order
 }
@@ -49,13 +49,10 @@ func (r *leader) goAhead() {
 	}
 	f := &flight{sets: sets}
 	r.concern(f)
-	switch a := r.ahead; {
-	case a != nil && !slices.Equal(f.hosts, a.hosts):
-		r.takeBack()
+	if len(f.hosts) < 2 {
 		return
-	case len(f.hosts) < 2:
-		return
-	case a == nil:
+	}
+	if r.ahead == nil {
 		r.ahead = &ahead{number: r.nextFlight(), hosts: f.hosts}
 	}
 	a := r.ahead

@@ -129,7 +129,6 @@ func (r *leader) members() []topo.Worker {
 
 // enter makes the data plane and the workers know a generation, with an entry of the log.
 func (r *leader) enter(next topo.View, c Commit, f *flight) {
-	r.takeBack() // of a void step
 	c.Changed, c.View, c.Entered = true, &next, r.admit(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
 	r.matcher.Advance(r.members())
