@@ -81,12 +81,7 @@ func (s *session) part(r *api.Part) (*jobs.Part, error) {
 		return nil, err
 	}
 	p := &jobs.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshed}
-	stopped := s.agent.engine.do(func() {
-		m := s.agent.engine.byID[s.worker]
-		if m.saving {
-			err = errors.New("the part before is still being written: ask with saved whether it is")
-			return
-		}
+	err = s.pin(func(m *worker) (err error) {
 		extent := func(field string, x api.Extent) (memory []byte) {
 			if err == nil {
 				memory, err = m.memory("part."+field, arena.Ref{Segment: x.ID, Offset: x.Offset, Count: x.Bytes}, 1)
@@ -97,14 +92,29 @@ func (s *session) part(r *api.Part) (*jobs.Part, error) {
 		if n := len(p.State) + len(p.Own); err == nil && n > maxPartText {
 			err = fieldOf(m, "part", "%d bytes of description, the limit is %d", n, maxPartText)
 		}
-		m.saving = err == nil
+		return err
 	})
-	if err = errors.Join(stopped, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	// The worker can still write there: what is looked at must stay what it was.
 	p.State, p.Own = bytes.Clone(p.State), bytes.Clone(p.Own)
 	return p, nil
+}
+
+// pin keeps the memory of a worker, of which find finds some, from being freed until unpin.
+func (s *session) pin(find func(m *worker) error) (err error) {
+	e := s.agent.engine
+	stopped := e.do(func() {
+		m := e.byID[s.worker]
+		if m.saving {
+			err = errors.New("the part before is still being written: ask with saved whether it is")
+			return
+		}
+		err = find(m)
+		m.saving = err == nil
+	})
+	return errors.Join(stopped, err)
 }
 
 // unpin lets the memory of a part go. When the engine has stopped, its own end frees it.

@@ -57,18 +57,12 @@ func (s *session) load(r *api.Load) error {
 	if r.Rank < 0 || r.Rank >= l.Ranks || r.Into.Bytes != uint64(l.Bytes(r.Rank)) {
 		return &collective.FieldError{Field: "load.into", Problem: fmt.Sprintf("%d bytes for rank %d of mesh %s", r.Into.Bytes, r.Rank, r.Mesh)}
 	}
-	e := s.agent.engine
 	var into []byte
-	if stopped := e.do(func() {
-		m := e.byID[s.worker]
-		if m.saving {
-			err = errors.New("a part is still being written: ask with saved whether it is")
-			return
-		}
+	if err := s.pin(func(m *worker) (err error) {
 		into, err = m.memory("load.into", arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
-		m.saving = err == nil
-	}); stopped != nil || err != nil {
-		return errors.Join(stopped, err)
+		return err
+	}); err != nil {
+		return err
 	}
 	defer s.unpin()
 	clear(into) // padding is zero
