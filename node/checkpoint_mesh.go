@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
-	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/reshape"
-	"github.com/shoal-ml/shoal/topo"
 )
 
 // Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it needs.
@@ -33,16 +30,6 @@ func (s *session) meshed(mesh string) (*jobs.Meshed, error) {
 	}
 	text, err := ranks.DescribeSpread(&l.Spec, l.Layout)
 	return &jobs.Meshed{Layout: l.Layout, Text: text}, err
-}
-
-// writes marks what a worker writes of what it has.
-func (c *crew) writes(shape *head.Shape, w topo.Worker) ([]byte, error) {
-	rank := slices.Index(shape.Workers, w)
-	l, err := c.shaper.on(shape.Mesh)
-	if err != nil || rank < 0 {
-		return nil, err
-	}
-	return ranks.Marks(l.Layout, rank), nil
 }
 
 // load reads what a rank has on a mesh from a checkpoint into the worker's memory.

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/plan"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
@@ -175,9 +176,8 @@ func (c *crew) learn(text string) {
 // shapeOf is what a worker is told of the shape of the job.
 type shapeOf struct {
 	mesh, next, broken, lost string
-	in, out                  int    // bytes of its state on both
-	writes                   []byte // a bit for each of its tensors: whether it writes it into checkpoints
-	alone                    string // what of the state one worker or host alone has; told to rank 0
+	in, out                  int      // bytes of its state on both
+	settled                  *settled // nil while it goes to another mesh
 }
 
 func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
@@ -188,10 +188,7 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 	s.mesh, s.next, s.broken, s.lost = shape.Mesh, shape.Next, shape.Broken, shape.Lost
 	switch {
 	case shape.Next == "":
-		s.writes, err = c.writes(shape, w)
-		if err == nil && w == shape.Workers[0] {
-			s.alone, err = c.alone(shape)
-		}
+		s.settled, err = c.settled(shape, w)
 	case shape.Lost != "":
 		return s, nil // nothing is moved
 	}
@@ -204,25 +201,52 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 	return s, err
 }
 
-// alone says what of the state is lost with one host, or in a job of one host with one worker; "" = nothing.
-func (c *crew) alone(shape *head.Shape) (string, error) {
+// settled is where a worker is on a mesh that stays. What follows from that takes a look at all tensors, and is not for the engine's thread.
+type settled struct {
+	layout  *reshape.Layout
+	rank    int    // -1 = the mesh does not need it
+	domain  []int  // of each rank, which is lost as one; nil = somebody is lost already
+	domains string // what those are
+}
+
+func (c *crew) settled(shape *head.Shape, w topo.Worker) (*settled, error) {
 	l, err := c.shaper.on(shape.Mesh)
+	if err != nil {
+		return nil, err
+	}
 	at, hosts := seated(shape, c.agent.Known().View)
-	if err != nil || slices.Contains(at.Ranks, reshape.Gone) {
-		return "", err
-	}
-	where, domain := "worker", at.Ranks
-	if len(hosts) > 1 {
-		where, domain = "host", nil
+	s := &settled{layout: l, rank: slices.Index(shape.Workers, w)}
+	switch {
+	case slices.Contains(at.Ranks, reshape.Gone):
+	case len(hosts) > 1:
+		s.domains = "host"
 		for _, w := range at.Ranks {
-			domain = append(domain, at.Hosts[w])
+			s.domain = append(s.domain, at.Hosts[w])
 		}
+	default:
+		s.domains, s.domain = "worker", at.Ranks
 	}
-	bytes, tensors, first := l.Alone(domain)
+	return s, nil
+}
+
+// writes has a bit for each of the worker's tensors: whether it writes it into checkpoints.
+func (s *settled) writes() []byte {
+	if s == nil || s.rank < 0 {
+		return nil
+	}
+	return ranks.Marks(s.layout.Layout, s.rank)
+}
+
+// alone says to rank 0 what of the state is lost with one host, or in a job of one host with one worker; "" = nothing.
+func (s *settled) alone() string {
+	if s == nil || s.rank != 0 || s.domain == nil {
+		return ""
+	}
+	bytes, tensors, first := s.layout.Alone(s.domain)
 	if bytes == 0 {
-		return "", nil
+		return ""
 	}
-	return fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors, first, where), nil
+	return fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors, first, s.domains)
 }
 
 // held is how many bytes a worker has on a mesh.

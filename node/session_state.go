@@ -55,5 +55,5 @@ func (s *session) shape() error {
 		return err
 	}
 	return s.conn.Send(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next, In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
-		Lost: shape.lost, Writes: shape.writes, Alone: shape.alone})
+		Lost: shape.lost, Writes: shape.settled.writes(), Alone: shape.settled.alone()})
 }
