@@ -4,6 +4,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,18 +94,24 @@ func locate(path string) (*Checkpoint, error) {
 // Close closes the files.
 func (c *Checkpoint) Close() error { return c.Files.Close() }
 
-// names returns the files in which tensors lie, ascending.
+// names returns the files in which tensors lie, and what proves their names, ascending.
 func (c *Checkpoint) names() (names []string) {
 	found := map[string]bool{}
-	for i := range c.Tensors {
-		for _, list := range [2][]format.Piece{c.Tensors[i].Pieces, c.Tensors[i].Replicas} {
-			for k := range list {
-				if !found[list[k].File] {
-					found[list[k].File] = true
-					names = append(names, list[k].File)
-				}
+	add := func(list []format.Piece) {
+		for k := range list {
+			if !found[list[k].File] {
+				found[list[k].File] = true
+				names = append(names, list[k].File)
 			}
 		}
+	}
+	for i := range c.Tensors {
+		add(c.Tensors[i].Pieces)
+		add(c.Tensors[i].Replicas)
+	}
+	for _, p := range c.proofs() {
+		add(p.Main.Pieces)
+		add(p.Model.Pieces)
 	}
 	slices.Sort(names)
 	return names
@@ -169,7 +176,8 @@ func (c *Checkpoint) Rename(from, to string) error {
 func (c *Checkpoint) whole() error {
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.At != nil {
-			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and nobody says how the parts fit together; leave it out with --only, or convert the checkpoint with the framework that wrote it", c.path, t.Name, t.At)
+			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and %s; leave it out with --only, or convert the checkpoint with the framework that wrote it",
+				c.path, t.Name, t.At, cmp.Or(t.Apart, "nobody says how the parts fit together"))
 		}
 	}
 	structure := format.Checkpoint{Tensors: c.Tensors}

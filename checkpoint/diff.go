@@ -41,6 +41,11 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 	if err := errors.Join(a.whole(), b.whole()); err != nil {
 		return nil, err
 	}
+	for _, c := range []*Checkpoint{a, b} {
+		if err := c.proved(ctx, workers); err != nil {
+			return nil, err
+		}
+	}
 	index := map[string]*format.Tensor{}
 	for i := range b.Tensors {
 		index[b.Tensors[i].Name] = &b.Tensors[i]

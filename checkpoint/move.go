@@ -50,6 +50,9 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err := src.replicasAgree(ctx, o.Workers); err != nil {
 		return nil, err
 	}
+	if err := src.proved(ctx, o.Workers); err != nil {
+		return nil, err
+	}
 	id := identity(src, out)
 	s, err := newStage(dst, single(out, dst), out, id)
 	if errors.Is(err, errFinished) {

@@ -76,6 +76,9 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	if faults := c.Check(c.Files); len(faults) > 0 {
 		return nil, fmt.Errorf("%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong", c.path, faults[0])
 	}
+	if err := c.proved(ctx, workers); err != nil {
+		return nil, err
+	}
 	var seed [8]byte
 	rand.Read(seed[:])
 	key := digest.NewKey(binary.LittleEndian.Uint64(seed[:]))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -71,11 +72,13 @@ the tensor lies.`,
 
 func newStateCheckCommand() *cobra.Command {
 	var asJSON bool
+	var workers int
 	cmd := &cobra.Command{
 		Use:   "check PATH",
 		Short: "Check that a checkpoint is whole",
 		Long: `Check the structure of a checkpoint: every file is there and not cut off, every element of every tensor lies in exactly
-one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read.
+one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read, but where names are
+to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's.
 
 The exit code is 0 for a checkpoint without a fault, else 1.`,
 		Example: `  shoal state check checkpoints/step-1000
@@ -87,10 +90,11 @@ The exit code is 0 for a checkpoint without a fault, else 1.`,
 				return err
 			}
 			defer c.Close()
-			return check(cmd.OutOrStdout(), args[0], c, asJSON)
+			return check(cmd, args[0], c, asJSON, workers)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a fault")
+	addWorkers(cmd, &workers)
 	return cmd
 }
 
@@ -106,7 +110,22 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 		return err
 	}
 	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format, counted(len(c.Tensors), "tensor"), bytes, counted(len(c.Values), "value"))
-	return err
+	return errors.Join(err, explainParts(out, c))
+}
+
+// explainParts says why parts have places, where that is known.
+func explainParts(out io.Writer, c *format.Checkpoint) error {
+	said := map[string]bool{"": true}
+	for _, t := range c.Tensors {
+		if said[t.Apart] {
+			continue
+		}
+		said[t.Apart] = true
+		if _, err := fmt.Fprintf(out, "%s and others are in parts: %s\n", printable(t.Name), t.Apart); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printable quotes a name from a file that could do something to the terminal, or break the table.
@@ -171,6 +190,7 @@ type tensorJSON struct {
 	Pieces []pieceJSON `json:"pieces"`
 
 	Replicas []pieceJSON `json:"replicas,omitempty"` // further copies of parts
+	Apart    string      `json:"apart,omitempty"`    // why it is a part
 }
 
 type pieceJSON struct {
@@ -198,7 +218,7 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	}
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...), t.Bytes(), pieces(t.Pieces), pieces(t.Replicas)}
+		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...), t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.Apart}
 		if err := encode.Encode(j); err != nil {
 			return err
 		}
@@ -219,8 +239,14 @@ func pieces(list []format.Piece) []pieceJSON {
 }
 
 // check prints what is wrong, or that nothing is; faults are an error too.
-func check(out io.Writer, path string, c *checkpoint.Checkpoint, asJSON bool) error {
-	faults := c.Check(c.Files)
+func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON bool, workers int) error {
+	out, faults := cmd.OutOrStdout(), c.Check(c.Files)
+	if len(faults) == 0 {
+		var err error
+		if faults, err = c.Prove(cmd.Context(), workers); err != nil {
+			return err
+		}
+	}
 	if err := showAll(out, faults, asJSON); err != nil {
 		return err
 	}

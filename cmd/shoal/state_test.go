@@ -12,7 +12,7 @@ import (
 )
 
 // TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder. Beside what TestScripts
-// has there are "flip FILE", which changes the last bit of a file, and "truncate FILE BYTES".
+// has there are "flip FILE [BYTE]", which changes the last bit of a byte, or of the last, and "truncate FILE BYTES".
 func TestState(t *testing.T) {
 	const formats = "../../state/format/"
 	testscript.Run(t, testscript.Params{
@@ -22,6 +22,7 @@ func TestState(t *testing.T) {
 			for name, path := range map[string]string{
 				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip", "sharded": "hf/testdata/sharded.zip",
 				"megatron": "megatron/testdata/tp2pp2.zip", "zero": "deepspeed/testdata/zero2.zip",
+				"mixed": "megatron/testdata/mixed.zip", "distributed": "megatron/testdata/distributed.zip", "scaled": "megatron/testdata/scaled.zip",
 			} {
 				dir, _ := formattest.Load(t, formats+path)
 				if err := os.CopyFS(filepath.Join(env.WorkDir, name), dir); err != nil {
@@ -34,7 +35,13 @@ func TestState(t *testing.T) {
 			"exits": exits,
 			"flip": func(ts *testscript.TestScript, _ bool, args []string) {
 				b := []byte(ts.ReadFile(args[0]))
-				b[len(b)-1] ^= 1
+				at := len(b) - 1
+				if len(args) > 1 {
+					var err error
+					at, err = strconv.Atoi(args[1])
+					ts.Check(err)
+				}
+				b[at] ^= 1
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b, 0o666))
 			},
 			"truncate": func(ts *testscript.TestScript, _ bool, args []string) {

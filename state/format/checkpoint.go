@@ -31,6 +31,10 @@ type Tensor struct {
 	// Replicas are further copies of parts, in boxes of their own. Readers do not look into them as long as the pieces are
 	// readable.
 	Replicas []Piece
+	// Proofs must hold for the name to be right: there are some when the format gives the tensor none, only a position.
+	Proofs []*Proof
+	// Apart says why a part that has a place could not be put together with the others; empty when the format just does not tell.
+	Apart string
 }
 
 // A Place is the rank that holds a part of a tensor, by its coordinates on the axes of a mesh.

@@ -35,3 +35,26 @@ func (f *File) piece(t *Tensor, p *Piece, dst []byte) error {
 	}
 	return boxes.Read(f.ReadFull, p.Offset, size, p.Box, p.View(), dst, t.Shape.View())
 }
+
+// ReadRange fills dst with the elements [from, to) of the tensor, row-major. They have whole bytes.
+func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
+	size := t.DType.Size()
+	for _, box := range t.Shape.Box().Range(from, to) {
+		n := box.Elements() * size
+		for i := range t.Pieces {
+			p := &t.Pieces[i]
+			if !p.Box.Overlaps(box) {
+				continue
+			}
+			file, err := f.Open(p.File)
+			if err == nil {
+				err = boxes.Read(file.ReadFull, p.Offset, size, p.Box.Intersect(box), p.View(), dst[:n], box.Packed(0))
+			}
+			if err != nil {
+				return fmt.Errorf("tensor %q, box %v: %w", t.Name, box, err)
+			}
+		}
+		dst = dst[n:]
+	}
+	return nil
+}

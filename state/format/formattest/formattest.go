@@ -6,6 +6,7 @@ import (
 	"archive/zip"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -88,6 +89,27 @@ func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What)
 	}
 }
 
+// Prove tries the proofs of the tensors of a checkpoint that is sound, and returns where they fail.
+func Prove(files *format.Files, c *format.Checkpoint) (faults []format.Fault, err error) {
+	tried := map[*format.Proof]bool{}
+	for i := range c.Tensors {
+		for _, p := range c.Tensors[i].Proofs {
+			if tried[p] || p.Main.Bytes() > 1<<20 {
+				continue
+			}
+			tried[p] = true
+			main, model := make([]byte, p.Main.Bytes()), make([]byte, p.Model.Bytes())
+			if err := errors.Join(files.Read(&p.Main, main), files.Read(&p.Model, model)); err != nil {
+				return nil, err
+			}
+			if n, size := p.Differ(main, model), p.Model.DType.Size(); n >= 0 {
+				faults = append(faults, p.Fault(n, main[4*n:4*n+4], model[size*n:size*n+size]))
+			}
+		}
+	}
+	return faults, nil
+}
+
 // Damage cuts each file off at many lengths, takes it away, and flips its bits: nothing panics, and where a file whose name
 // strict accepts is cut, reading fails or Check finds a fault.
 func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error), strict func(name string) bool) {
@@ -136,6 +158,13 @@ func Sound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error
 				panic(fmt.Sprintf("what Check found sound cannot be read: %v", err))
 			}
 		}
+	}
+	if sound {
+		faults, err := Prove(files, c)
+		if err != nil {
+			panic(fmt.Sprintf("what Check found sound cannot be proved or disproved: %v", err))
+		}
+		sound = len(faults) == 0
 	}
 	return sound
 }

@@ -35,8 +35,8 @@ var cuts = []struct {
 }
 
 // Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas of what several ranks have
-// alike. Parts of which it does not know how they fit together it leaves as they are, with their places: tensors of other models,
-// experts without a number, the optimizer's.
+// alike; what the optimizer has for a parameter is cut like it. Parts of which it does not know how they fit together it leaves as they
+// are, with their places: tensors of other models, experts without a number, what has no name in an optimizer.
 func Join(c *format.Checkpoint) error {
 	gated, known := c.Value("args.swiglu")
 	var joined []format.Tensor
@@ -63,9 +63,13 @@ func Join(c *format.Checkpoint) error {
 	return c.Finish()
 }
 
+// prefix stands before the names of parameters, in the model and in the optimizer.
+var prefix = regexp.MustCompile(`^(model|optimizer\.[^.]+)\.`)
+
 func cutOf(name string) (cut, bool) {
+	before := prefix.FindString(name)
 	for _, c := range cuts {
-		if c.name.MatchString(name) && len(name) > 6 && name[:6] == "model." {
+		if before != "" && c.name.MatchString(name[len(before):]) {
 			return c.cut, true
 		}
 	}
@@ -110,6 +114,7 @@ func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
 		if how == replicated {
 			key = 0
 		}
+		whole.Proofs = append(whole.Proofs, t.Proofs...)
 		var pieces []format.Piece
 		for k := range t.Pieces {
 			pieces = append(pieces, shift(t, &t.Pieces[k], how, dim, index, degree)...)

@@ -56,6 +56,9 @@ type part struct {
 	file       *torchzip.File
 	root       *pickle.Dict
 	chunks     []*pickle.Dict // models: more than one with a virtual pipeline
+	params     []*param       // of all chunks, in the order of the file, which is that in which the model registers them
+
+	distributed *torchzip.File // the distributed optimizer's, nil without it
 }
 
 // degrees are the sizes of the axes.
@@ -75,8 +78,12 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if err := models(c, parts, size); err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
 	}
+	apart, err := optimizers(c, files, parts, size)
+	if err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
 	for _, p := range parts {
-		if err := p.rest(c, size); err != nil {
+		if err := p.rest(c, size, apart); err != nil {
 			return nil, fmt.Errorf("Megatron: %w", err)
 		}
 	}
@@ -217,9 +224,9 @@ func (p *part) rank(name []string, d degrees) error {
 	return nil
 }
 
-// rest adds what is not of the model: optimizer state and random numbers of each rank, which go by position and so belong
-// to that rank; and the values of the first rank.
-func (p *part) rest(c *format.Checkpoint, size degrees) error {
+// rest adds what is not of the model: random numbers of each rank, optimizer state that goes by position, for the reason apart,
+// and so belongs to that rank; and the values of the first rank.
+func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
 	part := format.Checkpoint{}
 	for _, item := range p.root.Items {
 		key, ok := item.Key.(string)
@@ -229,12 +236,23 @@ func (p *part) rest(c *format.Checkpoint, size degrees) error {
 		if m, is := item.Value.(*pickle.Dict); is && slices.Contains(p.chunks, m) {
 			continue
 		}
+		if key == optimizerKey && apart == "" {
+			continue // its tensors have names
+		}
 		if err := p.file.Flatten(&part, key, item.Value); err != nil {
+			return err
+		}
+	}
+	if p.distributed != nil && apart != "" {
+		if err := p.distributed.Flatten(&part, distributedKey, p.distributed.Root); err != nil {
 			return err
 		}
 	}
 	for _, t := range part.Tensors {
 		t.At = p.place(size, true, true)
+		if strings.HasPrefix(t.Name, optimizerKey+".") {
+			t.Apart = apart
+		}
 		c.Tensors = append(c.Tensors, t)
 	}
 	if p.tp+p.pp+p.ep == 0 {

@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	layer  = regexp.MustCompile(`^(|.*\.)layers\.(\d+)\.`)
-	expert = regexp.MustCompile(`^(|.*\.)experts\.local_experts\.(\d+)\.`)
+	layer    = regexp.MustCompile(`^(|.*\.)layers\.(\d+)\.`)
+	numbered = regexp.MustCompile(`^(|.*\.)experts\.local_experts\.(\d+)\.`)
 	// cutExperts are the tensors of which each expert parallel rank has its own.
 	cutExperts = regexp.MustCompile(`(^|\.)experts\.`)
 )
@@ -44,7 +44,6 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 	if err != nil {
 		return err
 	}
-	var all []piece
 	stages := map[string]map[int]bool{} // of each name: the pipeline stages that have it
 	for _, k := range chunks {
 		for _, p := range k.pieces(first) {
@@ -52,33 +51,37 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 				stages[p.Name] = map[int]bool{}
 			}
 			stages[p.Name][k.pp] = true
-			all = append(all, p)
+			k.params = append(k.params, p)
 		}
 	}
-	for _, p := range all {
-		// Stages share only what is replicated, such as tied embeddings: then the stage is part of the place.
-		p.At = p.of.place(size, len(stages[p.Name]) > 1, p.experts)
-		c.Tensors = append(c.Tensors, p.Tensor)
+	for _, part := range parts {
+		for _, p := range part.params {
+			// Stages share only what is replicated, such as tied embeddings: then the stage is part of the place.
+			p.At = part.place(size, len(stages[p.Name]) > 1, p.experts)
+			if !p.copied {
+				c.Tensors = append(c.Tensors, p.Tensor)
+			}
+		}
 	}
 	return nil
 }
 
-// piece is a tensor of a chunk under its name in the whole model.
-type piece struct {
+// param is a tensor of a rank's model under its name in the whole model.
+type param struct {
 	format.Tensor
-	of      *part
+	chunk   int
 	experts bool // each expert parallel rank has its own under this name
+	expert  bool // of an expert
+	copied  bool // another expert parallel rank has it alike
 }
 
 // pieces gives the tensors of a chunk their names in the whole model.
-func (k *chunk) pieces(first map[stack]int) (list []piece) {
+func (k *chunk) pieces(first map[stack]int) (list []*param) {
 	count := k.experts()
 	for _, t := range k.tensors {
-		experts := cutExperts.MatchString(t.Name)
-		if k.ep > 0 && !experts {
-			continue // the expert parallel ranks have copies of what is no expert
-		}
-		if m := expert.FindStringSubmatch(t.Name); m != nil {
+		expert := cutExperts.MatchString(t.Name)
+		experts := expert
+		if m := numbered.FindStringSubmatch(t.Name); m != nil {
 			n, _ := strconv.Atoi(m[2])
 			t.Name = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n+k.ep*count[m[1]], t.Name[len(m[0]):])
 			experts = false
@@ -88,7 +91,7 @@ func (k *chunk) pieces(first map[stack]int) (list []piece) {
 			t.Name = fmt.Sprintf("%slayers.%d.%s", m[1], n+first[stack{m[1], k.pp, k.index}], t.Name[len(m[0]):])
 		}
 		t.Name = "model." + t.Name
-		list = append(list, piece{t, k.part, experts})
+		list = append(list, &param{Tensor: t, chunk: k.index, experts: experts, expert: expert, copied: k.ep > 0 && !expert})
 	}
 	return list
 }
@@ -146,7 +149,7 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 func (k *chunk) experts() map[string]int {
 	count := map[string]int{}
 	for _, t := range k.tensors {
-		if m := expert.FindStringSubmatch(t.Name); m != nil {
+		if m := numbered.FindStringSubmatch(t.Name); m != nil {
 			if n, err := strconv.Atoi(m[2]); err == nil && n < 1<<20 {
 				count[m[1]] = max(count[m[1]], n+1)
 			}

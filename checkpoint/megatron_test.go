@@ -1,0 +1,180 @@
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// megatron unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its parts were cut.
+func megatron(t *testing.T, name string) (string, formattest.What) {
+	files, want := formattest.Load(t, "../state/format/megatron/testdata/"+name+".zip")
+	dir := filepath.Join(t.TempDir(), name)
+	if err := os.CopyFS(dir, files); err != nil {
+		t.Fatal(err)
+	}
+	return dir, want
+}
+
+// opened opens a checkpoint until the test ends.
+func opened(t *testing.T, path string) *Checkpoint {
+	t.Helper()
+	c, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// megatronLayout is how Megatron cuts and places the tensors that it names: over tensor parallel ranks, and stages of a pipeline.
+const megatronLayout = `
+shoal: layout/1
+mesh: pp=4,tp=2
+rules:
+- {match: "optimizer.step.**"}
+- {match: "**word_embeddings.weight", place: "pp=at(0,-1), tp=shard(0)"}
+- {match: "**decoder.layers.#.**linear_qkv.weight", place: "pp=spread(1,4), tp=shard(0)"}
+- {match: "**decoder.layers.#.**linear_proj.weight", place: "pp=spread(1,4), tp=shard(1)"}
+- {match: "**decoder.layers.#.**linear_fc1.weight", place: "pp=spread(1,4), tp=shard(0,blocks=2)"}
+- {match: "**decoder.layers.#.**linear_fc2.weight", place: "pp=spread(1,4), tp=shard(1)"}
+- {match: "**decoder.layers.#.**", place: "pp=spread(1,4)"}
+- {match: "**"}
+`
+
+// TestMegatronOptimizer writes Megatron's checkpoints with their optimizers anew, in every format and for other layouts, and compares with
+// the whole tensors.
+func TestMegatronOptimizer(t *testing.T) {
+	stages, err := layout.Parse([]byte(megatronLayout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"mixed", "half", "fp32", "distributed"} {
+		dir, want := megatron(t, name)
+		for _, c := range []struct {
+			name   string
+			form   Form
+			preset string
+		}{
+			{"hf", Form{Format: "hf"}, ""}, {"pt", Form{Format: "pt", File: "pt"}, ""}, {"dcp", Form{Format: "dcp"}, "fsdp2"},
+			{"shards", Form{Format: "shards"}, "fsdp2"}, {"zero1", Form{Format: "ranks"}, "zero1"}, {"zero3", Form{Format: "ranks"}, "zero3"},
+			{"stages", Form{Format: "ranks", Spec: stages}, ""},
+		} {
+			if name == "fp32" && c.name == "stages" {
+				continue // its first matrices have no gate
+			}
+			t.Run(name+"/"+c.name, func(t *testing.T) {
+				src := opened(t, dir)
+				if c.preset != "" {
+					if c.form.Spec, err = layout.Preset(c.preset, layout.Mesh{{Name: "dp", Size: 3}}, Catalogue(src.Checkpoint), 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				out, _, err := src.Lay(c.form)
+				if err != nil {
+					t.Fatal(err)
+				}
+				dst := filepath.Join(t.TempDir(), c.name)
+				if _, err := Move(t.Context(), src, out, dst, Options{Workers: 2, Seal: true}); err != nil {
+					t.Fatal(err)
+				}
+				got := opened(t, dst)
+				formattest.Compare(t, got.Files, got.Checkpoint, want)
+			})
+		}
+	}
+}
+
+// TestMegatronWrongValue changes one element of a copy in f32, of which only one of four ranks has the part: nothing that reads the optimizer
+// does anything but say where; the model is still good.
+func TestMegatronWrongValue(t *testing.T) {
+	dir, _ := megatron(t, "mixed")
+	const name = "decoder.layers.2.mlp.linear_fc1.weight"
+	src := opened(t, dir)
+	for _, x := range src.Tensors {
+		if x.Name == "optimizer.fp32."+name {
+			p := x.Pieces[len(x.Pieces)-1]
+			at := p.Offset + 4*5
+			change(t, filepath.Join(dir, "iter_0000012", p.File), func(b []byte) []byte { b[at+3] ^= 0x40; return b })
+		}
+	}
+	src = opened(t, dir)
+	faults, err := src.Prove(t.Context(), 2)
+	if err != nil || len(faults) != 1 || faults[0].Name != "optimizer.fp32."+name || faults[0].Place != "tp=1/2" {
+		t.Fatalf("%v, %v", faults, err)
+	}
+	said := faults[0].String()
+	try := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), said) {
+			t.Errorf("%s: %v; want %s", what, err, said)
+		}
+	}
+	_, err = Seal(t.Context(), src, 2)
+	try("seal", err)
+	_, err = Diff(t.Context(), src, opened(t, dir), 2)
+	try("diff", err)
+	for only, wrong := range map[string]bool{"": true, "optimizer.exp_avg." + name: true, "optimizer.exp_avg.embedding.word_embeddings.weight": false, "model." + name: false} {
+		some := opened(t, dir)
+		if only != "" {
+			if err := some.Select(func(n string) bool { return n == only }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, _, err := some.Lay(Form{Format: "hf"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := filepath.Join(t.TempDir(), "dst")
+		_, err = Move(t.Context(), some, out, dst, Options{Workers: 2})
+		if !wrong && err != nil {
+			t.Errorf("%s: %v", only, err)
+		} else if wrong {
+			try("a move of "+only, err)
+			if _, err := os.Lstat(dst + PartialSuffix); err == nil {
+				t.Errorf("a move of %s leaves something", only)
+			}
+		}
+	}
+}
+
+// TestProveInPieces proves a tensor of several blocks: a fault far behind is found, and only the first is told.
+func TestProveInPieces(t *testing.T) {
+	dir := t.TempDir()
+	const n = 1<<20 + 3
+	main, model := make([]byte, 4*n), make([]byte, 2*n)
+	for i := range n {
+		main[4*i+2], main[4*i+3], model[2*i], model[2*i+1] = 0x80, byte(0x3f+i%2), 0x80, byte(0x3f+i%2)
+	}
+	model[2*(n-7)]++
+	model[2*(n-3)]++
+	write := func(name string, b []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("main", main)
+	write("model", model)
+	tensorOf := func(name string, d tensor.DType) format.Tensor {
+		s := tensor.Shape{n}
+		return format.Tensor{Name: name, DType: d, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: name}}}
+	}
+	p := &format.Proof{Main: tensorOf("main", tensor.F32), Model: tensorOf("model", tensor.BF16)}
+	x := tensorOf("main", tensor.F32)
+	x.Proofs = []*format.Proof{p}
+	c := &Checkpoint{Checkpoint: &format.Checkpoint{Tensors: []format.Tensor{x}}, Files: format.NewFiles(os.DirFS(dir))}
+	faults, err := c.Prove(t.Context(), 3)
+	if err != nil || len(faults) != 1 || faults[0].File != "main" || faults[0].Offset != 4*(n-7) || !strings.Contains(faults[0].What, "(model, byte 2097144)") {
+		t.Errorf("%v, %v", faults, err)
+	}
+}

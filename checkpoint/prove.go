@@ -1,0 +1,95 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/move"
+)
+
+// Prove tries the proofs of all tensors, piece by piece, and returns for each that fails where it does first. It takes a
+// structure without faults. Most formats give names, and nothing is to be proved or read.
+func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, error) {
+	type item struct {
+		proof    *format.Proof
+		from, to int
+	}
+	var items []item
+	const step = move.BlockBytes / 4
+	for _, p := range c.proofs() {
+		for n, from := p.Main.Shape.Box().Elements(), 0; from < n; from += step {
+			items = append(items, item{p, from, min(from+step, n)})
+		}
+	}
+	found := make([]*format.Fault, len(items))
+	r := c.reader()
+	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
+		var main, model []byte
+		return func(i int) error {
+			x := &items[i]
+			var err error
+			if main, err = r.elements(&x.proof.Main, x.from, x.to, main); err != nil {
+				return err
+			}
+			if model, err = r.elements(&x.proof.Model, x.from, x.to, model); err != nil {
+				return err
+			}
+			if k, size := x.proof.Differ(main, model), x.proof.Model.DType.Size(); k >= 0 {
+				f := x.proof.Fault(x.from+k, main[4*k:4*k+4], model[size*k:size*k+size])
+				found[i] = &f
+			}
+			return nil
+		}
+	})
+	var faults []format.Fault
+	failed := map[*format.Proof]bool{}
+	for i, f := range found {
+		if f != nil && !failed[items[i].proof] {
+			failed[items[i].proof] = true
+			faults = append(faults, *f)
+		}
+	}
+	return faults, errors.Join(err, r.Close())
+}
+
+// proved fails when a proof does.
+func (c *Checkpoint) proved(ctx context.Context, workers int) error {
+	faults, err := c.Prove(ctx, workers)
+	if err == nil && len(faults) > 0 {
+		err = fmt.Errorf("%s: %v; leave the optimizer out with --only, or restore it from another copy: shoal state check lists all that is wrong", c.path, faults[0])
+	}
+	return err
+}
+
+// proofs lists the proofs of all tensors, each once.
+func (c *Checkpoint) proofs() (list []*format.Proof) {
+	seen := map[*format.Proof]bool{}
+	for i := range c.Tensors {
+		for _, p := range c.Tensors[i].Proofs {
+			if !seen[p] {
+				seen[p] = true
+				list = append(list, p)
+			}
+		}
+	}
+	return list
+}
+
+// elements reads elements of a tensor, row-major, into a buffer that grows as it must.
+func (r *reader) elements(t *format.Tensor, from, to int, buffer []byte) ([]byte, error) {
+	size := t.DType.Size()
+	buffer = slices.Grow(buffer[:0], (to-from)*size)[:(to-from)*size]
+	dst := buffer
+	for _, box := range t.Shape.Box().Range(from, to) {
+		n := box.Elements() * size
+		if err := r.box(t, box, dst[:n]); err != nil {
+			return buffer, err
+		}
+		dst = dst[n:]
+	}
+	return buffer, nil
+}

@@ -1,0 +1,119 @@
+package megatron
+
+import (
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+)
+
+// named collects the tensors of all ranks' optimizers under their names.
+type named struct {
+	format.Checkpoint
+	shared map[string]int // tensors that ranks have alike: where they are
+	values map[string]any
+}
+
+// slot adds what an optimizer has for a parameter: optimizer.KIND.NAME, where the kind of its copy in f32 is fp32.
+func (n *named) slot(s *slot) error {
+	if s.param.copied {
+		return nil
+	}
+	name := strings.TrimPrefix(s.param.Name, "model.")
+	var proofs []*format.Proof
+	if s.main != nil {
+		main := *s.main
+		main.Name, main.At = optimizerKey+".fp32."+name, s.param.At
+		proofs = []*format.Proof{{Main: main, Model: s.param.Tensor}}
+		main.Proofs = proofs
+		n.Tensors = append(n.Tensors, main)
+	}
+	for _, k := range s.kinds {
+		path := optimizerKey + "." + k.name + "." + name
+		t, ok := k.is.(*format.Tensor)
+		switch {
+		case !ok:
+			if old, twice := n.values[path]; twice && old != k.is {
+				return apartf("one rank has %v as the %s of %s, another %v", old, k.name, s.param.Name, k.is)
+			}
+			n.values[path] = k.is
+		case t.Shape.Equal(s.param.Shape):
+			whole := *t
+			whole.Name, whole.At, whole.Proofs = path, s.param.At, proofs
+			n.Tensors = append(n.Tensors, whole)
+		case t.Shape.Box().Elements() == 1: // such as a step
+			if err := n.share(path, *t, proofs); err != nil {
+				return err
+			}
+		default:
+			return apartf("the optimizer keeps %s of shape %v for %s of shape %v, and nobody knows how ranks cut that", k.name, t.Shape, s.param.Name, s.param.Shape)
+		}
+	}
+	return nil
+}
+
+// share adds a tensor that all ranks have alike: what others have are replicas.
+func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) error {
+	i, ok := n.shared[name]
+	if !ok {
+		t.Name, t.Proofs = name, proofs
+		n.shared[name] = len(n.Tensors)
+		n.Tensors = append(n.Tensors, t)
+		return nil
+	}
+	first := &n.Tensors[i]
+	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
+		return apartf("one rank has %s as %v %v, another as %v %v", name, first.DType, first.Shape, t.DType, t.Shape)
+	}
+	first.Replicas = append(first.Replicas, t.Pieces...)
+	first.Proofs = append(first.Proofs, proofs...)
+	return nil
+}
+
+// rest adds what is of an optimizer and of no parameter, such as learning rates and the scale of gradients, which all ranks have alike.
+// As with all that is no tensor, the first rank's values count.
+func (n *named) rest(p *part, root any) error {
+	rest := format.Checkpoint{}
+	if err := p.file.Flatten(&rest, optimizerKey, unnamed(root)); err != nil {
+		return err
+	}
+	for _, t := range rest.Tensors {
+		if err := n.share(t.Name, t, nil); err != nil {
+			return err
+		}
+	}
+	if p.tp+p.pp+p.ep == 0 {
+		n.Values = append(n.Values, rest.Values...)
+	}
+	return nil
+}
+
+// unnamed leaves of an optimizer what goes by no position.
+func unnamed(v any) any {
+	switch v := v.(type) {
+	case *pickle.List:
+		list := &pickle.List{}
+		for _, x := range v.Items {
+			list.Items = append(list.Items, unnamed(x))
+		}
+		return list
+	case *pickle.Dict:
+		return without(v)
+	}
+	return v
+}
+
+// without leaves out state, copies and the numbers of parameters.
+func without(d *pickle.Dict) *pickle.Dict {
+	rest := &pickle.Dict{}
+	for _, item := range d.Items {
+		switch key, _ := item.Key.(string); key {
+		case "state", "params", mainKeys[0], mainKeys[1]:
+			continue
+		case innerKeys[0], innerKeys[1], "param_groups":
+			item.Value = unnamed(item.Value)
+		}
+		rest.Items = append(rest.Items, item)
+	}
+	return rest
+}
