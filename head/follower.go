@@ -21,10 +21,10 @@ type follower struct {
 	next    topo.Worker // this host was asked for no worker with this number or a higher one
 	index   uint64      // of the last entry that was applied
 	state   State
-	recent  []Commit       // applied here, and perhaps not everywhere
-	ended   int            // how many of the workers have
-	stated  *cursor.Cursor // by a worker of this host
-	shaped  *Shaped        // by a worker of this host, and not in the log yet
+	recent  []Commit // applied here, and perhaps not everywhere
+	ended   int      // how many of the workers have
+	stated  *Stated  // by a worker of this host, and perhaps not in the log yet
+	shaped  *Shaped  // by a worker of this host, and not in the log yet
 }
 
 // local is a worker of this host.
@@ -87,10 +87,14 @@ func (f *follower) ends(e Ended) {
 }
 
 func (f *follower) states(w topo.Worker, data cursor.Cursor) {
-	if have := cmp.Or(f.stated, f.state.Data); have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.adrift() {
-		f.stated = &data
+	s, have := Stated{w, data}, f.state.Data
+	if f.stated != nil {
+		have = &f.stated.Data
 	}
-	f.agent.tell(Stated{w, data})
+	if have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.awaits(w) {
+		f.stated = &s
+	}
+	f.agent.tell(s)
 }
 
 func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
@@ -162,7 +166,7 @@ func (f *follower) commit(c Commit, here *flight) {
 	}
 	if c.Data != nil {
 		f.state.Data = c.Data
-		if f.stated != nil && f.stated.Step <= c.Data.Step && !f.state.Shape.adrift() {
+		if f.stated != nil && f.stated.Data.Step <= c.Data.Step && !f.state.Shape.adrift() {
 			f.stated = nil
 		}
 	}

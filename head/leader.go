@@ -196,7 +196,7 @@ func (r *leader) ended(e Ended) {
 
 func (r *leader) stated(s Stated, host string) {
 	switch have := r.state.Data; {
-	case r.takes(s.Data):
+	case r.takes(s):
 	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed || have.Plain != s.Data.Plain:
 		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this worker stated %d in batches of %d with seed %d; every worker must state the same",
 			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)

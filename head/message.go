@@ -51,10 +51,10 @@ type (
 		Recent  []Commit // the newest entries that were applied; the last one is Index
 		Flights []Staged // in the order of their numbers
 		Workers []WorkerReport
-		Groups  []GroupReport  // in the order of their numbers
-		Stated  *cursor.Cursor // what a worker has stated that the log does not have yet
-		Shaped  *Shaped        // and of the layout
-		Cut     []Cut          // hosts of the job that it has lost its link to
+		Groups  []GroupReport // in the order of their numbers
+		Stated  *Stated       // what a worker has stated that the log does not have yet
+		Shaped  *Shaped       // and of the layout
+		Cut     []Cut         // hosts of the job that it has lost its link to
 	}
 	// WorkerReport is a worker of the host that reports.
 	WorkerReport struct {

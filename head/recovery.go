@@ -183,7 +183,7 @@ func (r *leader) welcome(host string, rep Report) {
 	r.machine.Numbered(rep.Next)
 	r.adoptWorkers(host, rep)
 	if rep.Stated != nil {
-		r.stated(Stated{Data: *rep.Stated}, host)
+		r.stated(*rep.Stated, host)
 	}
 	if rep.Shaped != nil {
 		r.shaped(*rep.Shaped, host)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -31,6 +30,9 @@ type Shape struct {
 
 // adrift reports whether the workers are on their mesh, and must read the state from a checkpoint.
 func (s *Shape) adrift() bool { return s != nil && s.Lost != "" && s.Next == "" }
+
+// awaits reports whether a worker is one that reads the state from a checkpoint, and is to say at which place in the data it is.
+func (s *Shape) awaits(w topo.Worker) bool { return s.adrift() && slices.Contains(s.Workers, w) }
 
 // Proof is the fingerprints of the state before and after a reshape, as far as one host has it.
 type Proof struct{ Old, New digest.Sum }
@@ -95,7 +97,7 @@ func (r *leader) reshape(w wish) error {
 		return errEarly
 	case s.Broken != "":
 		return errors.New(s.Broken)
-	case s.adrift():
+	case s.adrift() && !r.machine.Paused():
 		return errors.New("the job is going back to a checkpoint; ask again when it trains")
 	case r.parting != "":
 		return errors.New("the job is ending")
@@ -191,10 +193,10 @@ func (r *leader) goTo(next topo.View, why string) {
 }
 
 // takes takes a place in the data that a worker states: the one that the job begins at, or goes back to. False = the job knows better.
-func (r *leader) takes(place cursor.Cursor) bool {
-	have := r.state.Data
+func (r *leader) takes(stated Stated) bool {
+	have, place := r.state.Data, stated.Data
 	switch {
-	case have != nil && have.SameData(place) && r.state.Shape.adrift():
+	case have != nil && have.SameData(place) && r.state.Shape.awaits(stated.Worker):
 		s := *r.state.Shape
 		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on mesh %s, and makes %d steps again: %s",
 			have.Step, place.Step, s.Mesh, have.Step-min(place.Step, have.Step), s.Lost)
@@ -220,8 +222,8 @@ func (r *leader) reconsider() {
 // unwish drops a wish, and lets the workers go that were started for it.
 func (r *leader) unwish() {
 	r.note("the job keeps mesh %s, since a worker is lost that was to come to %s", r.state.Shape.Mesh, r.wish.mesh)
+	r.machine.Keep(member.Because("a worker is lost that was to come to mesh " + r.wish.mesh))
 	r.wish = nil
-	_ = r.machine.Resize(max(len(r.living()), 1), "the job, as a worker is lost,") // one that is ending takes none anyway
 }
 
 // living lists the members that are not lost. Of those that an earlier head has lost only the matcher knows.

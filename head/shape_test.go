@@ -111,6 +111,11 @@ func TestBackToACheckpoint(t *testing.T) {
 	if err := c.agent.Reshape("whole", 3, "somebody"); err == nil || !strings.Contains(err.Error(), "going back to a checkpoint") {
 		t.Errorf("a reshape meanwhile is answered with %v", err)
 	}
+	c.agent.Started(3)
+	c.state(3, 0) // it has just begun, and knows of no checkpoint
+	if known := c.agent.Known(); known.Data.Step != 5 || known.Shape.Lost == "" {
+		t.Fatalf("the statement of a worker that is no member counts: %+v", known)
+	}
 	c.state(0, 3)
 	c.state(2, 3)
 	known := c.agent.Known()

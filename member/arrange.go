@@ -19,6 +19,13 @@ func (m *Machine) Arrange(order []topo.Worker, why Because) {
 // Disarrange takes back what Arrange has said: whoever is wanted is to be a member.
 func (m *Machine) Disarrange() { m.arranged = nil }
 
+// Keep has the job stay with the members that it has: who is on the way to be one is let go, unless the minimum needs it.
+func (m *Machine) Keep(why Because) {
+	m.because, m.cfg.Want = why, max(len(m.staying()), m.cfg.Min)
+	m.shed(m.Have() - m.cfg.Want)
+	m.settle()
+}
+
 // inOrder compares two members by their places in what is arranged.
 func (m *Machine) inOrder(a, b topo.Member) int {
 	return slices.Index(m.arranged, a.Worker) - slices.Index(m.arranged, b.Worker)
