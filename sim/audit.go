@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -14,30 +16,30 @@ import (
 //   - a void step counts nowhere (V2);
 //   - the mesh changes with a reshape and with nothing else, alike on all hosts (R1);
 //   - behind a reshape every box of every rank is what it was after the last step, handed over from a worker that had it (R2);
+//   - when a box is lost, the job goes back to one sealed checkpoint: to its place in the data, all ranks with its boxes, and no step counts before (R4);
 //   - a worker that begins a step is the rank of the mesh whose boxes it has (R3);
-//   - a job is broken only when the members that are left cannot hold its mesh, says so on every host, and takes no step any more (B1).
+//   - a job is broken, or its state lost, only when the members that are left have not all boxes; a broken one says so on every host, and takes no step
+//     any more (B1).
 type meshes struct {
 	dropped map[callID]bool        // calls of a step that their worker has dropped
 	shape   map[string]*head.Shape // of each host
-	counted map[string]uint64      // steps, of each host
 	reached map[head.Flight]string // what a reshape has led to
 	broken  string                 // why the job is broken
 	last    uint64                 // the step after which it is
 }
 
 func (m *meshes) init() {
-	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{}, counted: map[string]uint64{}, reached: map[head.Flight]string{}}
+	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{}, reached: map[head.Flight]string{}}
 }
 
 // meshed checks what an entry of the log means for the mesh.
-func (l *ledger) meshed(h *host, a *head.Apply, run *execution) {
+func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 	s, before, follows := a.Shape, l.meshes.shape[h.name], l.at[h.name].members
-	steps := l.meshes.counted[h.name]
-	l.meshes.shape[h.name], l.meshes.counted[h.name] = s, a.Steps
+	l.meshes.shape[h.name] = s
 	if s == nil {
 		return
 	}
-	if a.Void && follows && a.Steps != steps {
+	if steps := l.at[h.name].steps; a.Void && follows && a.Steps != steps {
 		l.fail("%s counts a step that is void: %d after %d", h.name, a.Steps, steps)
 	}
 	went := false
@@ -52,23 +54,28 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution) {
 		}
 		if reshapes(&part) {
 			went = a.Parted == ""
-		} else if before != nil && follows && (before.Next != "" || before.Broken != "") {
-			l.fail("step %d counts on %s, and the job was on its way to mesh %q, or broken: %q", a.Steps, h.name, before.Next, before.Broken)
+		} else if before != nil && follows && (before.Next != "" || before.Broken != "" || before.Lost != "") {
+			l.fail("step %d counts on %s, and the job was on its way to mesh %q, or broken: %q, or its state lost: %q", a.Steps, h.name, before.Next, before.Broken, before.Lost)
 		}
 	}
 	switch same := before != nil && before.Mesh == s.Mesh && slices.Equal(before.Workers, s.Workers); {
 	case went:
-		l.went(h, a, run, before)
+		l.went(h, a, run, before, made)
 	case before != nil && follows && !same:
 		l.fail("entry %d changes the mesh on %s without a reshape: from %v to %v", a.Index, h.name, before, s)
 	}
 	if s.Broken != "" && (before == nil || before.Broken == "") {
-		l.breaks(h, a, run)
+		l.meshes.broken, l.meshes.last = a.Shape.Broken, max(a.Steps, l.meshes.last)
+		h.cluster.print("%s is broken: %s", h.name, a.Shape.Broken)
+		l.lacks(h, a, run, made)
+	}
+	if s.Lost != "" && follows && before != nil && before.Lost == "" {
+		l.lacks(h, a, run, made)
 	}
 }
 
 // went checks a reshape that counts.
-func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape) {
+func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape, made uint64) {
 	s := a.Shape
 	if before == nil || run == nil || run.way == nil || s.Mesh != run.way.new.String() || !slices.Equal(s.Workers, run.way.order) {
 		l.fail("a reshape counts on %s, and the shape is %v after %v", h.name, s, before)
@@ -83,8 +90,8 @@ func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape
 	l.meshes.reached[a.Flight] = text
 	for r, w := range s.Workers {
 		for i, b := range run.way.new.part(r) {
-			if run.moved[w][i] != box(b, a.Steps) {
-				l.fail("w%d gets %x as box %d after step %d", w, run.moved[w][i], b, a.Steps)
+			if before.Lost == "" && run.moved[w][i] != box(b, made) {
+				l.fail("w%d gets %x as box %d after step %d", w, run.moved[w][i], b, made)
 			}
 		}
 		if i, _ := a.View.Rank(w); int(i) != r && s.Next == "" && s.Broken == "" {
@@ -93,10 +100,8 @@ func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape
 	}
 }
 
-// breaks checks that a job is broken that says so.
-func (l *ledger) breaks(h *host, a *head.Apply, run *execution) {
-	l.meshes.broken, l.meshes.last = a.Shape.Broken, max(a.Steps, l.meshes.last)
-	h.cluster.print("%s is broken: %s", h.name, a.Shape.Broken)
+// lacks checks that a job is broken, or its state lost, that says so.
+func (l *ledger) lacks(h *host, a *head.Apply, run *execution, made uint64) {
 	m, ok := h.cluster.parse(a.Shape.Mesh)
 	if !ok || a.View.Size() < m.tp {
 		return
@@ -109,13 +114,42 @@ func (l *ledger) breaks(h *host, a *head.Apply, run *execution) {
 				has = run.moved[x.Worker]
 			}
 			for _, b := range has {
-				held[int(b>>48)] = held[int(b>>48)] || b == box(int(b>>48), a.Steps)
+				held[int(b>>48)] = held[int(b>>48)] || b == box(int(b>>48), made)
 			}
 		}
 	}
 	if all(held) {
-		l.fail("%s says that the job is broken, and its members have every box: %s", h.name, a.Shape.Broken)
+		l.fail("%s says that the job cannot go on with what its members have, and they have every box: %s%s", h.name, a.Shape.Broken, a.Shape.Lost)
 	}
+}
+
+// made tells of which step the state of the job is behind an entry of the log. A host that has just come to the job learns it from its head.
+func (l *ledger) made(h *host, a *head.Apply) uint64 {
+	before, shape := l.at[h.name], l.meshes.shape[h.name]
+	switch other, known := l.logs[h.agent.Head()][a.Index]; {
+	case !before.members && known:
+		return other.made
+	case a.Steps > before.steps:
+		return a.Steps
+	case shape != nil && shape.Lost != "" && a.Shape.Lost == "":
+		return l.returned(h, a)
+	}
+	return before.made
+}
+
+// returned checks that the job goes back to a checkpoint, and all that have read one to the same; it tells of which step that is.
+func (l *ledger) returned(h *host, a *head.Apply) uint64 {
+	p := h.cluster.disk.sealed[a.Data.Step]
+	if p == nil || !cmp.Equal(p.place, *a.Data) {
+		l.fail("%s goes back to %+v, and no checkpoint is sealed there", h.name, *a.Data)
+		return 0
+	}
+	for _, w := range h.workers {
+		if w.in && w.back.from != nil && w.back.from != p {
+			l.fail("%s goes back to step %d of the data, and w%d has gone to step %d", h.name, a.Data.Step, w.id, w.back.from.place.Step)
+		}
+	}
+	return p.steps
 }
 
 // all reports whether every box is held.

@@ -139,6 +139,8 @@ func (c *Cluster) wish() {
 		switch {
 		case !ok || h == nil || c.ledger.broken != nil || s.Broken != "" || other.ranks() > boxes:
 			return
+		case s.Lost != "" && len(c.disk.sealed) == 0: // the members have ended
+			return
 		case wished == "" && i > settling && h.agent.Reshape(other.String(), other.ranks(), "you") == nil:
 			wished = other.String()
 			h.settle()

@@ -152,7 +152,7 @@ func (h *host) apply(a *head.Apply) {
 	}
 	for _, m := range a.View.Members {
 		if w := h.workers[m.Worker]; a.Changed && w != nil && m.Host == h.name {
-			w.joins = a.Joined > 0
+			w.joins, w.back = a.Joined > 0, back{}
 			if a.Void && !slices.Contains(a.Entered, w.id) {
 				w.voided()
 			}

@@ -18,7 +18,7 @@ import (
 //   - a step is committed once: with the same contributors, the same result and the same place in the data on every host that commits
 //     it, at whatever time (C1);
 //   - a host that has members applies the log entry by entry (C2);
-//   - every sample of an epoch is trained on once (D1);
+//   - every sample of an epoch is trained on once, in the steps that the state has been through (D1);
 //   - the members of a generation are not all new while one of the generation before lives on a host that stays (C3);
 //   - the log of two hosts of the job is the same (L1);
 //   - a call is in one flight at a time, and in none when it is complete; who leads goes on with no flight of a host that it has lost (E1);
@@ -29,10 +29,9 @@ type ledger struct {
 	records map[topo.Generation]member.Record
 	steps   map[uint64]*step
 	claims  map[topo.Worker]map[uint64]claim
-	trained map[uint64]map[uint64]topo.Worker // epoch, position
-	logs    map[string]map[uint64]entry       // host, index
-	state   map[topo.Worker]bool              // who has begun a step, and so has the state of the job
-	at      map[string]place                  // of a host in the log
+	logs    map[string]map[uint64]entry // host, index
+	state   map[topo.Worker]bool        // who has begun a step, and so has the state of the job
+	at      map[string]place            // of a host in the log
 	newest  uint64
 	broken  error
 	meshes  meshes
@@ -44,25 +43,29 @@ type step struct {
 	contributors []topo.Worker
 	digest       []uint64
 	data         *cursor.Cursor
+	follows      uint64 // the step of which the state was
 }
 
 // entry is what must be the same in the logs of all hosts.
 type entry struct {
 	flight head.Flight
 	steps  uint64
+	made   uint64
 	view   topo.Generation
 	shape  string
 }
 
-// place is how far a host is in the log, and whether it had members there.
+// place is how far a host is in the log.
 type place struct {
 	index   uint64
-	members bool
+	members bool   // it has some
+	steps   uint64 // that have counted
+	made    uint64 // of which step the state is: the last one, or one that the job has gone back to
 }
 
 func (l *ledger) init() {
 	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{}, claims: map[topo.Worker]map[uint64]claim{},
-		trained: map[uint64]map[uint64]topo.Worker{}, logs: map[string]map[uint64]entry{}, at: map[string]place{}, state: map[topo.Worker]bool{}}
+		logs: map[string]map[uint64]entry{}, at: map[string]place{}, state: map[topo.Worker]bool{}}
 	l.meshes.init()
 }
 
@@ -100,19 +103,20 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 	if l.logs[h.name] == nil {
 		l.logs[h.name] = map[uint64]entry{}
 	}
+	before, made := l.at[h.name], l.made(h, a)
 	if h.agent.Record().Belongs(h.name) { // who does not may follow a log that nobody else knows, and begins anew
-		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, a.View.Generation, written(a.Shape)}
+		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, made, a.View.Generation, written(a.Shape)}
 	}
-	if before, known := l.at[h.name]; known && before.members && a.Index != before.index+1 {
+	if before.members && a.Index != before.index+1 {
 		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
 	}
-	l.meshed(h, a, run)
+	l.meshed(h, a, run, made)
 	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool { return m.Host == h.name })
-	l.at[h.name] = place{a.Index, members}
+	l.at[h.name] = place{a.Index, members, a.Steps, made}
 	if run == nil || !slices.ContainsFunc(a.Parts, func(p head.Part) bool { return p.Err == nil && isStep(p.Calls[0]) }) {
 		return
 	}
-	s := &step{host: h.name, digest: run.result, data: a.Data}
+	s := &step{host: h.name, digest: run.result, data: a.Data, follows: before.made}
 	for i, part := range a.Parts {
 		var who []topo.Worker
 		for _, p := range part.Calls {
@@ -129,8 +133,11 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 		l.steps[a.Steps] = s
 		l.newest = max(l.newest, a.Steps)
 		h.cluster.print("step %d is committed by %s with %v", a.Steps, h.name, s.contributors)
-		l.train(a.Steps, s.contributors)
+		l.trained(a.Steps)
 		return
+	}
+	if other.follows != s.follows {
+		l.fail("step %d follows step %d on %s, and step %d on %s", a.Steps, other.follows, other.host, s.follows, h.name)
 	}
 	if !slices.Equal(other.contributors, s.contributors) || !slices.Equal(other.digest, s.digest) {
 		l.fail("step %d is committed twice: on %s with %v (%x), on %s with %v (%x)", a.Steps, other.host, other.contributors, other.digest, h.name, s.contributors, s.digest)
@@ -150,22 +157,26 @@ func (l *ledger) handedOn(c *Cluster, r member.Record) {
 	}
 }
 
-// train notes the samples that a step used.
-func (l *ledger) train(step uint64, contributors []topo.Worker) {
-	for _, w := range contributors {
-		c := l.claims[w][step]
-		if l.trained[c.epoch] == nil {
-			l.trained[c.epoch] = map[uint64]topo.Worker{}
-		}
-		for _, s := range c.spans {
-			for at := s.From; at < s.To; at++ {
-				if other, twice := l.trained[c.epoch][at]; twice {
-					l.fail("sample %d of epoch %d is trained on by w%d, and in step %d by w%d", at, c.epoch, other, step, w)
+// trained finds the samples of each epoch that the state of the job has been trained on, behind a step.
+func (l *ledger) trained(step uint64) map[uint64]map[uint64]uint64 {
+	all := map[uint64]map[uint64]uint64{} // the step, by epoch and position
+	for s := l.steps[step]; s != nil; step, s = s.follows, l.steps[s.follows] {
+		for _, w := range s.contributors {
+			c := l.claims[w][step]
+			if all[c.epoch] == nil {
+				all[c.epoch] = map[uint64]uint64{}
+			}
+			for _, span := range c.spans {
+				for at := span.From; at < span.To; at++ {
+					if other, twice := all[c.epoch][at]; twice {
+						l.fail("sample %d of epoch %d is trained on in step %d, and in step %d by w%d", at, c.epoch, other, step, w)
+					}
+					all[c.epoch][at] = step
 				}
-				l.trained[c.epoch][at] = w
 			}
 		}
 	}
+	return all
 }
 
 // written is a shape as text.
@@ -195,7 +206,7 @@ func (l *ledger) settled(c *Cluster) {
 	}
 	if s := l.steps[l.newest]; s != nil && s.data != nil && uint64(len(l.steps)) == l.newest {
 		total := uint64(0)
-		for epoch, samples := range l.trained {
+		for epoch, samples := range l.trained(l.newest) {
 			total += uint64(len(samples))
 			if epoch < s.data.Epoch && uint64(len(samples)) != s.data.Samples {
 				l.fail("epoch %d had %d of %d samples", epoch, len(samples), s.data.Samples)

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -52,13 +53,14 @@ func box(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
 
 // passage is the way of the state from the mesh of a shape to another, over members.
 type passage struct {
+	lost     bool // the members go without the state, which a checkpoint gives them there
 	old, new mesh
 	workers  []topo.Worker // of the old ranks
 	order    []topo.Worker // of the new ones
 }
 
-// passage plans as the planner of an agent does: the ranks go to the members that have most of what they need. It fails when nobody has a
-// box.
+// passage plans as the planner of an agent does: the ranks go to the members that have most of what they need. When nobody has a box it
+// fails, in a job that makes checkpoints with a *head.StateLost, and the way that is left.
 func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p passage, err error) {
 	old, ok1 := c.parse(s.Mesh)
 	new, ok2 := c.parse(text)
@@ -76,10 +78,21 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 			}
 		}
 	}
-	for b := range boxes {
+	why := s.Lost
+	for b := boxes - 1; b >= 0 && s.Lost == ""; b-- {
 		if has[b] == 0 {
-			return p, fmt.Errorf("nobody that is left has box %d", b)
+			why = fmt.Sprintf("nobody that is left has box %d", b)
 		}
+	}
+	switch {
+	case why != "" && c.disk.every == 0:
+		return p, errors.New(why)
+	case why != "":
+		p.lost = true
+		for _, m := range members.Members[:new.ranks()] {
+			p.order = append(p.order, m.Worker)
+		}
+		return p, &head.StateLost{Why: why}
 	}
 	free := slices.Clone(members.Members)
 	for r := range new.ranks() {
@@ -103,21 +116,24 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string, order []topo.Worker, err error) {
 	if text == "" {
 		m, _ := c.parse(s.Mesh)
+		if c.disk.every > 0 {
+			m.tp = min(m.tp, members.Size())
+		}
 		if m.dp = min(m.dp, members.Size()/max(m.tp, 1)); m.dp == 0 {
 			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers", s.Mesh, members.Size())
 		}
 		text = m.String()
 	}
 	p, err := c.passage(&s, text, members)
-	if err != nil {
-		return "", nil, err
-	}
-	return text, p.order, nil
+	return text, p.order, err
 }
 
 // bring makes the memory of the new ranks from that of the old ones: each takes what it has itself from there, and the rest from the first
 // that has it. It fails when a holder is missing.
 func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker][]uint64, err error) {
+	if p.lost {
+		return nil, nil
+	}
 	var all [boxes]uint64
 	for r := len(p.workers) - 1; r >= 0; r-- {
 		for i, b := range p.old.part(r) {
@@ -148,6 +164,9 @@ func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker]
 // prove sums up what the workers of a host have: of the old state what its first holder has, as often as the new mesh has copies, and all of
 // the new one.
 func (p *passage) prove(memory, moved map[topo.Worker][]uint64, here func(topo.Worker) bool) (proof head.Proof) {
+	if p.lost {
+		return proof
+	}
 	copies := map[int]int{}
 	for r, w := range p.order {
 		for i, b := range p.new.part(r) {

@@ -103,6 +103,12 @@ func (g *generator) next() string {
 	if g.mesh && g.rand.IntN(150) == 0 {
 		return g.reshape()
 	}
+	if g.adrift() && g.rand.IntN(20) == 0 {
+		if g.rand.IntN(2) == 0 {
+			return g.someone("kill")
+		}
+		return g.behead()
+	}
 	switch n := g.rand.IntN(1000); {
 	case n < g.faults:
 		return g.fault()
@@ -201,6 +207,11 @@ func (g *generator) fault() string {
 	return ""
 }
 
+// adrift reports whether the job is on its way back to a checkpoint, which is short: few faults would hit it.
+func (g *generator) adrift() bool {
+	return slices.ContainsFunc(g.c.living(), func(h *host) bool { s := h.agent.Known().Shape; return s != nil && s.Lost != "" })
+}
+
 // behead ends the head, or cuts it off, and lets the others notice.
 func (g *generator) behead() string {
 	h := g.c.head()
@@ -269,8 +280,8 @@ func (g *generator) meshed(hosts, slots int) string {
 	if g.rand.IntN(6) == 0 {
 		flat = 1
 	}
-	return fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d",
-		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)], 1+g.rand.IntN(9), g.rand.IntN(2), m, flat)
+	return fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d saves=%d",
+		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)], 1+g.rand.IntN(9), g.rand.IntN(2), m, flat, []int{0, 1, 1, 3}[g.rand.IntN(4)])
 }
 
 // degrees chooses a mesh of at most so many ranks. Most have several replicas, so that most losses cost no state.

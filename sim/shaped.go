@@ -17,6 +17,7 @@ type shaped struct {
 	joins   bool     // members have come with its view, which all of them greet with a collective
 	failed  bool     // a call has failed, since somebody is lost
 	dropped bool     // it has dropped the step, and waits
+	back    back
 }
 
 // states tells how the state lies, and what the job trains on.
@@ -49,6 +50,8 @@ func (w *worker) settled() bool {
 		w.exit("")
 	case s != nil && s.Broken != "":
 		w.exit("ended, as the job is broken")
+	case w.back.found, s != nil && s.Lost != "" && s.Next == "" && w.back.from == nil:
+		w.returns(s)
 	case s != nil && s.Next != "":
 		w.plan = append(w.plan, collective.Call{Kind: collective.Reshape, DType: tensor.I64, Flags: collective.Flags{Step: true}})
 	default:
@@ -81,19 +84,28 @@ func (w *worker) begins(s *head.Shape, v topo.View) {
 			w.held = append(w.held, box(b, 0))
 		}
 	}
-	want := []uint64{}
+	made, want := c.ledger.at[w.host.name].made, []uint64{}
+	if s != nil && s.Lost != "" {
+		made = w.back.from.steps // which the job does not know yet
+	}
 	for _, b := range part {
-		want = append(want, box(b, w.host.agent.Known().Steps))
+		want = append(want, box(b, made))
 	}
 	if !slices.Equal(want, w.held) {
 		c.ledger.fail("w%d is rank %d of mesh %s and has %x, not %x", w.id, rank, text, w.held, want)
+		return
 	}
+	w.save(m, rank, v, made)
 }
 
 // reshape fills in the worker's part of a reshape.
 func (w *worker) reshape(p *collective.Call) {
 	c, s := w.host.cluster, w.host.agent.Known().Shape
-	p.In, p.Out = pack(w.held), nil
+	p.In, p.Out = nil, nil
+	if s.Lost != "" {
+		return
+	}
+	p.In = pack(w.held)
 	if m, ok := c.parse(s.Next); ok {
 		if rank := slices.Index(s.Order, w.id); rank >= 0 {
 			p.Out = make([]byte, 8*len(m.part(rank)))
@@ -113,9 +125,11 @@ func (w *worker) ended(p *collective.Posted, out []byte, err error) {
 	case errors.As(err, &lost) && w.unwanted():
 		w.exit("failed")
 	case errors.As(err, &lost):
-		w.failed, w.plan, w.chain = w.failed || !w.dropped, nil, nil
+		w.failed, w.plan, w.chain, w.back = w.failed || !w.dropped, nil, nil, back{}
 	case err != nil:
 		w.host.cluster.ledger.fail("w%d sees an error in step %d: %v", w.id, w.step, err)
+	case w.back.asks:
+		w.back = back{found: true, from: w.host.cluster.disk.choose(out)}
 	case p.Call.Kind == collective.Reshape:
 		w.held, w.groups = unpack(out), map[string]topo.GroupID{} // another model
 		w.host.cluster.ledger.state[w.id] = true
@@ -161,7 +175,7 @@ func (h *host) passes() *passage {
 		return nil
 	}
 	p, err := h.cluster.passage(known.Shape, known.Shape.Next, known.View)
-	if err != nil || !slices.Equal(p.order, known.Shape.Order) {
+	if err != nil && known.Shape.Lost == "" || !slices.Equal(p.order, known.Shape.Order) {
 		h.cluster.ledger.fail("%s plans another reshape than the head: %v, not %v; %v", h.name, p.order, known.Shape.Order, err)
 		return nil
 	}

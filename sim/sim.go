@@ -29,6 +29,7 @@ type Cluster struct {
 	groups bool   // workers use groups
 	mesh   string // with which the job begins; "" = it has none
 	flat   bool   // no part of its state is on two workers
+	disk   disk
 	last   uint64 // the step after which a job with a mesh ends; 0 = it does not
 	ahead  int    // bytes of a step that hosts begin with before its end
 	out    strings.Builder
@@ -54,6 +55,7 @@ func New() *Cluster {
 	c := &Cluster{}
 	c.net.links = map[pair]*link{}
 	c.ledger.init()
+	c.disk.init()
 	return c
 }
 

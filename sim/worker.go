@@ -128,10 +128,7 @@ func (w *worker) begin() {
 	last := call(topo.World)
 	last.Step = true
 	w.plan = append(w.plan, last)
-	data := w.host.cluster.data // as the worker has stated it, before the job knows
-	if known.Data != nil {
-		data = *known.Data
-	}
+	data := w.place()
 	if rank, ok := known.View.Rank(w.id); ok && data.Samples > 0 {
 		w.host.cluster.ledger.claim(w.id, w.step, data, data.Part(int(rank), known.View.Size()))
 	}
