@@ -95,7 +95,7 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	if err := p.overlay(); err != nil {
 		return nil, err
 	}
-	t := p.traffic()
+	t := p.traffic(c.New, len(c.groups()))
 	if err := t.lost(p); err != nil {
 		return nil, err
 	}

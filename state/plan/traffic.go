@@ -22,15 +22,15 @@ type flow struct {
 	bytes            int
 }
 
-// traffic forgets which ranks of a host hold or need something.
-func (p *Plan) traffic() *traffic {
-	t := &traffic{hosts: len(p.Cluster.Devices), groups: len(p.Cluster.groups())}
+// traffic forgets which ranks of a host hold, and which ranks of a group need something; group is that of each new rank.
+func (p *Plan) traffic(group []int, groups int) *traffic {
+	t := &traffic{hosts: len(p.Cluster.Devices), groups: groups}
 	holders, needers := map[string]int{}, map[string]int{}
 	for _, set := range p.oldSets {
 		t.holder = append(t.holder, intern(&t.holders, holders, project(set, p.Cluster.Old)))
 	}
 	for _, set := range p.newSets {
-		t.needer = append(t.needer, intern(&t.needers, needers, project(set, p.Cluster.New)))
+		t.needer = append(t.needer, intern(&t.needers, needers, project(set, group)))
 	}
 	index := map[[2]int]int{}
 	for _, pair := range p.pairs {

@@ -14,6 +14,8 @@ import (
 type Place struct {
 	Hosts []int // of each worker, its host; hosts count from 0
 	Ranks []int // of each rank of the old mesh, its worker; Gone = its memory is lost
+	// Redundant asks for what several ranks of the new mesh have to be on two hosts, before few bytes are moved.
+	Redundant bool
 }
 
 // Gone is the worker of an old rank whose memory is lost.
@@ -24,7 +26,7 @@ type Change struct {
 	Old, New *Layout
 	Plan     *plan.Plan
 	// Order is the worker that takes each rank of the new mesh. Which worker that is the plan chooses: the one that has most
-	// of what the rank needs.
+	// of what the rank needs; in a redundant job among those with which least of the state is on one host alone.
 	Order []int
 	place Place
 	was   []home // of each tensor, in the old layout
@@ -41,11 +43,19 @@ func Plan(old, new *Layout, at Place) (*Change, error) {
 		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks, len(at.Ranks))
 	}
 	c := &Change{Old: old, New: new, place: at, was: homes(old.Layout), is: homes(new.Layout)}
-	var err error
-	if c.Plan, err = plan.Build(old.Layout, new.Layout, at.cluster(new.Ranks)); err != nil {
+	err := c.build(at.cluster(new.Ranks))
+	if err == nil && at.Redundant {
+		err = c.spread()
+	}
+	if err != nil {
 		return nil, err
 	}
 	return c, c.arrange()
+}
+
+func (c *Change) build(cluster plan.Cluster) (err error) {
+	c.Plan, err = plan.Build(c.Old.Layout, c.New.Layout, cluster)
+	return err
 }
 
 // cluster fills the hosts with groups of neighbouring ranks, as many as each has workers.

@@ -1,0 +1,118 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// drawSpreading draws blocks, hosts that have room for all of them, and sets of blocks that may overlap or may not.
+func drawSpreading(t *rapid.T, overlap bool) *spreading {
+	blocks := rapid.IntRange(2, 6).Draw(t, "blocks")
+	s := &spreading{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
+	room := 0
+	for range s.hosts {
+		s.room = append(s.room, rapid.IntRange(0, blocks).Draw(t, "room"))
+		room += s.room[len(s.room)-1]
+	}
+	if room < blocks {
+		s.room[0] += blocks - room
+	}
+	for range blocks * s.hosts {
+		s.lacks = append(s.lacks, rapid.IntRange(0, 9).Draw(t, "lacks"))
+	}
+	left := rapid.Permutation(upTo(blocks)).Draw(t, "order")
+	for range rapid.IntRange(0, 4).Draw(t, "sets") {
+		n := rapid.IntRange(2, 4).Draw(t, "blocks of a set")
+		if n > len(left) {
+			break
+		}
+		set := shared{bytes: rapid.IntRange(1, 9).Draw(t, "bytes")}
+		for _, b := range left[:n] {
+			set.blocks = append(set.blocks, int32(b))
+		}
+		slices.Sort(set.blocks)
+		s.sets = append(s.sets, set)
+		if left = left[n:]; overlap {
+			left = rapid.Permutation(upTo(blocks)).Draw(t, "order")
+		}
+	}
+	slices.SortStableFunc(s.sets, func(a, b shared) int { return b.bytes - a.bytes })
+	return s
+}
+
+// costs is what is on one host, and what blocks lack there.
+func (s *spreading) costs() (c price) {
+	for i := range s.sets {
+		if s.alone(i) {
+			c.alone += s.sets[i].bytes
+		}
+	}
+	for b, h := range s.host {
+		c.bytes += s.lacks[b*s.hosts+h]
+	}
+	return c
+}
+
+// least tries all hosts for all blocks.
+func (s *spreading) least(room []int) (best price) {
+	try := spreading{hosts: s.hosts, lacks: s.lacks, sets: s.sets, host: make([]int, len(s.host))}
+	best.alone = forbidden
+	var walk func(b int)
+	walk = func(b int) {
+		if b == len(try.host) {
+			if c := try.costs(); c.below(best) {
+				best = c
+			}
+			return
+		}
+		for h := range room {
+			if room[h] > 0 {
+				room[h]--
+				try.host[b] = h
+				walk(b + 1)
+				room[h]++
+			}
+		}
+	}
+	walk(0)
+	return best
+}
+
+func upTo(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// TestApart compares with all placings: of sets that do not overlap both what is on one host and what is lacked there are the least, and of
+// others swaps change nothing for the worse.
+func TestApart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		overlap := rapid.Bool().Draw(t, "overlap")
+		s := drawSpreading(t, overlap)
+		room := slices.Clone(s.room)
+		s.flow(len(s.lacks) / s.hosts)
+		flown := s.costs()
+		s.swap()
+		load := make([]int, s.hosts)
+		for _, h := range s.host {
+			load[h]++
+		}
+		for h, n := range load {
+			if n > room[h] || s.room[h] != room[h]-n {
+				t.Fatalf("host %d takes %d blocks, has had room for %d, and is said to have it for %d", h, n, room[h], s.room[h])
+			}
+		}
+		got, want := s.costs(), s.least(room)
+		if !overlap && (got != want || got != flown) {
+			t.Fatalf("%+v after %+v, and %+v is possible: %+v", got, flown, want, s)
+		}
+		if got.alone > flown.alone || got.alone < want.alone {
+			t.Fatalf("%+v after %+v; %+v is the least", got, flown, want)
+		}
+	})
+}

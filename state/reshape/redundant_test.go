@@ -1,0 +1,121 @@
+package reshape_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/state/plan"
+	"github.com/shoal-ml/shoal/state/reshape"
+)
+
+// holders are the bytes of the state by the ranks that have them, a bit each, as an oracle says.
+func holders(spec *layout.Spec, tensors []layout.Tensor) map[uint]int {
+	who := map[layouttest.Element]uint{}
+	for rank, arrays := range layouttest.Expect(spec, tensors) {
+		for _, a := range arrays {
+			for _, e := range a.Data {
+				if e != layouttest.Padding {
+					who[e] |= 1 << rank
+				}
+			}
+		}
+	}
+	bytes := map[uint]int{}
+	for e, ranks := range who {
+		bytes[ranks] += tensors[e.Tensor].DType.Size()
+	}
+	return bytes
+}
+
+// aloneOn is what of them ranks of one host have and no others.
+func aloneOn(bytes map[uint]int, host []int) (n int) {
+	for ranks, b := range bytes {
+		one, more := -1, false
+		for r, h := range host {
+			if ranks>>r&1 == 1 {
+				one, more = h, more || one >= 0 && one != h
+			}
+		}
+		if !more {
+			n += b
+		}
+	}
+	return n
+}
+
+// leastAlone tries all ways to give the ranks to hosts.
+func leastAlone(bytes map[uint]int, ranks int, room []int) int {
+	host, best := make([]int, ranks), math.MaxInt
+	var walk func(r int)
+	walk = func(r int) {
+		if r == ranks {
+			best = min(best, aloneOn(bytes, host))
+			return
+		}
+		for h := range room {
+			if room[h] > 0 {
+				room[h]--
+				host[r] = h
+				walk(r + 1)
+				room[h]++
+			}
+		}
+	}
+	walk(0)
+	return best
+}
+
+// onHosts is the host of each rank of the new mesh.
+func onHosts(c *reshape.Change, at reshape.Place) (host []int) {
+	for _, w := range c.Order {
+		host = append(host, at.Hosts[w])
+	}
+	return host
+}
+
+// TestRedundant changes between random layouts: what is on one host alone is the least that any placing has, no more than without asking for it, and
+// planned again from there nothing moves.
+func TestRedundant(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		model := layouttest.DrawModel(t)
+		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
+		_, old := state(t, model, from)
+		_, new := state(t, model, to)
+		at := place(t, old.Ranks, max(old.Ranks, new.Ranks)+rapid.IntRange(0, 2).Draw(t, "spare"))
+		ordinary, err := reshape.Plan(old, new, at)
+		var lost *plan.LostError
+		if errors.As(err, &lost) {
+			return
+		}
+		at.Redundant = true
+		c, err := reshape.Plan(old, new, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := holders(to, model.Tensors)
+		before, after := aloneOn(has, onHosts(ordinary, at)), aloneOn(has, onHosts(c, at))
+		if after > before || after == before && !slices.Equal(c.Order, ordinary.Order) && old.Mesh.String() != new.Mesh.String() {
+			t.Fatalf("%d bytes are on one host with %v, and %d without asking with %v", after, c.Order, before, ordinary.Order)
+		}
+		again, err := reshape.Plan(new, new, reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Redundant: true})
+		if err != nil || !slices.Equal(again.Order, c.Order) || again.Plan.Stats.Device != 0 {
+			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Order, again.Order, again.Plan.Stats.Device, err)
+		}
+		if new.Ranks > 6 {
+			return // too many placings to try
+		}
+		room := make([]int, 3)
+		for _, h := range at.Hosts {
+			room[h]++
+		}
+		if least := leastAlone(has, new.Ranks, room); after != least {
+			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, the mesh is %s", after, c.Order, least, at.Hosts, new.Mesh)
+		}
+	})
+}
