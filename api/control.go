@@ -106,6 +106,13 @@ type Plan struct {
 	Memory       int     `json:"memory"`  // with what it has
 	Copied       int     `json:"copied"`  // by all agents
 	Seconds      float64 `json:"seconds"` // in memory, as predicted; what crosses links comes on top
+
+	Redundant bool   `json:"redundant"` // as the job asks: what several ranks have is on two hosts, wherever the workers allow it
+	Alone     int    `json:"alone"`     // that one host has alone behind it, or one worker
+	Where     string `json:"where"`     // host; worker where all are on one host
+	// What would be alone, and what would move from host to host, if the job asked for the contrary.
+	OtherAlone int `json:"other_alone"`
+	OtherBytes int `json:"other_bytes"`
 }
 
 // Stop asks for the end of a job: when its step ends, or now.

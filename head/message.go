@@ -108,6 +108,8 @@ type (
 		Mesh   string // with which the job begins
 		Ranks  int    // of it
 		Layout string // all of it, for a head whose host has no workers; "" where that is too long
+		// Redundant asks for what several ranks have to be on two hosts.
+		Redundant bool
 	}
 	// WantsGroup asks for a group.
 	WantsGroup struct {

@@ -26,6 +26,8 @@ type Shape struct {
 	Broken  string        // why the job cannot go on; "" = it can
 	Lost    string        // why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers have it
 	Back    string        // what a person should know of the last time that the job went back to a checkpoint
+	// Redundant asks Arrange for what several ranks have to be on two hosts, wherever the members allow it.
+	Redundant bool
 }
 
 // adrift reports whether the workers are on their mesh, and must read the state from a checkpoint.
@@ -56,11 +58,10 @@ type wish struct {
 	who   string
 }
 
-// Shape notes what a worker states of the state of the job: its name, and the mesh that the job begins with, of so many ranks. Every
-// worker must state the same; one that does not is told with Refuse.
-func (a *Agent) Shape(w topo.Worker, state, mesh string, ranks int, layout string) {
-	a.follower.shaped = &Shaped{w, state, mesh, ranks, layout}
-	a.tell(*a.follower.shaped)
+// Shape notes what a worker states of the state of the job. Every worker must state the same; one that does not is told with Refuse.
+func (a *Agent) Shape(s Shaped) {
+	a.follower.shaped = &s
+	a.tell(s)
 	a.settle()
 }
 
@@ -127,7 +128,7 @@ func (r *leader) shaped(s Shaped, host string) {
 	case have == nil && s.Ranks != r.state.View.Size():
 		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh, s.Ranks, r.state.View.Size())
 	case have == nil:
-		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members()}
+		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members(), Redundant: s.Redundant}
 		r.news = true
 		r.setElastic()
 		r.machine.Whole()
@@ -148,48 +149,6 @@ func (r *leader) setElastic() {
 	if r.state.Shape == nil {
 		r.matcher.SetElastic()
 	}
-}
-
-// order has the members of the generation that comes go to another mesh: the one that was wished for, once they are enough, or else one that
-// they can hold, where they are not those of the mesh: a worker can be lost when it has had its part in the step that ends.
-func (r *leader) order(next topo.View) bool {
-	switch s := r.state.Shape; {
-	case s == nil:
-		return false
-	case r.wish != nil && next.Size() >= r.wish.ranks:
-		r.goTo(next, r.wish.who+" asked for it")
-	case !s.on(next):
-		r.goTo(next, "a worker is lost")
-	default:
-		return false
-	}
-	return true
-}
-
-// on reports whether the ranks of the mesh are those of the members.
-func (s *Shape) on(v topo.View) bool {
-	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool { return w == m.Worker })
-}
-
-// goTo has the members that come go to the mesh that was wished for, or else to the one that they can hold. Without one the job is broken.
-func (r *leader) goTo(next topo.View, why string) {
-	s := *r.state.Shape
-	if r.wish != nil && next.Size() < r.wish.ranks {
-		r.unwish()
-	}
-	var err error
-	var lost *StateLost
-	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); {
-	case errors.As(err, &lost):
-		s.Lost = lost.Why
-		r.note("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s", why, s.Mesh, s.Next, s.Lost)
-	case err != nil:
-		s.Next, s.Order, s.Broken = "", nil, err.Error()
-		r.note("%s, and the job cannot go on: %v", why, err)
-	default:
-		r.note("%s; from mesh %s to %s", why, s.Mesh, s.Next)
-	}
-	r.wish, r.state.Shape = nil, &s
 }
 
 // takes takes a place in the data that a worker states: the one that the job begins at, or goes back to. False = the job knows better.

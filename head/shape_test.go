@@ -35,7 +35,7 @@ func newCut(t *testing.T, workers int) *cut {
 	}
 	for w := range topo.Worker(workers) {
 		c.agent.Started(w)
-		c.agent.Shape(w, "state", "whole", workers, "")
+		c.agent.Shape(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
 		c.agent.State(w, place)
 		c.agent.Asks(w)
 		c.run()

@@ -24,6 +24,7 @@ var keys = []struct{ name, example string }{
 	{"min", "min: 2"},
 	{"max", "max: 8"},
 	{"fixed_routes", "fixed_routes: true"},
+	{"redundant", "redundant: true"},
 }
 
 // Load reads a spec file. Its errors name the file.

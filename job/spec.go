@@ -26,6 +26,7 @@ type Spec struct {
 	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
 
 	FixedRoutes bool `json:"fixed_routes,omitempty"` // collectives go between hosts by their lengths alone, not as they turn out to be fastest
+	Redundant   bool `json:"redundant,omitempty"`    // what several ranks of a mesh have lies on two hosts, wherever the workers allow it
 }
 
 // Error is a fault in a job spec: which key, and what, why, what to do.
@@ -70,6 +71,7 @@ func (s Spec) Override(top Spec) Spec {
 		s.Command = top.Command
 	}
 	s.FixedRoutes = s.FixedRoutes || top.FixedRoutes
+	s.Redundant = s.Redundant || top.Redundant
 	env := map[string]string{}
 	for _, m := range []map[string]string{s.Env, top.Env} {
 		for k, v := range m {

@@ -13,11 +13,11 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\nfixed_routes: true\n"))
+	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\nfixed_routes: true\nredundant: true\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := job.Spec{Name: "digits", Workers: 4, Command: []string{"python3", "train.py"}, Env: map[string]string{"A": "b", "M": "2"}, Min: 2, Max: 8, FixedRoutes: true}
+	want := job.Spec{Name: "digits", Workers: 4, Command: []string{"python3", "train.py"}, Env: map[string]string{"A": "b", "M": "2"}, Min: 2, Max: 8, FixedRoutes: true, Redundant: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -28,7 +28,7 @@ func TestParseRefuses(t *testing.T) {
 		text string
 		want []string
 	}{
-		"unknown key":   {"wrokers: 4\n", []string{"wrokers", "known are name, workers, command, env, min, max, fixed_routes"}},
+		"unknown key":   {"wrokers: 4\n", []string{"wrokers", "known are name, workers, command, env, min, max, fixed_routes, redundant"}},
 		"other case":    {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key":  {"name: a\nname: b\n", []string{"name", "already set"}},
 		"wrong type":    {"workers: four\n", []string{"workers: a string", "workers: 4"}},
@@ -99,8 +99,8 @@ func TestDefaultNamesAreValid(t *testing.T) {
 
 func TestOverride(t *testing.T) {
 	file := job.Spec{Name: "a", Workers: 2, Command: []string{"x"}, Env: map[string]string{"K": "file", "L": "file"}}
-	got := file.Override(job.Spec{Workers: 3, Env: map[string]string{"K": "flag"}, FixedRoutes: true})
-	want := job.Spec{Name: "a", Workers: 3, Command: []string{"x"}, Env: map[string]string{"K": "flag", "L": "file"}, FixedRoutes: true}
+	got := file.Override(job.Spec{Workers: 3, Env: map[string]string{"K": "flag"}, FixedRoutes: true, Redundant: true})
+	want := job.Spec{Name: "a", Workers: 3, Command: []string{"x"}, Env: map[string]string{"K": "flag", "L": "file"}, FixedRoutes: true, Redundant: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

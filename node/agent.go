@@ -42,6 +42,9 @@ type AgentConfig struct {
 	OnSave   func(seat int, line string)                 // what people should know of a checkpoint that a worker of this host takes part in; nil = the log has it
 	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
 	Log      *slog.Logger                                // nil = slog.Default()
+
+	// Redundant asks for what several ranks of a mesh have to be on two hosts.
+	Redundant bool
 }
 
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the job
@@ -108,7 +111,7 @@ func (a *Agent) link() error {
 	}
 	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(), unwanted: map[topo.Worker]bool{},
 		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
-		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{known: map[string]*reshape.Layout{}}}
+		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max}

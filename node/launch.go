@@ -176,7 +176,8 @@ func (l *launch) agentConfig() AgentConfig {
 	}
 	if l.job != nil {
 		spec := l.job.Spec
-		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Fixed = spec.Name, spec.Workers, spec.Min, spec.Max, spec.FixedRoutes
+		cfg.Job, cfg.Size, cfg.Min, cfg.Max = spec.Name, spec.Workers, spec.Min, spec.Max
+		cfg.Fixed, cfg.Redundant = spec.FixedRoutes, spec.Redundant
 	}
 	if f := l.cfg.Fleet; f != nil {
 		cfg.Link, cfg.Slots = f.Link, cmp.Or(f.Slots, member.NoSlots)

@@ -131,6 +131,9 @@ func (l *launch) begin(j jobNote) {
 	if j.Spec.FixedRoutes {
 		l.agent.FixRoutes()
 	}
+	if j.Spec.Redundant {
+		l.agent.KeepRedundant()
+	}
 	if l.record != nil && j.Record != nil {
 		l.record.learn(*j.Record, l.stores(j.Record.URL))
 	}

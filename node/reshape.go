@@ -18,8 +18,14 @@ import (
 // shaper knows the layout of a job's state, as the workers of this host have stated it, and works out what a reshape is on this host.
 // Every host computes the same from the same shape and members. The engine's thread owns it.
 type shaper struct {
-	state *reshape.State
-	known map[string]*reshape.Layout // by mesh
+	state     *reshape.State
+	known     map[string]*reshape.Layout // by mesh
+	redundant bool                       // what the job asks for, where workers of this host run
+}
+
+// KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what the job wants after it has joined it.
+func (a *Agent) KeepRedundant() {
+	_ = a.engine.later(func() { a.crew.shaper.redundant = true }) // a stopped engine has no mesh
 }
 
 // maxStatement bounds what a worker states of the state, in bytes.
@@ -58,6 +64,7 @@ func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string)
 		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
 		at.Ranks = append(at.Ranks, i) // reshape.Gone where it is no member
 	}
+	at.Redundant = s.Redundant
 	return at, hosts
 }
 
@@ -89,10 +96,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 		var lost *plan.LostError
 		switch {
 		case err == nil:
-			for _, i := range change.Order {
-				order = append(order, members.Members[i].Worker)
-			}
-			return next, order, nil
+			return next, ordered(change, members), nil
 		case !errors.As(err, &lost):
 			return "", nil, err
 		}
@@ -105,7 +109,24 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 	for _, m := range members.Members[:l.Ranks] {
 		order = append(order, m.Worker)
 	}
+	if shape.Redundant { // as if they were on the mesh already
+		there := head.Shape{Mesh: next, Workers: order, Redundant: true}
+		at, _ := seated(&there, members)
+		change, err := s.plan(&there, next, at)
+		if err != nil {
+			return "", nil, err
+		}
+		order = ordered(change, members)
+	}
 	return next, order, &head.StateLost{Why: why}
+}
+
+// ordered is the workers of the new ranks.
+func ordered(c *reshape.Change, members topo.View) (order []topo.Worker) {
+	for _, i := range c.Order {
+		order = append(order, members.Members[i].Worker)
+	}
+	return order
 }
 
 // stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
@@ -144,7 +165,9 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 		if err != nil {
 			return err
 		}
-		c.input(func() { c.agent.Shape(m.id, state.ID(), mesh, l.Ranks, text) })
+		c.input(func() {
+			c.agent.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks, Layout: text, Redundant: c.shaper.redundant})
+		})
 	}
 	return nil
 }

@@ -27,8 +27,9 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// PlanReshape plans what Reshape would do, and does nothing. Workers that it takes more are planned where the fewest are.
-func (a *Agent) PlanReshape(mesh string) (c *reshape.Change, err error) {
+// PlanReshape plans what Reshape would do, and does nothing; and what it would do if the job were redundant, or were not, to the contrary of what it is.
+// Workers that it takes more are planned where the fewest are.
+func (a *Agent) PlanReshape(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
 		l, err := a.crew.wanted(mesh)
 		if err != nil {
@@ -43,10 +44,14 @@ func (a *Agent) PlanReshape(mesh string) (c *reshape.Change, err error) {
 			}
 			at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
 		}
-		c, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at)
+		if c, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at); err != nil {
+			return err
+		}
+		at.Redundant = !at.Redundant
+		contrary, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at)
 		return err
 	})
-	return c, err
+	return c, contrary, err
 }
 
 // wanted places the state of the job on a mesh that somebody asks for.
@@ -93,7 +98,7 @@ func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {
 
 // planReshape is what a reshape would cost.
 func (l *launch) planReshape(mesh string) (api.Plan, error) {
-	c, err := l.agent.PlanReshape(mesh)
+	c, contrary, err := l.agent.PlanReshape(mesh)
 	if err != nil {
 		return api.Plan{}, err
 	}
@@ -101,6 +106,10 @@ func (l *launch) planReshape(mesh string) (api.Plan, error) {
 	p := api.Plan{From: c.Old.Mesh.String(), To: c.New.Mesh.String(), Workers: c.New.Ranks, Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound, Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
 	p.Seconds = float64(f.Copied) * secondsAByte()
+	p.Redundant = c.Redundant()
+	p.Alone, p.Where = c.Alone()
+	p.OtherAlone, _ = contrary.Alone()
+	p.OtherBytes = contrary.Plan.Stats.Bytes
 	return p, nil
 }
 

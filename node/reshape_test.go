@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -104,6 +105,52 @@ func TestALossInAReshape(t *testing.T) {
 				}
 			}
 			s.await(c.then)
+		})
+	}
+}
+
+// Every host has a stage alone when the job begins. In a redundant job the ranks are on other hosts behind the first step, so that one of the hosts
+// is lost, the one that leads too, and the others have all of the state.
+func TestRedundantRanks(t *testing.T) {
+	for _, c := range []struct {
+		mesh, then string
+		slots      []int
+		host       string
+	}{
+		{"pp=2,dp=2", "pp=2,dp=1", []int{2, 2}, "b"},
+		{"pp=2,dp=2,tp=2", "pp=2,dp=1,tp=2", []int{4, 4}, "b"},
+		{"pp=3,dp=2", "pp=3,dp=1", []int{2, 2, 2}, "a"},
+		{"tp=2,dp=3", "tp=2,dp=1", []int{3, 2, 1}, "a"},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			var dying atomic.Bool
+			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+				s.spread = true
+				s.does = func(_ int, at *node.Agent, next string) error {
+					if next != c.mesh && at.Host() == c.host && dying.Load() {
+						s.c.net.Kill(fabric.Host(c.host))
+						return errHostDies
+					}
+					return nil
+				}
+			})
+			defer s.end()
+			s.await(c.mesh) // as it begins
+			s.await(c.mesh) // and in other places
+			dying.Store(true)
+			for {
+				err := s.head().Reshape("pp=1,dp=1,tp=1", "the test")
+				if err == nil {
+					break
+				}
+				if !strings.Contains(err.Error(), "has not begun") && !strings.Contains(err.Error(), "on its way") {
+					t.Fatal(err)
+				}
+			}
+			s.await(c.then)
+			if back := s.head().Status().Back; back != "" {
+				t.Errorf("a part of the state is lost: %s", back)
+			}
 		})
 	}
 }

@@ -31,6 +31,7 @@ type school struct {
 	does    func(seat int, at *node.Agent, next string) error // before a worker hands its state over; may be nil
 	spoils  func(seat int, memory []byte)                     // what is done to what a worker begins with; may be nil
 	states  func(seat int, said *reshape.Statement)           // what a worker states in place of what is true; may be nil
+	spread  bool                                              // the job is redundant
 }
 
 // arrival is a worker that has its part of the state on a mesh, or that is not needed there.
@@ -82,6 +83,11 @@ func newSchool(t *testing.T, mesh string, slots []int, replicas bool, prepare fu
 		t.Fatal(err)
 	}
 	s.c = startCluster(t, m.Ranks(), slots, node.Orders{})
+	for _, a := range s.c.agents {
+		if s.spread {
+			a.KeepRedundant()
+		}
+	}
 	s.starts = group.New(context.Background())
 	s.starts.Go("starts", func(ctx context.Context) error {
 		for {

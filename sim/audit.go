@@ -18,6 +18,7 @@ import (
 //   - behind a reshape every box of every rank is what it was after the last step, handed over from a worker that had it (R2);
 //   - when a box is lost, the job goes back to one sealed checkpoint: to its place in the data, all ranks with its boxes, and no step counts before (R4);
 //   - a worker that begins a step is the rank of the mesh whose boxes it has (R3);
+//   - behind a reshape of a redundant job no part with replicas is on one host alone, if the members can be placed so (K1);
 //   - a job is broken, or its state lost, only when the members that are left have not all boxes; a broken one says so on every host, and takes no step
 //     any more (B1).
 type meshes struct {
@@ -88,6 +89,9 @@ func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape
 		h.cluster.print("the state is on mesh %s with %v, says %s", s.Mesh, s.Workers, h.name)
 	}
 	l.meshes.reached[a.Flight] = text
+	if alone := apart(run.way.new, s.Workers, run.way.members); s.Redundant && alone != "" {
+		l.fail("a reshape counts on %s, and %s", h.name, alone)
+	}
 	for r, w := range s.Workers {
 		for i, b := range run.way.new.part(r) {
 			if before.Lost == "" && run.moved[w][i] != box(b, made) {

@@ -98,12 +98,29 @@ func (c *Cluster) Finally() error {
 	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn(c.newest().Min) {
 		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
 	}
+	if c.apart && c.ledger.broken == nil && c.ledger.newest >= before+3 {
+		c.placed()
+	}
 	if c.mesh != "" && c.ledger.broken == nil && c.mustGoOn(1) {
 		c.wish()
 	} else if c.isBroken() {
 		c.answered()
 	}
 	return c.ledger.broken
+}
+
+// placed checks that the members of a redundant job have come to where nothing that has replicas is on one host alone, unless they wait for
+// others and another mesh.
+func (c *Cluster) placed() {
+	agent := c.host(c.newest().Head).agent
+	s := agent.Known().Shape
+	if s == nil || s.Next != "" || s.Broken != "" || agent.Wished() != "" {
+		return
+	}
+	m, _ := c.parse(s.Mesh)
+	if alone := apart(m, s.Workers, agent.Known().View); alone != "" {
+		c.ledger.fail("the job has made three steps, and %s", alone)
+	}
 }
 
 // answered checks that no worker that has dropped a step waits for ever, as those do not that are members.

@@ -21,22 +21,40 @@ const boxes = 12
 type mesh struct {
 	dp, tp int
 	flat   bool
+	beside bool // replicas of a part have neighbouring ranks
 }
 
-// parse reads a text like dp=2,tp=3; ok is false where it says none that the boxes can be cut over.
+// parse reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false where it says none that the boxes can be cut over.
 func (c *Cluster) parse(text string) (m mesh, ok bool) {
 	n, err := fmt.Sscanf(text, "dp=%d,tp=%d", &m.dp, &m.tp)
+	if n == 0 {
+		n, err = fmt.Sscanf(text, "tp=%d,dp=%d", &m.tp, &m.dp)
+		m.beside = true
+	}
 	m.flat = c.flat
 	return m, err == nil && n == 2 && min(m.dp, m.tp) > 0 && m.ranks() <= boxes
 }
 
-func (m mesh) String() string { return fmt.Sprintf("dp=%d,tp=%d", m.dp, m.tp) }
+func (m mesh) String() string {
+	if m.beside {
+		return fmt.Sprintf("tp=%d,dp=%d", m.tp, m.dp)
+	}
+	return fmt.Sprintf("dp=%d,tp=%d", m.dp, m.tp)
+}
+
+// place is which part of the state a rank has, where it is cut over tp.
+func (m mesh) place(rank int) int {
+	if m.beside {
+		return rank / m.dp
+	}
+	return rank % m.tp
+}
 
 func (m mesh) ranks() int { return m.dp * m.tp }
 
 // part lists the boxes of a rank.
 func (m mesh) part(rank int) (list []int) {
-	parts, mine := m.tp, rank%m.tp
+	parts, mine := m.tp, m.place(rank)
 	if m.flat {
 		parts, mine = m.ranks(), rank
 	}
@@ -57,6 +75,7 @@ type passage struct {
 	old, new mesh
 	workers  []topo.Worker // of the old ranks
 	order    []topo.Worker // of the new ones
+	members  topo.View
 }
 
 // passage plans as the planner of an agent does: the ranks go to the members that have most of what they need. When nobody has a box it
@@ -67,7 +86,7 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 	if !ok1 || !ok2 || new.ranks() > members.Size() || old.ranks() != len(s.Workers) {
 		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text, members)
 	}
-	p = passage{old: old, new: new, workers: s.Workers}
+	p = passage{old: old, new: new, workers: s.Workers, members: members}
 	has := map[int]int{} // members that hold a box
 	holds := map[topo.Worker][]int{}
 	for r, w := range s.Workers {
@@ -92,7 +111,15 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 		for _, m := range members.Members[:new.ranks()] {
 			p.order = append(p.order, m.Worker)
 		}
+		if s.Redundant && !c.flat {
+			if p.order, err = c.redundant(&head.Shape{Mesh: text, Workers: p.order}, text, members); err != nil {
+				return p, err
+			}
+		}
 		return p, &head.StateLost{Why: why}
+	case s.Redundant && !c.flat:
+		p.order, err = c.redundant(s, text, members)
+		return p, err
 	}
 	free := slices.Clone(members.Members)
 	for r := range new.ranks() {

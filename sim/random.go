@@ -11,7 +11,7 @@ import (
 func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
-	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1}
+	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1, apart: seed/4%2 == 1}
 	do := func(line string) {
 		if broken == nil && line != "" {
 			lines = append(lines, line)
@@ -71,6 +71,7 @@ type generator struct {
 	spare  int // hosts that may still come
 	plan   []string
 	mesh   bool // workers have parts of the state
+	apart  bool // those that are on two are to be on two hosts
 }
 
 func (g *generator) beginning() (lines []string) {
@@ -280,14 +281,19 @@ func (g *generator) meshed(hosts, slots int) string {
 	if g.rand.IntN(6) == 0 {
 		flat = 1
 	}
-	return fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d saves=%d",
+	job := fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d saves=%d",
 		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)], 1+g.rand.IntN(9), g.rand.IntN(2), m, flat, []int{0, 1, 1, 3}[g.rand.IntN(4)])
+	if g.apart {
+		job += " redundant=1"
+	}
+	return job
 }
 
 // degrees chooses a mesh of at most so many ranks. Most have several replicas, so that most losses cost no state.
 func (g *generator) degrees(most int) mesh {
 	m := mesh{tp: 1 + g.rand.IntN(max(1, min(3, most/2)))}
 	m.dp = 1 + g.rand.IntN(max(1, min(4, most/m.tp)))
+	m.beside = g.apart && g.rand.IntN(2) == 0
 	return m
 }
 

@@ -17,6 +17,7 @@ import (
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
 //	job A ... mesh=dp=2,tp=1 flat=1   one whose workers have parts of the state; flat: no part is on two
 //	  saves=2                                                they write a checkpoint every two steps
+//	  redundant=1                    parts that are on two workers are to be on two hosts
 //	  ahead=8                                                hosts begin with 8 bytes, a collective, before its step is complete
 //	host B slots=2        another host joins
 //	deliver A>B 1         the second message that waits from A to B arrives; also: lose, and repeat, after which it still waits
@@ -71,7 +72,7 @@ func (c *Cluster) perform(words []string) error {
 			c.data = data
 		}
 		c.disk.every = uint64(number("saves"))
-		c.groups, c.ahead, c.flat, c.mesh = number("groups") > 0, number("ahead"), number("flat") > 0, text("mesh")
+		c.groups, c.ahead, c.flat, c.apart, c.mesh = number("groups") > 0, number("ahead"), number("flat") > 0, number("redundant") > 0, text("mesh")
 		c.begin(arg(1), number("slots"), member.Config{Want: number("want"), Min: number("min")})
 	case "host":
 		c.join(arg(1), number("slots"))

@@ -28,7 +28,7 @@ func (w *worker) states() {
 	}
 	w.stated = true
 	if m, ok := c.parse(c.mesh); ok && w.host.agent.Known().Shape == nil {
-		w.host.agent.Shape(w.id, "state", c.mesh, m.ranks(), "")
+		w.host.agent.Shape(head.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.ranks(), Redundant: c.apart})
 	}
 	if c.data.Samples > 0 {
 		w.host.agent.State(w.id, c.data)

@@ -29,6 +29,7 @@ type Cluster struct {
 	groups bool   // workers use groups
 	mesh   string // with which the job begins; "" = it has none
 	flat   bool   // no part of its state is on two workers
+	apart  bool   // parts that are on two workers are to be on two hosts
 	disk   disk
 	last   uint64 // the step after which a job with a mesh ends; 0 = it does not
 	ahead  int    // bytes of a step that hosts begin with before its end

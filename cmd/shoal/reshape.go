@@ -28,8 +28,8 @@ func newReshapeCommand() *cobra.Command {
 		Short: "Give a running job another mesh: other degrees of data, tensor and pipeline parallelism",
 		Long: `Give a running job another mesh: other degrees of data, tensor and pipeline parallelism, while it trains.
 
-The plan is printed first: what crosses from host to host against the least that is possible, and the memory that it
-takes. Between two steps the state then moves to the ranks of the new mesh, with its optimizer, proved by fingerprint;
+The plan is printed first: what crosses from host to host against the least that is possible, the memory that it takes,
+and what one host alone has behind it, and would take with it. Between two steps the state then moves to the ranks of the new mesh, with its optimizer, proved by fingerprint;
 the next step is made there, on the same samples, with the same loss. Workers that the mesh needs are started, those
 that it does not need are released. The job must train with shoal.train, which states where its state lies.
 
@@ -97,8 +97,22 @@ state          %d bytes, %s
 moved          %d bytes from host to host, the least possible is %d; %d from worker to worker
 busiest host   %d bytes, the least possible is %d
 extra memory   %d bytes on the host that needs most, %d with what it has
+alone          %s
 predicted      %v in memory, for %d bytes of new state
-`, p.From, p.To, counted(p.Workers, "worker"), p.State, counted(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory,
+`, p.From, p.To, counted(p.Workers, "worker"), p.State, counted(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p),
 		time.Duration(p.Seconds*float64(time.Second)).Round(10*time.Microsecond), p.Copied)
 	return err
+}
+
+// alone says what of the state is lost with one host, and what it would cost or save to have it otherwise.
+func alone(p *api.Plan) string {
+	said := fmt.Sprintf("%d bytes on one %s only", p.Alone, p.Where)
+	if p.OtherAlone == p.Alone && p.OtherBytes == p.Bytes {
+		return said
+	}
+	other := "with"
+	if p.Redundant {
+		other = "without"
+	}
+	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherAlone, p.OtherBytes)
 }

@@ -23,6 +23,7 @@ type runFlags struct {
 	name    string
 	env     []string
 	fixed   bool
+	spread  bool
 	logDir  string
 	dryRun  bool
 	listen  string
@@ -64,7 +65,7 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py   over ssh
   shoal run -n 4 --name digits --store ./record -- python3 train.py
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 --store-creds shoal.creds -- python3 train.py
-  shoal run -f job.yaml                      the file gives name, workers, min, max, command, env and fixed_routes
+  shoal run -f job.yaml                      the file gives name, workers, min, max, command, env, fixed_routes and redundant
   shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := f.spec(cmd, args)
@@ -88,6 +89,7 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
 	flags.BoolVar(&f.fixed, "fixed-routes", false, "let an all-reduce go between hosts by its length alone, not as is measured to be fastest: sums come out the same in every run")
+	flags.BoolVar(&f.spread, "redundant", false, "place the ranks of a mesh so that what several of them have is on two hosts, wherever the workers allow it: a lost host then costs no state")
 	flags.StringVar(&f.logDir, "log-dir", "", "keep the directory of the run in here (default ~/.local/state/shoal/runs)")
 	flags.StringVar(&f.listen, "listen", "", "let other hosts join at this `ADDRESS`, such as :7077")
 	flags.StringVar(&f.hosts, "hosts", "", "start agents over ssh on `H1:SLOTS,H2:SLOTS`; this host then takes no workers, unless --slots says so")
@@ -114,7 +116,7 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	if err != nil {
 		return spec, err
 	}
-	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Command: args, Env: env, FixedRoutes: f.fixed}).WithDefaults()
+	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Command: args, Env: env, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}

@@ -38,15 +38,16 @@ class Running:
 
     def workers(self):
         """The members by rank: their process ids."""
-        return {w["rank"]: w["pid"] for w in self._members()}
+        return {w["rank"]: w["pid"] for w in self.members()}
 
-    def _members(self):
+    def members(self):
+        """The members, as the job says."""
         listed = subprocess.run([self._binary, "ps", "--json", self.name], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
         return [w for w in map(json.loads, listed.splitlines()) if w["rank"] >= 0]
 
     def kill(self, rank):
         """Kill a worker, and return when the job knows."""
-        worker, pid = next((w["worker"], w["pid"]) for w in self._members() if w["rank"] == rank)
+        worker, pid = next((w["worker"], w["pid"]) for w in self.members() if w["rank"] == rank)
         os.kill(pid, signal.SIGKILL)
         self.until(rf"\bw{worker} was killed by SIGKILL")
 

@@ -30,7 +30,7 @@ func (p *Plan) Apart(neighbours int) (Cluster, bool) {
 	for i := range has {
 		has[i] = need[i/s.hosts] - has[i]
 	}
-	s.lacks = has
+	s.lacks, s.place = has, p.places()
 	s.share(p)
 	s.flow(blocks)
 	s.swap()
@@ -42,12 +42,33 @@ func (p *Plan) Apart(neighbours int) (Cluster, bool) {
 	return c, true
 }
 
+// places numbers the hosts in the order of their old ranks; those that have none come last.
+func (p *Plan) places() []int {
+	first := func(h int) int {
+		if len(p.byHost[h]) == 0 {
+			return p.Src.Ranks
+		}
+		return p.byHost[h][0]
+	}
+	hosts := make([]int, len(p.byHost))
+	for h := range hosts {
+		hosts[h] = h
+	}
+	slices.SortStableFunc(hosts, func(a, b int) int { return first(a) - first(b) })
+	place := make([]int, len(hosts))
+	for i, h := range hosts {
+		place[h] = i
+	}
+	return place
+}
+
 // spreading is blocks of ranks on their way to hosts.
 type spreading struct {
 	block []int // of each rank
 	hosts int
 	room  []int // how many blocks each host can take, and then how many more
 	lacks []int // block*hosts + host: the bytes that the block needs and the host does not have
+	place []int // of each host in the order of their old ranks
 	sets  []shared
 	in    [][]int // of each block: the sets that it is in
 	host  []int   // of each block
@@ -102,7 +123,7 @@ func (s *spreading) flow(blocks int) {
 	to := make([]int, blocks*s.hosts)
 	for b := range blocks {
 		for h := range s.hosts { // of equal ways one in the order of ranks, which has neighbours together
-			to[b*s.hosts+h] = m.offer(b, node(of[b], h), 1, price{bytes: s.lacks[b*s.hosts+h], order: b * (s.hosts - 1 - h)})
+			to[b*s.hosts+h] = m.offer(b, node(of[b], h), 1, price{bytes: s.lacks[b*s.hosts+h], order: b * (s.hosts - 1 - s.place[h])})
 		}
 	}
 	for b := range blocks {

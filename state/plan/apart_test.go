@@ -11,6 +11,7 @@ import (
 func drawSpreading(t *rapid.T, overlap bool) *spreading {
 	blocks := rapid.IntRange(2, 6).Draw(t, "blocks")
 	s := &spreading{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
+	s.place = upTo(s.hosts)
 	room := 0
 	for range s.hosts {
 		s.room = append(s.room, rapid.IntRange(0, blocks).Draw(t, "room"))

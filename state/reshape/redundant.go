@@ -1,6 +1,21 @@
 package reshape
 
-import "github.com/shoal-ml/shoal/state/plan"
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+// Alone is how many bytes of the new state one host has alone; where all workers are on one host, one worker.
+func (c *Change) Alone() (bytes int, where string) {
+	if slices.Min(c.place.Hosts) == slices.Max(c.place.Hosts) {
+		return c.New.alone(c.Order), "worker"
+	}
+	return c.New.alone(c.Plan.Host), "host"
+}
+
+// Redundant reports whether what several ranks have was to be on two hosts.
+func (c *Change) Redundant() bool { return c.place.Redundant }
 
 // spread plans again where less of the new state is on one host alone with other groups of ranks. The ranks stay where they are if that is as good;
 // else the ordinary groups are the first choice, and then those that leave most neighbours together.

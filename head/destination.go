@@ -1,0 +1,67 @@
+package head
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// order has the members of the generation that comes go to another mesh: the one that was wished for, once they are enough, or else one that
+// they can hold, where they are not those of the mesh: a worker can be lost when it has had its part in the step that ends. Or they take other
+// ranks of the mesh that they have.
+func (r *leader) order(next topo.View) bool {
+	switch s := r.state.Shape; {
+	case s == nil:
+		return false
+	case r.wish != nil && next.Size() >= r.wish.ranks:
+		r.goTo(next, r.wish.who+" asked for it")
+	case !s.on(next):
+		r.goTo(next, "a worker is lost")
+	case r.misplaced(next):
+		r.goTo(next, "the state can be on two hosts where it is on one")
+	default:
+		return false
+	}
+	return true
+}
+
+// misplaced reports whether a redundant job should give its members other ranks of its mesh. It looks once at a shape, as that takes a plan: the
+// ranks that a job begins with are those of its workers, whatever they hold.
+func (r *leader) misplaced(next topo.View) bool {
+	s := r.state.Shape
+	if !s.Redundant || s == r.placed || s.Lost != "" || r.wish != nil {
+		return false
+	}
+	r.placed = s
+	_, order, err := r.agent.cfg.Arrange(*s, s.Mesh, next)
+	return err == nil && !slices.Equal(order, s.Workers)
+}
+
+// on reports whether the ranks of the mesh are those of the members.
+func (s *Shape) on(v topo.View) bool {
+	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool { return w == m.Worker })
+}
+
+// goTo has the members that come go to the mesh that was wished for, or else to the one that they can hold. Without one the job is broken.
+func (r *leader) goTo(next topo.View, why string) {
+	s := *r.state.Shape
+	if r.wish != nil && next.Size() < r.wish.ranks {
+		r.unwish()
+	}
+	var err error
+	var lost *StateLost
+	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); {
+	case errors.As(err, &lost):
+		s.Lost = lost.Why
+		r.note("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s", why, s.Mesh, s.Next, s.Lost)
+	case err != nil:
+		s.Next, s.Order, s.Broken = "", nil, err.Error()
+		r.note("%s, and the job cannot go on: %v", why, err)
+	case s.Next == s.Mesh && s.on(next):
+		r.note("%s; the workers take other ranks of mesh %s", why, s.Mesh)
+	default:
+		r.note("%s; from mesh %s to %s", why, s.Mesh, s.Next)
+	}
+	r.wish, r.state.Shape = nil, &s
+}

@@ -1,0 +1,33 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Where only a checkpoint has all of the state, a redundant job has its ranks on two hosts all the same: nothing is there that would have to move.
+func TestArrangeForACheckpoint(t *testing.T) {
+	said := reshape.Statement{Layout: `{"shoal": "layout/1", "mesh": "pp=1,dp=1", "rules": [{"match": "layers.#", "place": "pp=spread(1,2)"}]}`, Mesh: "pp=2,dp=4"}
+	for l := range 2 {
+		said.Tensors = append(said.Tensors, reshape.Tensor{Name: fmt.Sprint("layers.", l), DType: "f32", Shape: []int{4}})
+	}
+	state, err := reshape.New(&said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := shaper{state: state, known: map[string]*reshape.Layout{}}
+	left := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "a"}, {Worker: 6, Host: "b"}, {Worker: 7, Host: "b"}}}
+	for redundant, want := range map[bool][]topo.Worker{false: {4, 5, 6, 7}, true: {4, 6, 5, 7}} {
+		shape := head.Shape{Mesh: said.Mesh, Workers: []topo.Worker{0, 1, 2, 3, 4, 5, 6, 7}, Redundant: redundant}
+		next, order, err := s.arrange(shape, "", left)
+		if lost := new(head.StateLost); !errors.As(err, &lost) || next != "pp=2,dp=2" || !slices.Equal(order, want) {
+			t.Errorf("redundant %v: mesh %s on %v, not on %v; %v", redundant, next, order, want, err)
+		}
+	}
+}

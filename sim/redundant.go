@@ -1,0 +1,85 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// A redundant job has its ranks placed by the planner of the agents: the boxes are a tensor that is cut over tp.
+
+const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1", "rules": [{"match": "**", "place": "tp=shard(0,balanced)"}]}`
+
+// redundant is the members that take the ranks of a mesh.
+func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (order []topo.Worker, err error) {
+	state, err := reshape.New(&reshape.Statement{Layout: layout, Mesh: text, Tensors: []reshape.Tensor{{Name: "boxes", DType: "i64", Shape: []int{boxes}}}})
+	if err != nil {
+		return nil, err
+	}
+	old, err := state.On(s.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	new, err := state.On(text)
+	if err != nil {
+		return nil, err
+	}
+	at := reshape.Place{Redundant: true}
+	names := hosts(members)
+	for _, m := range members.Members {
+		at.Hosts = append(at.Hosts, slices.Index(names, m.Host))
+	}
+	for _, w := range s.Workers {
+		at.Ranks = append(at.Ranks, slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w }))
+	}
+	change, err := reshape.Plan(old, new, at)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range change.Order {
+		order = append(order, members.Members[i].Worker)
+	}
+	return order, nil
+}
+
+// hosts lists the hosts of members, each once.
+func hosts(v topo.View) (names []string) {
+	for _, m := range v.Members {
+		names = append(names, m.Host)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// apart says which box is on one host alone, though the ranks of a mesh could be placed so that none is; "" = none. A
+// host takes at most all ranks but one of each part.
+func apart(m mesh, order []topo.Worker, members topo.View) string {
+	room := 0
+	for _, name := range hosts(members) {
+		here := 0
+		for _, x := range members.Members {
+			if x.Host == name {
+				here++
+			}
+		}
+		room += min(here, m.ranks()-m.tp)
+	}
+	if m.flat || room < m.ranks() {
+		return ""
+	}
+	for part := range m.tp {
+		of := map[string]bool{}
+		for r, w := range order {
+			if i, member := members.Rank(w); member && m.place(r) == part {
+				of[members.Members[i].Host] = true
+			}
+		}
+		if len(of) < 2 {
+			return fmt.Sprintf("part %d of mesh %s is on %v alone: %v of %v", part, m, of, order, members)
+		}
+	}
+	return ""
+}
