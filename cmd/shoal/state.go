@@ -113,7 +113,7 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 	return errors.Join(err, explainParts(out, c))
 }
 
-// explainParts says why parts have places, where that is known.
+// explainParts says why parts could not be put together, where that is known.
 func explainParts(out io.Writer, c *format.Checkpoint) error {
 	said := map[string]bool{"": true}
 	for _, t := range c.Tensors {
@@ -121,7 +121,7 @@ func explainParts(out io.Writer, c *format.Checkpoint) error {
 			continue
 		}
 		said[t.Apart] = true
-		if _, err := fmt.Fprintf(out, "%s and others are in parts: %s\n", printable(t.Name), t.Apart); err != nil {
+		if _, err := fmt.Fprintf(out, "%s and others go by position: %s\n", printable(t.Name), t.Apart); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,8 @@ func TestState(t *testing.T) {
 			for name, path := range map[string]string{
 				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip", "sharded": "hf/testdata/sharded.zip",
 				"megatron": "megatron/testdata/tp2pp2.zip", "zero": "deepspeed/testdata/zero2.zip",
-				"mixed": "megatron/testdata/mixed.zip", "distributed": "megatron/testdata/distributed.zip", "scaled": "megatron/testdata/scaled.zip",
+				"mixed": "megatron/testdata/mixed.zip", "distributed": "megatron/testdata/distributed.zip", "alike": "megatron/testdata/alike.zip",
+				"scaled": "megatron/testdata/scaled.zip",
 			} {
 				dir, _ := formattest.Load(t, formats+path)
 				if err := os.CopyFS(filepath.Join(env.WorkDir, name), dir); err != nil {

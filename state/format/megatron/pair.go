@@ -248,7 +248,7 @@ func left(copies []*candidate, params []*param) error {
 			piece.File, piece.Offset, copies[0].main.Shape, len(copies), len(params))
 	}
 	for i, c := range copies {
-		c.param, c.byOrder = params[i], true
+		c.param, c.byOrder = params[i], len(params) > 1
 	}
 	return nil
 }

@@ -11,7 +11,10 @@ again. Makes, of two tensor and two pipeline parallel ranks:
     half.zip         the same in f16, with the scale of gradients and Apex's FusedAdam, which counts steps in the groups
     frozen.zip       the same in bf16 on one rank, and the norms and the embedding are not trained
     fp32.zip         the optimizer of f32: biases, no gate
-    scaled.zip       the same, with a group that learns twice as fast: nobody can tell what is in it
+    scaled.zip       the same on one rank, with groups that learn twice as fast: nobody can tell what is in them
+    fewer.zip        the same, and a norm is not trained
+    turned.zip       the same, in another order
+    twice.zip        the same, and there are two optimizers alike
     distributed.zip  the distributed optimizer of bf16: flat buffers of padded parameters in buckets
     single.zip       the same on one model parallel rank, in one bucket
     chained.zip      experts on two expert parallel ranks, each with an optimizer for what is no expert and one for experts
@@ -66,6 +69,8 @@ class Model:
                 for expert in range(experts):
                     add(f"mlp.experts.local_experts.{expert}.linear_fc1.weight", (2 * FFN, HIDDEN), "halves")
                     add(f"mlp.experts.local_experts.{expert}.linear_fc2.weight", (HIDDEN, FFN), "columns")
+                    if bias and layer == 0:
+                        add(f"mlp.experts.local_experts.{expert}.linear_fc2.bias", (HIDDEN,), "whole", 0)
                 continue
             add("mlp.linear_fc1.layer_norm_weight", (HIDDEN,), "whole", 1)
             add("mlp.linear_fc1.weight", (2 * FFN if gated else FFN, HIDDEN), "halves" if gated else "rows")
@@ -178,15 +183,25 @@ def mixed(path, tp=2, pp=2, seed=1, dtype=torch.bfloat16, order=lambda names: na
     files.write(path)
 
 
-def fp32(path, **more):
+def fp32(path):
     files, model = Files(), Model(3, torch.float32, bias=True, gated=False)
     for t in range(2):
         for p in range(2):
             params, mains, states = rank(model, p, t, 2)
-            optimizer = adam(groups(list(params), mains, **more), states, step=False)
+            optimizer = adam(groups(list(params), mains), states, step=False)
             files.save(f"mp_rank_{t:02d}_{p:03d}/model_optim_rng.pt", {
                 "args": args(2, 2, 1, swiglu=False), "iteration": 12, "model": params, "optimizer": optimizer.state_dict()})
     expect(files, model, step=False)
+    files.write(path)
+
+
+def refused(path, keep=lambda name: True, order=lambda names: names, times=1, **more):
+    """The optimizer of f32 on one rank, of which nobody can tell what is what."""
+    files, model = Files(), Model(8, torch.float32, bias=True, gated=False, pp=1)
+    params, mains, states = rank(model, 0, 0, 1)
+    optimizer = adam(groups([n for n in params if keep(n)], mains, order, **more), states, step=False).state_dict()
+    files.save("mp_rank_00/model_optim_rng.pt", {
+        "args": args(1, 1, 1, swiglu=False), "iteration": 12, "model": params, "optimizer": optimizer if times == 1 else [optimizer] * times})
     files.write(path)
 
 
@@ -218,7 +233,7 @@ def distributed(path, tp=2, pp=2, seed=4, bucket=150):
 
 
 def chained(path):
-    files, model = Files(), Model(5, torch.bfloat16, experts=4, pp=1)
+    files, model = Files(), Model(5, torch.bfloat16, bias=True, experts=4, pp=1)
     for ep in range(2):
         def rename(name):
             if "local_experts" not in name:
@@ -247,7 +262,10 @@ if __name__ == "__main__":
     mixed(folder / "half.zip", seed=2, dtype=torch.float16, step=False)
     mixed(folder / "frozen.zip", tp=1, pp=1, seed=6, frozen=("norm", "embedding"))
     fp32(folder / "fp32.zip")
-    fp32(folder / "scaled.zip", lr_mult=2.0)
+    refused(folder / "scaled.zip", lr_mult=2.0)
+    refused(folder / "fewer.zip", keep=lambda name: name != "decoder.final_layernorm.weight")
+    refused(folder / "turned.zip", order=lambda names: names[::-1])
+    refused(folder / "twice.zip", times=2)
     distributed(folder / "distributed.zip")
     distributed(folder / "single.zip", tp=1, pp=1, seed=7, bucket=1 << 20)
     chained(folder / "chained.zip")
