@@ -37,10 +37,11 @@ type Job struct {
 	PID        int         `json:"pid"`  // of the launcher
 	Head       string      `json:"head"` // the host that leads it
 	Generation uint64      `json:"generation"`
-	Size       int         `json:"size"` // members
-	Want       int         `json:"want"` // members that it is asked to have
-	Min        int         `json:"min"`  // below, it pauses; 0 = 1
-	Max        int         `json:"max"`  // 0 = no limit
+	Size       int         `json:"size"`             // members
+	Want       int         `json:"want"`             // members that it is asked to have
+	Min        int         `json:"min"`              // below, it pauses; 0 = 1
+	Max        int         `json:"max"`              // 0 = no limit
+	Spares     int         `json:"spares,omitempty"` // workers that it is to have beyond these
 	Steps      uint64      `json:"steps"`
 	Elastic    bool        `json:"elastic"`             // it trains in steps, so its size can change
 	Mesh       string      `json:"mesh,omitempty"`      // over which its workers have parts of the state
@@ -66,6 +67,16 @@ func (j Job) Alive() (n int) {
 	return n
 }
 
+// Waiting counts the worker processes that ask to be members.
+func (j Job) Waiting() (n int) {
+	for _, w := range j.Workers {
+		if w.Waiting {
+			n++
+		}
+	}
+	return n
+}
+
 // JobWorker is one worker process of a job.
 type JobWorker struct {
 	Worker  int     `json:"worker"` // its number for life, which stands before its lines and in the name of its log
@@ -73,7 +84,8 @@ type JobWorker struct {
 	Rank    int     `json:"rank"` // -1 = no member: it has not entered yet, or was released, or has ended
 	PID     int     `json:"pid"`
 	Running bool    `json:"running"`
-	How     string  `json:"how,omitempty"` // how it ended: "was killed by SIGKILL"
+	Waiting bool    `json:"waiting,omitempty"` // it asks to be a member: it becomes one when the step ends, or as a spare when it is needed
+	How     string  `json:"how,omitempty"`     // how it ended: "was killed by SIGKILL"
 	Metrics Metrics `json:"metrics,omitempty"`
 }
 

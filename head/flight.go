@@ -54,7 +54,7 @@ func (r *leader) post(c Call) {
 // sees makes the job elastic with the first call of a step, and its membership sparing where the call asks for it.
 func (r *leader) sees(c *collective.Call) {
 	if c.Sparing {
-		r.machine.Spare()
+		r.machine.Sparing()
 	}
 	if (c.More || c.Step) && !r.state.Elastic {
 		r.setElastic()

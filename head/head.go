@@ -160,6 +160,8 @@ func (a *Agent) Tick() {
 	a.proposer.Tick()
 	if a.Leads() {
 		a.leader.separate()
+		a.leader.machine.Tick()
+		a.leader.obey()
 	}
 	a.consider()
 	a.settle()

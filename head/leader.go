@@ -252,11 +252,14 @@ func (r *leader) carryOut(order member.Action) {
 }
 
 // stop ends a worker that is no member, or will be none. One that asks is told that it is not taken; a member is told when the step
-// ends; one that never asked can only be ended by its launcher.
+// ends; one that never asked can only be ended by its launcher, and so are spares, whose programs have nothing to end well.
 func (r *leader) stop(o member.Stop) {
-	if r.asked[o.Worker] {
+	_, member := r.state.View.Rank(o.Worker)
+	switch begun := r.state.View.Generation > 0; {
+	case r.asked[o.Worker] && (member || !begun || r.machine.Spares() == 0):
 		r.turnAway(o.Worker)
-	} else if _, member := r.state.View.Rank(o.Worker); !member || r.state.View.Generation == 0 {
+	case !member || !begun:
+		delete(r.asked, o.Worker)
 		r.send(r.home[o.Worker], Stops{Stop{o.Worker, o.Because}})
 	}
 }
@@ -298,7 +301,7 @@ func (r *leader) release(why string) bool {
 	}
 	r.parting = why
 	for _, w := range sorted(r.asked) {
-		r.turnAway(w)
+		r.stop(member.Stop{Worker: w, Because: member.Because(why)})
 	}
 	r.advance()
 	return true

@@ -53,8 +53,8 @@ func (r *leader) recover() {
 	if r.state.Elastic {
 		r.setElastic()
 	}
-	if r.state.Shape != nil {
-		r.machine.Whole()
+	if s := r.state.Shape; s != nil {
+		r.machine.Whole(s.ranks())
 	}
 	keep := r.carryOn(reports)
 	for _, host := range sorted(reports) {

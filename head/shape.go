@@ -36,6 +36,14 @@ func (s *Shape) adrift() bool { return s != nil && s.Lost != "" && s.Next == "" 
 // awaits reports whether a worker is one that reads the state from a checkpoint, and is to say at which place in the data it is.
 func (s *Shape) awaits(w topo.Worker) bool { return s.adrift() && slices.Contains(s.Workers, w) }
 
+// ranks is how many the mesh has, or the one to go to.
+func (s *Shape) ranks() int {
+	if s.Next != "" {
+		return len(s.Order)
+	}
+	return len(s.Workers)
+}
+
 // Proof is the fingerprints of the state before and after a reshape, as far as one host has it.
 type Proof struct{ Old, New digest.Sum }
 
@@ -108,7 +116,7 @@ func (r *leader) reshape(w wish) error {
 	if err := r.machine.Allows(w.ranks); err != nil {
 		return err
 	}
-	if w.ranks > r.machine.Have() {
+	if w.ranks > r.machine.Staying() {
 		if err := r.machine.Resize(w.ranks, w.who); err != nil {
 			return err
 		}
@@ -131,7 +139,7 @@ func (r *leader) shaped(s Shaped, host string) {
 		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members(), Redundant: s.Redundant}
 		r.news = true
 		r.setElastic()
-		r.machine.Whole()
+		r.machine.Whole(s.Ranks)
 		r.agent.emit(Layout{s.Layout})
 	case have.State != s.State:
 		why = "it states another layout, or other tensors, than the workers before it; every worker must state the same"
@@ -242,6 +250,9 @@ func (s Shape) moved() Shape {
 func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
 	s := r.state.Shape.moved()
 	r.state.Shape = &s
+	if r.wish != nil { // since before the job was there
+		_ = r.machine.Resize(r.wish.ranks, r.wish.who) // one that is ending takes none anyway
+	}
 	r.order(next)
 	r.enter(next, c, f)
 }

@@ -157,7 +157,7 @@ func soundRecord(r member.Record) error {
 	if len(names) != len(r.Hosts) {
 		return fmt.Errorf("generation %d lists a host twice", g)
 	}
-	return within("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max, maxWorkers, "done", r.Done, math.MaxInt)
+	return within("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max, maxWorkers, "spares", r.Spares, maxWorkers, "done", r.Done, math.MaxInt)
 }
 
 func soundView(v topo.View) error {

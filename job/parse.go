@@ -23,6 +23,7 @@ var keys = []struct{ name, example string }{
 	{"env", `env: {LOG_LEVEL: "info"}`},
 	{"min", "min: 2"},
 	{"max", "max: 8"},
+	{"spares", "spares: 1"},
 	{"fixed_routes", "fixed_routes: true"},
 	{"redundant", "redundant: true"},
 }

@@ -22,6 +22,7 @@ type Spec struct {
 	Workers int               `json:"workers,omitempty"` // processes to start; default 1
 	Min     int               `json:"min,omitempty"`     // with fewer workers the job waits for more; default: it goes on, but only losses by a signal are survived
 	Max     int               `json:"max,omitempty"`     // bound of shoal resize; default: none
+	Spares  int               `json:"spares,omitempty"`  // workers beyond these that wait to take the place of lost ones; default: none
 	Command []string          `json:"command,omitempty"` // program and arguments of every worker
 	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
 
@@ -64,6 +65,9 @@ func (s Spec) Override(top Spec) Spec {
 	if top.Max != 0 {
 		s.Max = top.Max
 	}
+	if top.Spares != 0 {
+		s.Spares = top.Spares
+	}
 	if top.Workers != 0 {
 		s.Workers = top.Workers
 	}
@@ -94,6 +98,8 @@ func (s Spec) Validate() error {
 		return workersError(s.Workers)
 	case s.Min < 0 || s.Min > s.Workers:
 		return &Error{"min", fmt.Sprintf("%d is not between 1 and the %d workers that the job begins with", s.Min, s.Workers)}
+	case s.Spares < 0 || s.Spares > MaxWorkers:
+		return &Error{"spares", fmt.Sprintf("%d is no number of workers to keep waiting; give 0 to %d", s.Spares, MaxWorkers)}
 	case s.Max != 0 && s.Max < s.Workers:
 		return &Error{"max", fmt.Sprintf("%d is below the %d workers that the job begins with", s.Max, s.Workers)}
 	}

@@ -28,7 +28,7 @@ func TestParseRefuses(t *testing.T) {
 		text string
 		want []string
 	}{
-		"unknown key":   {"wrokers: 4\n", []string{"wrokers", "known are name, workers, command, env, min, max, fixed_routes, redundant"}},
+		"unknown key":   {"wrokers: 4\n", []string{"wrokers", "known are name, workers, command, env, min, max, spares, fixed_routes, redundant"}},
 		"other case":    {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key":  {"name: a\nname: b\n", []string{"name", "already set"}},
 		"wrong type":    {"workers: four\n", []string{"workers: a string", "workers: 4"}},

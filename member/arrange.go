@@ -7,13 +7,13 @@ import (
 )
 
 // Whole makes workers join all at once: at a boundary at which all that are wanted ask, and at no other. The ranks of a mesh have no
-// use for some of them.
-func (m *Machine) Whole() { m.whole = true }
+// use for some of them. A mesh has so many ranks, and spares take the places of those that are lost, no others.
+func (m *Machine) Whole(ranks int) { m.whole, m.ranks = true, ranks }
 
 // Arrange says who are to be the members behind the boundary that comes next, in the order of their ranks; the others are released. All of
 // them are members. The job is then asked to have as many.
 func (m *Machine) Arrange(order []topo.Worker, why Because) {
-	m.arranged, m.because, m.cfg.Want = order, why, max(len(order), m.cfg.Min)
+	m.arranged, m.because, m.ranks, m.cfg.Want = order, why, len(order), max(len(order), m.cfg.Min)
 }
 
 // Disarrange takes back what Arrange has said: whoever is wanted is to be a member.
@@ -22,7 +22,8 @@ func (m *Machine) Disarrange() { m.arranged = nil }
 // Keep has the job stay with the members that it has: who is on the way to be one is let go, unless the minimum needs it.
 func (m *Machine) Keep(why Because) {
 	m.because, m.cfg.Want = why, max(len(m.staying()), m.cfg.Min)
-	m.shed(m.Have() - m.cfg.Want)
+	m.ranks = m.cfg.Want
+	m.shed(m.outside() - m.missing() - m.spares())
 	m.settle()
 }
 

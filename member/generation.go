@@ -10,7 +10,15 @@ import (
 
 // Have counts the workers that are there to stay or on their way.
 func (m *Machine) Have() int {
-	n := len(m.staying()) + m.coming()
+	return m.Staying() + m.outside()
+}
+
+// Staying counts the members that are not to be released.
+func (m *Machine) Staying() int { return len(m.staying()) }
+
+// outside counts the workers that are there to stay or on their way, and are no members.
+func (m *Machine) outside() int {
+	n := m.coming()
 	for _, w := range m.in(ready) {
 		if !m.draining(w) {
 			n++
@@ -44,7 +52,7 @@ func (m *Machine) joiners() []topo.Worker {
 	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.in(active)) || !begun && m.coming() > 0 {
 		return nil
 	}
-	room := max(m.cfg.Want-len(m.staying()), 0)
+	room := m.missing()
 	if m.arranged != nil || m.whole && len(list) < room && m.record.View.Generation > 0 {
 		return nil
 	}
@@ -114,6 +122,7 @@ func (m *Machine) successor() string {
 
 // settle does what the state allows.
 func (m *Machine) settle() {
+	m.refill()
 	if m.over || m.proposed != nil {
 		return
 	}

@@ -57,7 +57,8 @@ func (m *Machine) Host(name string, slots int) {
 	} else {
 		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots})
 	}
-	m.place()
+	m.place(m.because)
+	m.refill()
 }
 
 // HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"): they leave in one generation. A host
@@ -77,11 +78,10 @@ func (m *Machine) loseHost(name, how string) bool {
 	for _, w := range m.on(name, starting, ready, active, leaving) {
 		delete(m.workers, w)
 	}
-	if !m.ending() {
-		m.cfg.Want = max(min(m.cfg.Want, m.Have()), m.cfg.Min)
-	}
+	m.shrink()
 	if m.record.Belongs(name) {
 		m.news = append(m.news, name+" "+how)
+		m.replaces(name+" "+how, "spares take the places of its workers")
 	}
 	return true
 }
@@ -112,7 +112,7 @@ func (m *Machine) Drain(name, who string) error {
 		n = min(n, m.cfg.Want-m.Have())
 		k := min(n, m.room())
 		m.cfg.Want = max(m.cfg.Want-(n-k), m.cfg.Min)
-		m.order(k)
+		m.order(k, m.because)
 	}
 	m.settle()
 	return nil
@@ -160,28 +160,34 @@ func (m *Machine) load(h *Host) int {
 
 // room is how many more workers all hosts have room for.
 func (m *Machine) room() (n int) {
+	if m.alone() {
+		return 1 << 30
+	}
 	for _, h := range m.hosts {
 		n += m.free(h)
 	}
 	return n
 }
 
+// alone reports whether the job is on the one host there is, which takes any number of workers.
+func (m *Machine) alone() bool { return len(m.hosts) == 0 && m.record.Head == "" }
+
 // order asks for new workers.
-func (m *Machine) order(n int) {
+func (m *Machine) order(n int, why Because) {
 	if n > 0 {
 		m.unplaced += n
-		m.place()
+		m.place(why)
 	}
 }
 
 // place spreads the workers that are wanted over the hosts: each goes where the fewest are. The workers of a host get numbers in a
 // row, so that they become neighbours in rank.
-func (m *Machine) place() {
+func (m *Machine) place(why Because) {
 	if m.over {
 		return
 	}
-	if len(m.hosts) == 0 && m.record.Head == "" {
-		m.start("", m.unplaced)
+	if m.alone() {
+		m.start("", m.unplaced, why)
 		m.unplaced = 0
 		return
 	}
@@ -199,14 +205,14 @@ func (m *Machine) place() {
 		more[best]++
 	}
 	for i, h := range m.hosts {
-		m.start(h.Name, more[i])
+		m.start(h.Name, more[i], why)
 	}
 }
 
-func (m *Machine) start(host string, n int) {
+func (m *Machine) start(host string, n int, why Because) {
 	if n > 0 {
 		m.ordered[host] += n
-		m.emit(Start{host, n, m.next, m.because})
+		m.emit(Start{host, n, m.next, why})
 		m.next += topo.Worker(n)
 	}
 }

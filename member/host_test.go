@@ -88,10 +88,10 @@ func (f *fleet) checkView(v topo.View) {
 func TestInvariantsOnHosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")}, leaving: map[string]bool{}, alive: map[topo.Worker]string{}, stopped: map[topo.Worker]bool{}}
-		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Head: "a", Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
+		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a", Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
 		f.deal()
 		for i := range rapid.IntRange(1, 80).Draw(t, "events") {
-			f.event(rapid.IntRange(0, 11).Draw(t, "what"), i)
+			f.event(rapid.IntRange(0, 12).Draw(t, "what"), i)
 			f.deal()
 			f.checkRoom()
 		}
@@ -159,6 +159,8 @@ func (f *fleet) event(what, i int) {
 		f.m.Step()
 	case what == 10:
 		f.decide()
+	case what == 12:
+		f.m.Tick()
 	case what == 11 && f.last.Generation > 0 && !f.over:
 		f.takeOver(host)
 	}

@@ -13,11 +13,12 @@ import (
 
 // Config says how large a job may be.
 type Config struct {
-	Want  int    // workers to start with
-	Min   int    // with fewer the job waits for joiners; 0 = 1
-	Max   int    // 0 = no limit
-	Hosts []Host // where workers may run, as far as that is known at the start; none = all on the one host there is
-	Head  string // the host that leads, where there are Hosts
+	Want   int    // workers to start with
+	Min    int    // with fewer the job waits for joiners; 0 = 1
+	Max    int    // 0 = no limit
+	Spares int    // workers beyond the size that wait to be let in
+	Hosts  []Host // where workers may run, as far as that is known at the start; none = all on the one host there is
+	Head   string // the host that leads, where there are Hosts
 }
 
 // Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.
@@ -107,10 +108,13 @@ type Machine struct {
 	boundary bool     // the data plane stands between two steps
 	paused   bool
 	sparing  bool                 // members are released one at a time
+	failures int                  // workers lost before they were let in, since the last that was
+	hold     int                  // ticks before another is started in their place
 	parted   int                  // members that are gone since the last step ended
 	done     map[topo.Worker]bool // members that ended well
 	before   int                  // how many had, under other heads
 	whole    bool                 // workers join all at once or not at all
+	ranks    int                  // as many as the mesh of such a job has use for
 	arranged []topo.Worker        // the members that are to be, in the order of their ranks; nil = whoever is wanted
 	over     bool
 	out      []Action
@@ -130,7 +134,7 @@ func New(cfg Config) *Machine {
 	m.head = cfg.Head
 	m.record = m.write(topo.View{})
 	m.boundary, m.because = true, "the job begins"
-	m.order(cfg.Want)
+	m.order(cfg.Want, m.because)
 	return m
 }
 
@@ -163,9 +167,6 @@ func (m *Machine) Paused() bool { return m.paused }
 
 // Numbered tells that the numbers below next were given, by a head before this one: a number is never given twice.
 func (m *Machine) Numbered(next topo.Worker) { m.next = max(m.next, next) }
-
-// Asking counts the workers that wait to become members.
-func (m *Machine) Asking() int { return len(m.in(ready)) }
 
 // Unplaced counts the workers that are wanted and for which no host has room.
 func (m *Machine) Unplaced() int { return m.unplaced }

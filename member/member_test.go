@@ -14,7 +14,7 @@ import (
 // steps except by loss and by finishing, never exceed the wanted size when they grow, and the job ends when nobody is left.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Min: rapid.IntRange(0, 3).Draw(t, "min")}
+		cfg := member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Min: rapid.IntRange(0, 3).Draw(t, "min"), Spares: rapid.IntRange(0, 2).Draw(t, "spares")}
 		m := member.New(cfg)
 		var (
 			next     topo.Worker
@@ -27,7 +27,7 @@ func TestInvariants(t *testing.T) {
 			over     bool
 		)
 		if sparing {
-			m.Spare()
+			m.Sparing()
 		}
 		deal := func() {
 			for list := m.Ready(); len(list) > 0; list = m.Ready() {
@@ -55,7 +55,7 @@ func TestInvariants(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
 			w := topo.Worker(rapid.Uint64Range(0, uint64(next)).Draw(t, "w"))
 			_, lives := alive[w]
-			switch what := rapid.IntRange(0, 6).Draw(t, "what"); {
+			switch what := rapid.IntRange(0, 7).Draw(t, "what"); {
 			case what == 0 && ordered > 0:
 				ordered--
 				alive[next] = false
@@ -75,11 +75,16 @@ func TestInvariants(t *testing.T) {
 			case what == 5:
 				boundary = true
 				m.Boundary()
+			case what == 7:
+				m.Tick()
 			default:
 				boundary, parted = false, 0
 				m.Step()
 			}
 			deal()
+			if most := max(m.Want(), m.View().Size()) + m.Spares(); m.Have() > most {
+				t.Fatalf("%d workers are there or on their way, and %d are enough", m.Have(), most)
+			}
 		}
 		members := 0
 		for _, x := range m.View().Members {

@@ -8,15 +8,16 @@ import (
 
 // Record is what the hosts of a job decide on: a generation, who leads it, and what the head that comes next must know.
 type Record struct {
-	View  topo.View
-	Head  string          // the host that leads
-	Since topo.Generation // the generation with which it began to
-	Hosts []Host          // that belong to the job, with members or without
-	Want  int             // the size that the job is asked to have
-	Min   int
-	Max   int
-	Next  topo.Worker // no worker has had this number or a higher one
-	Done  int         // members that have finished
+	View   topo.View
+	Head   string          // the host that leads
+	Since  topo.Generation // the generation with which it began to
+	Hosts  []Host          // that belong to the job, with members or without
+	Want   int             // the size that the job is asked to have
+	Min    int
+	Max    int
+	Spares int         // workers beyond the size that wait to be let in
+	Next   topo.Worker // no worker has had this number or a higher one
+	Done   int         // members that have finished
 }
 
 // Voters are the hosts that decide on the generation after r: those of its members, and its head. Where these are an even number, which
@@ -67,7 +68,7 @@ type Gone struct{ Host, How string }
 // Restore returns the membership as another head left it, for the host self to lead on, without the hosts that are gone. All members
 // count as living until they are told Lost; other workers must be told again with Started and Asks.
 func Restore(r Record, self string, gone ...Gone) *Machine {
-	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Hosts: r.Hosts})
+	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Hosts: r.Hosts})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
 	m.because = Because(self + " leads")
 	for _, x := range r.View.Members {
@@ -82,7 +83,7 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 
 // write makes the record of a generation that is to be decided.
 func (m *Machine) write(v topo.View) Record {
-	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min, Max: m.cfg.Max, Next: m.next, Done: m.finished()}
+	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min, Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.finished()}
 	if r.Head != m.record.Head {
 		r.Since = v.Generation
 	}
@@ -98,5 +99,5 @@ func (m *Machine) Record() Record { return m.record }
 // Equal reports whether two records say the same.
 func (r Record) Equal(o Record) bool {
 	return r.View.Generation == o.View.Generation && slices.Equal(r.View.Members, o.View.Members) && r.Head == o.Head && r.Since == o.Since &&
-		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max && r.Next == o.Next && r.Done == o.Done
+		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max && r.Spares == o.Spares && r.Next == o.Next && r.Done == o.Done
 }

@@ -103,7 +103,7 @@ func (p *player) perform(words []string) {
 	switch words[0] {
 	case "job":
 		p.hold = false
-		p.m = member.New(member.Config{Want: number("want="), Min: number("min="), Max: number("max="), Head: text("head="), Hosts: hostsOf(text("on="))})
+		p.m = member.New(member.Config{Want: number("want="), Min: number("min="), Max: number("max="), Spares: number("spares="), Head: text("head="), Hosts: hostsOf(text("on="))})
 	case "host":
 		m.Host(words[1], number("slots="))
 	case "started":
@@ -123,7 +123,7 @@ func (p *player) perform(words []string) {
 	case "resize":
 		err = m.Resize(number("to="), "you")
 	case "whole":
-		m.Whole()
+		m.Whole(number("ranks="))
 	case "arrange":
 		var order []topo.Worker
 		for _, x := range words[1:] {
@@ -134,8 +134,14 @@ func (p *player) perform(words []string) {
 		m.Arrange(order, "the mesh wants it")
 	case "boundary":
 		m.Boundary()
-	case "spare":
-		m.Spare()
+	case "sparing":
+		m.Sparing()
+	case "tick":
+		for range max(number("times="), 1) {
+			m.Tick()
+		}
+	case "waiting":
+		fmt.Fprintf(&p.out, "  waiting %v, asking %d\n", m.Waiting(), m.Asking())
 	case "step":
 		m.Step()
 	case "hold":

@@ -16,7 +16,7 @@ func (m *Machine) Started(w topo.Worker, host string) {
 	if at == nil && len(m.hosts) > 0 {
 		return // it went with its host
 	}
-	room := m.Have() < m.cfg.Want
+	room := m.outside() < m.missing()+m.spares() && (at == nil || m.free(at) > 0)
 	m.workers[w] = &worker{host: host}
 	switch {
 	case m.ending():
@@ -49,16 +49,20 @@ func (m *Machine) Asks(w topo.Worker) {
 }
 
 // Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the generation at once; the wish
-// for it is gone too, or a worker that always fails would be started for ever.
+// for it is gone too, or a worker that always fails would be started for ever; not so in a job with spares, which starts those that
+// fail ever later.
 func (m *Machine) Lost(w topo.Worker, how string) {
 	if m.workers[w] == nil || m.over {
 		return
 	}
-	m.remove(w)
+	m.failed(w)
+	delete(m.workers, w)
+	m.shrink()
 	if m.takesPart(w) {
 		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
+		m.replaces(fmt.Sprintf("w%d %s", w, how), "a spare takes its place")
 	}
-	m.place() // where it had its place
+	m.place(m.because) // where it had its place
 	m.settle()
 }
 
@@ -68,6 +72,7 @@ func (m *Machine) Finished(w topo.Worker) {
 	if s == nil || m.over {
 		return
 	}
+	m.failed(w)
 	delete(m.workers, w)
 	if s.phase == active {
 		m.done[w] = true
@@ -99,9 +104,9 @@ func (m *Machine) Resize(n int, who string) error {
 		return err
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %d workers", who, n))
-	m.cfg.Want = n
-	m.shed(m.Have() - n)
-	m.order(n - m.Have())
+	m.cfg.Want, m.ranks = n, n
+	m.shed(m.outside() - m.missing() - m.spares())
+	m.order(m.missing()-m.outside(), m.because)
 	m.settle()
 	return nil
 }
@@ -124,9 +129,9 @@ func (m *Machine) Boundary(took ...topo.Worker) {
 // Step tells that the data plane goes on to the next step.
 func (m *Machine) Step() { m.boundary, m.arranged, m.parted = false, nil, 0 }
 
-// Spare makes the job release one member a step from now on, and none with a step in which one was lost. A job is sparing whose
+// Sparing makes the job release one member a step from now on, and none with a step in which one was lost. A job is sparing whose
 // members have state that only two of them hold: they need the time between to give it to others.
-func (m *Machine) Spare() { m.sparing = true }
+func (m *Machine) Sparing() { m.sparing = true }
 
 // Decided tells that the proposed generation is the one. While a proposal is out nothing else is: losses and wishes wait, and
 // are proposed next.
@@ -140,6 +145,7 @@ func (m *Machine) Decided(g topo.Generation) {
 	for _, w := range a.Joined {
 		if s := m.workers[w]; s != nil && s.phase == ready {
 			s.phase, s.fresh = active, true
+			m.failures, m.hold = 0, 0
 		}
 	}
 	m.parted += len(a.Lost) + len(a.Finished) + len(a.Released)
@@ -149,7 +155,7 @@ func (m *Machine) Decided(g topo.Generation) {
 			m.release(w, a.Because)
 		}
 	}
-	m.place() // where those had their places
+	m.place(m.because) // where those had their places
 	m.settle()
 }
 
@@ -170,10 +176,9 @@ func (m *Machine) shed(n int) {
 	}
 }
 
-// remove forgets a worker that is gone, and the wish for it.
-func (m *Machine) remove(w topo.Worker) {
-	delete(m.workers, w)
-	if !m.ending() {
+// shrink gives up the wish for workers that are gone. Where there are spares they are replaced.
+func (m *Machine) shrink() {
+	if !m.ending() && m.cfg.Spares == 0 {
 		m.cfg.Want = max(min(m.cfg.Want, m.Have()), m.cfg.Min)
 	}
 }

@@ -32,6 +32,7 @@ type AgentConfig struct {
 	Socket   string                                      // path of the Unix socket
 	Size     int                                         // how many workers the job begins with; 0 = this agent joins a job that another leads
 	Min, Max int                                         // bounds of the job's size; 0 = 1, no limit
+	Spares   int                                         // workers beyond the size that wait to be let in
 	Slots    int                                         // how many workers this host has room for; 0 = any number, member.NoSlots = none
 	Tokens   []string                                    // secrets of the first workers, where the launcher starts them unasked; one a worker
 	Link     func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to other hosts; nil = this host is alone
@@ -109,12 +110,12 @@ func (a *Agent) link() error {
 		}
 		name = string(a.mesh.Self())
 	}
-	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(), unwanted: map[topo.Worker]bool{},
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), unwanted: map[topo.Worker]bool{},
 		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
 		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
 	if a.cfg.Size > 0 {
-		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max}
+		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max, Spares: a.cfg.Spares}
 	}
 	a.engine.name = fabric.Host(name)
 	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
@@ -137,8 +138,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, a.shut)
 	defer stop()
 	_ = a.engine.later(func() { a.crew.settle() }) // a job that begins wants workers
-	if a.mesh != nil {
+	if a.mesh != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.tick)
+	}
+	if a.mesh != nil {
 		a.group.Go("seek", a.seek)
 		a.group.Go("routes", a.tune)
 	}
@@ -153,7 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, engine.Wait(), a.stopLanes(), a.engine.close())
 }
 
-// tick lets the job's protocol repeat what was not answered.
+// tick lets the job's protocol repeat what was not answered, and start spares again.
 func (a *Agent) tick(ctx context.Context) error {
 	ticker := time.NewTicker(ticks)
 	defer ticker.Stop()

@@ -42,15 +42,20 @@ func startAgentUntil(t *testing.T, parent context.Context, n int) *node.Agent {
 
 func startAgentWith(t *testing.T, parent context.Context, n int, orders node.Orders) *node.Agent {
 	t.Helper()
-	tokens := make([]string, n)
-	for i := range tokens {
-		tokens[i] = fmt.Sprintf("token-%d", i)
+	return startAgentOf(t, parent, node.AgentConfig{Size: n, Orders: orders})
+}
+
+func startAgentOf(t *testing.T, parent context.Context, cfg node.AgentConfig) *node.Agent {
+	t.Helper()
+	for i := range cfg.Size {
+		cfg.Tokens = append(cfg.Tokens, fmt.Sprintf("token-%d", i))
 	}
 	dir, err := os.MkdirTemp("", "shoal")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := node.NewAgent(node.AgentConfig{Job: "test", Socket: filepath.Join(dir, "s"), Size: n, Tokens: tokens, Orders: orders, Log: slog.New(slog.DiscardHandler)})
+	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
+	a, err := node.NewAgent(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

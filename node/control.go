@@ -196,7 +196,7 @@ func refuse(w http.ResponseWriter, code int, err error) {
 
 // describe is the job as it is now.
 func (l *launch) describe(s Status) api.Job {
-	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Steps: s.Steps, Elastic: s.Elastic,
+	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
 		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
@@ -206,7 +206,7 @@ func (l *launch) describe(s Status) api.Job {
 	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command, l.job.Spec.Min, l.job.Spec.Max
 	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
 		h := l.hands[seat]
-		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat), PID: h.pid, Running: h.exit == nil, Metrics: l.reports[seat]}
+		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat), PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil && slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}
 		if s.Generation == 0 {
 			w.Rank = seat
 		}

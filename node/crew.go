@@ -88,9 +88,6 @@ func (c *crew) carryOut(action head.Action) {
 		}
 	case head.Stop:
 		c.unwanted[a.Worker] = true
-		if m := c.engine.byID[a.Worker]; m != nil && m.enter != 0 { // it has asked meanwhile
-			c.turnAway(m)
-		}
 		c.orders.Stop(int(a.Worker), string(a.Because))
 	case head.Grouped:
 		if list := c.asking[a.Worker]; len(list) > 0 {
@@ -284,7 +281,7 @@ func (c *crew) status() Status {
 		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh, cmp.Or(shape.Next, c.agent.Wished()), shape.Broken, shape.Lost, shape.Back
 	}
 	if m := c.agent.Machine(); m != nil {
-		s.Want, s.Paused, s.Entering, s.Short = m.Want(), m.Paused(), m.Asking(), m.Unplaced()
+		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(), m.Paused(), m.Asking(), m.Unplaced(), seats(m.Waiting())
 	}
 	for _, m := range record.View.Members {
 		s.Seats = append(s.Seats, int(m.Worker))

@@ -47,9 +47,11 @@ var (
 // script says what a worker does in a step: nil, or errDies to be lost before it gives its gradient.
 type script func(f *flock, seat, step int) error
 
-func newFlock(t *testing.T, size int, data client.Data) *flock {
+func newFlock(t *testing.T, size int, data client.Data) *flock { return newFlockWith(t, size, 0, data) }
+
+func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
 	f := &flock{t: t, size: size, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}, started: make(chan int, 100)}
-	f.agent = startAgentWith(t, context.Background(), size, node.Orders{
+	f.agent = startAgentOf(t, context.Background(), node.AgentConfig{Size: size, Spares: spares, Orders: node.Orders{
 		Start: func(o node.StartOrder) {
 			for i := range o.Count {
 				f.started <- o.First + i
@@ -65,7 +67,7 @@ func newFlock(t *testing.T, size int, data client.Data) *flock {
 			defer f.mu.Unlock()
 			f.events = append(f.events, e)
 		},
-	})
+	}})
 	return f
 }
 

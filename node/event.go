@@ -10,7 +10,7 @@ import (
 // Orders is what the job wants of the launcher of a host. The functions run on the engine's thread: they must not wait for the agent.
 type Orders struct {
 	Start func(o StartOrder)                // start more workers on this host
-	Stop  func(seat int, why string)        // end a worker of this host that is no member
+	Stop  func(seat int, why string)        // end a worker of this host that is no member, then TurnAway; nil = only that
 	Event func(e Event)                     // something that a person may want to know; on the head
 	End   func(ok bool, why string)         // the job is over
 	Leave func(why string, drained bool)    // this host is no part of the job any more
@@ -24,13 +24,13 @@ type Orders struct {
 // StartOrder asks for workers; First and those after it are their seats.
 type StartOrder struct{ First, Count int }
 
-// withDefaults fills in functions that do nothing.
-func (o Orders) withDefaults() Orders {
+// withDefaults fills in functions that do nothing, but for what the agent itself must do.
+func (o Orders) withDefaults(a *Agent) Orders {
+	if o.Stop == nil {
+		o.Stop = func(seat int, _ string) { a.TurnAway(seat) }
+	}
 	if o.Start == nil {
 		o.Start = func(StartOrder) {}
-	}
-	if o.Stop == nil {
-		o.Stop = func(int, string) {}
 	}
 	if o.Event == nil {
 		o.Event = func(Event) {}
@@ -113,9 +113,11 @@ type Status struct {
 	Hosts      []string
 	Generation uint64
 	Size, Want int
+	Spares     int // workers that the job keeps beyond its size
 	Steps      uint64
 	Seats      []int  // by rank
 	Entering   int    // workers that wait for the end of a step to become members; on the head
+	Waiting    []int  // seats of these, and of the spares that wait until they are needed; on the head
 	Short      int    // workers that are wanted and for which no host has room; on the head
 	Elastic    bool   // losses do not end the job
 	Paused     bool   // on the head

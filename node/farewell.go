@@ -116,11 +116,15 @@ func (l *launch) dismissOthers(members []int) {
 	}
 }
 
-// dismiss ends a worker that holds nothing. How it ends is no matter.
+// dismiss ends a worker that holds nothing. How it ends is no matter, nor what it says to it.
 func (l *launch) dismiss(h *hand) {
 	l.mu.Lock()
 	l.farewell.dismissed = append(l.farewell.dismissed, h.seat)
+	output := h.output
 	l.mu.Unlock()
+	if output != nil {
+		output.Mute()
+	}
 	l.signalOne(h, syscall.SIGTERM)
 }
 

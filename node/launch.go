@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -176,7 +177,7 @@ func (l *launch) agentConfig() AgentConfig {
 	}
 	if l.job != nil {
 		spec := l.job.Spec
-		cfg.Job, cfg.Size, cfg.Min, cfg.Max = spec.Name, spec.Workers, spec.Min, spec.Max
+		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min, spec.Max, spec.Spares
 		cfg.Fixed, cfg.Redundant = spec.FixedRoutes, spec.Redundant
 	}
 	if f := l.cfg.Fleet; f != nil {
@@ -312,7 +313,7 @@ func (l *launch) result(err error) *Result {
 		r.Error = err.Error()
 	}
 	for i, e := range l.ended {
-		r.Workers = append(r.Workers, WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(), Stopped: l.stopping >= 0 && i >= l.stopping,
+		r.Workers = append(r.Workers, WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(), Stopped: l.stopping >= 0 && i >= l.stopping || slices.Contains(l.farewell.dismissed, e.rank),
 			Seconds: e.exit.Ended.Sub(e.exit.Started).Seconds()})
 	}
 	return r

@@ -36,6 +36,15 @@ func (a *Agent) Lost(seat int, how string) {
 	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, false) })
 }
 
+// TurnAway answers a worker that asks to take part and that was ordered to be stopped. Its program goes on if nothing has ended it.
+func (a *Agent) TurnAway(seat int) {
+	_ = a.engine.later(func() {
+		if m := a.engine.byID[topo.Worker(seat)]; m != nil && m.enter != 0 {
+			a.crew.turnAway(m)
+		}
+	})
+}
+
 // Resize asks for another number of workers, on the head. who asks is part of the reason that people read.
 func (a *Agent) Resize(n int, who string) error {
 	return a.ask(func() error { return a.crew.agent.Resize(n, who) })

@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"runtime"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/shoal-ml/shoal/node/proc"
 )
@@ -152,23 +154,39 @@ func (l *launch) start(seat int) error {
 	return nil
 }
 
-// cannotStart ends the job, whose program cannot run on this host.
+// cannotStart ends the job, whose program cannot run on this host, unless the job is well without the worker.
 func (l *launch) cannotStart(seat int, err error) {
-	if l.leads() {
+	survived := l.survives(seat, proc.Exit{Code: 127})
+	if l.leads() && !survived {
 		l.fail(err)
 		return
 	}
 	l.mu.Lock()
 	l.ordered--
 	l.mu.Unlock()
-	l.tell(&note{Ended: &endedNote{Worker: seat, Code: 127, Tail: []string{err.Error()}}})
+	l.tell(&note{Ended: &endedNote{Worker: seat, Code: 127, Survived: survived, Tail: []string{err.Error()}}})
+	if survived {
+		l.console.Note(fmt.Sprintf("worker %d cannot be started: %v", seat, err))
+		l.agent.Lost(seat, "could not be started")
+	}
 }
 
 func (l *launch) onStop(seat int, _ string) {
 	l.later(func() {
-		if h := l.hand(seat); h != nil {
-			l.dismiss(h)
+		h := l.hand(seat)
+		if h == nil || h.process == nil {
+			l.agent.TurnAway(seat)
+			return
 		}
+		l.dismiss(h)
+		l.group.Go("turn away", func(context.Context) error {
+			select {
+			case <-h.process.Silent(): // so that no program goes on behind a loop that it was not in
+			case <-time.After(graceStopped):
+				l.agent.TurnAway(seat)
+			}
+			return nil
+		})
 	})
 }
 
@@ -196,7 +214,7 @@ func (l *launch) onSave(seat int, line string) {
 // onExit deals with the end of a worker of this host. Where the job is led it is in the books first, in the order of the endings: what the
 // membership makes of it can end others. Elsewhere the membership hears it first, since the books are kept on another host.
 func (l *launch) onExit(seat int, e proc.Exit) {
-	survived := !e.OK() && l.survives(seat, e)
+	survived := l.survives(seat, e) && (!e.OK() || l.vain(seat))
 	l.mu.Lock()
 	stopping, leads, h := l.stopping >= 0, l.leader == l.host, l.hands[seat]
 	if !e.OK() && !survived && !stopping {
@@ -238,6 +256,14 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 func (l *launch) survives(seat int, e proc.Exit) bool {
 	spec := l.spec()
 	return (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || seat >= spec.Workers) && l.agent.Status().Elastic
+}
+
+// vain reports whether a worker that has ended well was a spare that never joined: nobody counts on it.
+func (l *launch) vain(seat int) bool {
+	spec := l.spec()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return spec.Spares > 0 && seat >= spec.Workers && !l.hasJoined(seat)
 }
 
 func (l *launch) hand(seat int) *hand {

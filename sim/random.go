@@ -11,7 +11,7 @@ import (
 func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
-	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1, apart: seed/4%2 == 1}
+	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1, apart: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
 	do := func(line string) {
 		if broken == nil && line != "" {
 			lines = append(lines, line)
@@ -68,15 +68,16 @@ type generator struct {
 	faults int // how many events of a thousand are faults
 	lossy  int // how many of a hundred messages are lost, and repeated
 	mixed  int // how many of a hundred are taken out of order
-	spare  int // hosts that may still come
+	more   int // hosts that may still come
 	plan   []string
 	mesh   bool // workers have parts of the state
 	apart  bool // those that are on two are to be on two hosts
+	spares int  // of the job
 }
 
 func (g *generator) beginning() (lines []string) {
 	hosts, slots := 1+g.rand.IntN(5), 1+g.rand.IntN(3)
-	g.faults, g.spare = 3+g.rand.IntN(30), g.rand.IntN(4)
+	g.faults, g.more = 3+g.rand.IntN(30), g.rand.IntN(4)
 	g.lossy, g.mixed = []int{0, 0, 3, 15}[g.rand.IntN(4)], []int{0, 10, 50}[g.rand.IntN(3)]
 	want := 1 + g.rand.IntN(hosts*slots)
 	if g.mesh {
@@ -85,7 +86,7 @@ func (g *generator) beginning() (lines []string) {
 		lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
 			want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)], 1+g.rand.IntN(9), g.rand.IntN(2)))
 	}
-	lines[0] += fmt.Sprintf(" ahead=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)])
+	lines[0] += fmt.Sprintf(" ahead=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
 	for i := 1; i < hosts; i++ {
 		lines = append(lines, fmt.Sprintf("host %c slots=%d", 'A'+i, slots))
 	}
@@ -201,8 +202,8 @@ func (g *generator) fault() string {
 		return g.someone("finish")
 	case n < 88:
 		return "release"
-	case g.spare > 0:
-		g.spare--
+	case g.more > 0:
+		g.more--
 		return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), 1+g.rand.IntN(3))
 	}
 	return ""
@@ -220,8 +221,8 @@ func (g *generator) behead() string {
 		return ""
 	}
 	end := "crash " + h.name
-	if g.spare > 0 && g.rand.IntN(3) == 0 {
-		g.spare--
+	if g.more > 0 && g.rand.IntN(3) == 0 {
+		g.more--
 		g.plan = append(g.plan, fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), 1+g.rand.IntN(3)))
 	}
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {

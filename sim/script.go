@@ -15,6 +15,7 @@ import (
 // schedule. The events:
 //
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
+//	job A ... spares=1    a worker more waits to take the place of one that is lost
 //	job A ... mesh=dp=2,tp=1 flat=1   one whose workers have parts of the state; flat: no part is on two
 //	  saves=2                                                they write a checkpoint every two steps
 //	  redundant=1                    parts that are on two workers are to be on two hosts
@@ -73,7 +74,7 @@ func (c *Cluster) perform(words []string) error {
 		}
 		c.disk.every = uint64(number("saves"))
 		c.groups, c.ahead, c.flat, c.apart, c.mesh = number("groups") > 0, number("ahead"), number("flat") > 0, number("redundant") > 0, text("mesh")
-		c.begin(arg(1), number("slots"), member.Config{Want: number("want"), Min: number("min")})
+		c.begin(arg(1), number("slots"), member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")})
 	case "host":
 		c.join(arg(1), number("slots"))
 	case "deliver", "lose", "repeat":

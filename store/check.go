@@ -37,7 +37,7 @@ func (v *recordValue) check() error {
 	if v.Members == nil || v.Hosts == nil {
 		return errors.New("a list that is not there")
 	}
-	if min(v.Want, v.Min, v.Max, v.Done) < 0 {
+	if min(v.Want, v.Min, v.Max, v.Spares, v.Done) < 0 {
 		return errors.New("a size below 0")
 	}
 	err := checkName("head", v.Head)

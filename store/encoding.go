@@ -53,6 +53,7 @@ type recordValue struct {
 	Want       int             `json:"want"`
 	Min        int             `json:"min"`
 	Max        int             `json:"max"`
+	Spares     int             `json:"spares"`
 	Next       topo.Worker     `json:"next"`
 	Done       int             `json:"done"`
 }
@@ -125,7 +126,7 @@ func decodeValue(kind string, data []byte, v checker) error {
 func recordToValue(r member.Record) *recordValue {
 	v := &recordValue{
 		Generation: r.View.Generation, Head: r.Head, Since: r.Since, Members: make([]memberValue, 0, len(r.View.Members)),
-		Hosts: make([]hostValue, 0, len(r.Hosts)), Want: r.Want, Min: r.Min, Max: r.Max, Next: r.Next, Done: r.Done,
+		Hosts: make([]hostValue, 0, len(r.Hosts)), Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Next: r.Next, Done: r.Done,
 	}
 	for _, m := range r.View.Members {
 		v.Members = append(v.Members, memberValue(m))
@@ -137,7 +138,7 @@ func recordToValue(r member.Record) *recordValue {
 }
 
 func (v *recordValue) record() member.Record {
-	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since, Want: v.Want, Min: v.Min, Max: v.Max, Next: v.Next, Done: v.Done}
+	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since, Want: v.Want, Min: v.Min, Max: v.Max, Spares: v.Spares, Next: v.Next, Done: v.Done}
 	for _, m := range v.Members {
 		r.View.Members = append(r.View.Members, topo.Member(m))
 	}

@@ -16,7 +16,7 @@ import (
 
 const (
 	ownerText      = `{"shoal":"owner","version":1,"job":"digits","run":"k7","host":"h1","address":"10.0.0.1:7000","generation":3,"since":1795262400,"ended":0}`
-	generationText = `{"shoal":"generation","version":1,"job":"digits","run":"k7","record":{"generation":3,"head":"h1","since":1,"members":[{"worker":0,"host":"h1"},{"worker":4,"host":"h2"}],"hosts":[{"name":"h1","slots":2,"draining":false}],"want":2,"min":1,"max":4,"next":5,"done":0}}`
+	generationText = `{"shoal":"generation","version":1,"job":"digits","run":"k7","record":{"generation":3,"head":"h1","since":1,"members":[{"worker":0,"host":"h1"},{"worker":4,"host":"h2"}],"hosts":[{"name":"h1","slots":2,"draining":false}],"want":2,"min":1,"max":4,"spares":1,"next":5,"done":0}}`
 )
 
 func values() map[string]checker {
@@ -96,7 +96,7 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 	size := rapid.IntRange(0, math.MaxInt32)
 	r := member.Record{
 		View: topo.View{Generation: g}, Head: name.Draw(t, "head"), Since: topo.Generation(rapid.Uint64().Draw(t, "since")),
-		Want: size.Draw(t, "want"), Min: size.Draw(t, "min"), Max: size.Draw(t, "max"), Next: topo.Worker(rapid.Uint64().Draw(t, "next")), Done: size.Draw(t, "done"),
+		Want: size.Draw(t, "want"), Min: size.Draw(t, "min"), Max: size.Draw(t, "max"), Spares: size.Draw(t, "spares"), Next: topo.Worker(rapid.Uint64().Draw(t, "next")), Done: size.Draw(t, "done"),
 	}
 	for _, w := range rapid.SliceOfNDistinct(rapid.Uint64(), 0, 5, rapid.ID).Draw(t, "workers") {
 		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(w), Host: name.Draw(t, "host")})

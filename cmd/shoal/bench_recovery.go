@@ -20,6 +20,7 @@ type recoveryOptions struct {
 	kills    int
 	resizes  int
 	joins    int
+	spares   int
 	gradient string
 	state    string
 	client   string
@@ -41,10 +42,14 @@ One job trains all the time. Again and again one of its workers is killed with S
 ordered in its place. A second job goes from 2 workers to 3 and back. A third is like the first, but each of its workers
 has --state of parameters. What the slowest worker needs beyond its usual steps counts.
 
+With --spares the jobs keep workers waiting, and one of these takes the place of one that is killed, with no order: each is killed
+when one waits.
+
 The workers are in Go, or with --client in Python: with NumPy, or with a model in PyTorch whose parameters and Adam state are
 --state, so that its gradient is a third of that.`,
 		Example: `  shoal bench recovery
   shoal bench recovery --client torch --kills 0 --resizes 0 --joins 7
+  shoal bench recovery --client torch --kills 0 --resizes 0 --spares 1
   shoal bench recovery --kills 20 --joins 0 --json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,6 +65,7 @@ The workers are in Go, or with --client in Python: with NumPy, or with a model i
 	flags.IntVar(&o.kills, "kills", 200, "workers to kill")
 	flags.IntVar(&o.resizes, "resizes", 100, "times to go from 2 workers to 3 and back")
 	flags.IntVar(&o.joins, "joins", 5, "losses and arrivals in a job with much state")
+	flags.IntVar(&o.spares, "spares", 0, "`workers` more that wait to replace those that are killed")
 	flags.StringVar(&o.gradient, "gradient", "1MiB", "`size` of the gradient")
 	flags.StringVar(&o.state, "state", "1GiB", "`size` of that state")
 	flags.StringVar(&o.client, "client", "go", "go, numpy or torch")
@@ -81,16 +87,20 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	replace := killAndReplace
+	if o.spares > 0 {
+		replace = killBesideSpare
+	}
 	show := recoveryPrinter{out: out, json: o.json}
 	for _, part := range []struct {
 		times, workers int
 		state          int64
 		play           func(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error)
-	}{{o.kills, o.n, small, killAndReplace}, {o.resizes, 2, small, resizeUpAndDown}, {o.joins, o.n, state, killAndReplace}} {
+	}{{o.kills, o.n, small, replace}, {o.resizes, 2, small, resizeUpAndDown}, {o.joins, o.n, state, replace}} {
 		if part.times == 0 {
 			continue
 		}
-		b := newRecoveryJob(worker, part.workers, gradient, part.state)
+		b := newRecoveryJob(worker, part.workers, o.spares, gradient, part.state)
 		rows, err := b.run(ctx, stderr, func(ctx context.Context) ([]*recoveryRow, error) { return part.play(ctx, b, part.times) })
 		if err != nil {
 			return err
@@ -143,6 +153,30 @@ func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recovery
 		pause.add(slowest(changes, change.pause))
 	}
 	return []*recoveryRow{recover, known, join, pause}, nil
+}
+
+// killBesideSpare measures losses where a worker waits to take the place.
+func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
+	join, known := b.row("kill to first step of a spare"), b.row("  until the job has decided on it")
+	pause := b.row("  what the others wait, beyond 2 steps")
+	for range times {
+		if err := b.spareWaits(ctx); err != nil {
+			return nil, err
+		}
+		start, err := b.kill(ctx)
+		if err != nil {
+			return nil, err
+		}
+		b.generation++ // without the lost one, which no worker sees
+		changes, err := b.changed(ctx, b.workers)
+		if err != nil {
+			return nil, err
+		}
+		join.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(start) }))
+		known.add(b.lastEvent().Sub(start))
+		pause.add(slowest(changes, change.pause))
+	}
+	return []*recoveryRow{join, known, pause}, nil
 }
 
 // resizeUpAndDown measures what changes of the size cost the workers that stay.

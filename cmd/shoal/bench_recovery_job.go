@@ -56,7 +56,7 @@ func slowest(changes []change, of func(change) time.Duration) (most time.Duratio
 // recoveryJob is a job whose members change, seen from outside.
 type recoveryJob struct {
 	worker          demoWorker
-	workers         int
+	workers, spares int
 	gradient, state int64
 	job             *control.Job
 	generation      uint64
@@ -65,8 +65,8 @@ type recoveryJob struct {
 	event           time.Time
 }
 
-func newRecoveryJob(worker demoWorker, workers int, gradient, state int64) *recoveryJob {
-	return &recoveryJob{worker: worker, workers: workers, gradient: gradient, state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
+func newRecoveryJob(worker demoWorker, workers, spares int, gradient, state int64) *recoveryJob {
+	return &recoveryJob{worker: worker, workers: workers, spares: spares, gradient: gradient, state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
 }
 
 func (b *recoveryJob) row(what string) *recoveryRow { return &recoveryRow{What: what, State: b.state} }
@@ -81,7 +81,7 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer, play func(conte
 	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10), strconv.FormatInt(b.state, 10))
 	tool := group.New(ctx)
 	_, err = node.Run(tool.Context(), node.RunConfig{
-		Spec: job.Spec{Name: "bench", Workers: b.workers, Command: command, Env: b.worker.env},
+		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command, Env: b.worker.env},
 		Dir:  dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),
 		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
 		OnEvent: func(e node.Event) {
@@ -124,6 +124,26 @@ func (b *recoveryJob) kill(ctx context.Context) (time.Time, error) {
 		return now, fmt.Errorf("killing worker %d: %w", w.Worker, err)
 	}
 	return now, nil
+}
+
+// looks is how often the job is asked whether a spare waits.
+const looks = 50 * time.Millisecond
+
+// spareWaits returns when all members train and all spares wait.
+func (b *recoveryJob) spareWaits(ctx context.Context) error {
+	for {
+		if err := b.job.Refresh(ctx); err != nil {
+			return err
+		}
+		if b.job.Size == b.workers && b.job.Waiting() >= b.spares {
+			return nil
+		}
+		select {
+		case <-time.After(looks):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // changed waits until so many workers have told of the next generation.

@@ -28,7 +28,8 @@ func newPsCommand() *cobra.Command {
 		Short: "List the running jobs, or the workers of one",
 		Long: `List the jobs that you run on this machine, or the workers of one of them.
 
-WORKERS is members/wanted, STEP how many steps the job has committed. JOB is the name of a running job, or the directory
+WORKERS is members/wanted, SPARES how many more wait to be let in, of how many that shoal run --spares keeps, STEP how many steps
+the job has committed. A worker that is waiting takes part when the step ends, or as a spare when it is needed. JOB is the name of a running job, or the directory
 of its run.`,
 		Example: `  shoal ps
   shoal ps train
@@ -59,7 +60,7 @@ of its run.`,
 }
 
 func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
-	rows := [][]string{{"JOB", "WORKERS", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY", "SAMPLES/S", "DIR"}}
+	rows := [][]string{{"JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY", "SAMPLES/S", "DIR"}}
 	for _, j := range jobs {
 		if asJSON {
 			if err := json.NewEncoder(out).Encode(j.Job); err != nil {
@@ -68,7 +69,7 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 			continue
 		}
 		m := reported(j.Job)
-		rows = append(rows, []string{j.Name, size(j.Job), dash(j.Generation), step(j.Job, m), string(j.State), since(j.Started, time.Now()),
+		rows = append(rows, []string{j.Name, size(j.Job), spares(j.Job), dash(j.Generation), step(j.Job, m), string(j.State), since(j.Started, time.Now()),
 			metric(m, "loss", "%.4g"), metric(m, "accuracy", "%.4g"), metric(m, "samples_per_s", "%.0f"), j.Dir})
 	}
 	if asJSON {
@@ -109,8 +110,11 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		if w.Rank >= 0 {
 			rank = strconv.Itoa(w.Rank)
 		}
-		if !w.Running {
+		switch {
+		case !w.Running:
 			state = w.How
+		case w.Waiting:
+			state = "waiting"
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
@@ -159,6 +163,13 @@ func size(j api.Job) string {
 		return fmt.Sprintf("%d/%d", j.Alive(), j.Want)
 	}
 	return fmt.Sprintf("%d/%d", j.Size, j.Want)
+}
+
+func spares(j api.Job) string {
+	if j.Spares == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", j.Waiting()-j.Entering, j.Spares)
 }
 
 func step(j api.Job, m api.Metrics) string {

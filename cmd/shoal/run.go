@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node"
@@ -19,6 +20,7 @@ type runFlags struct {
 	workers int
 	min     int
 	max     int
+	spares  int
 	file    string
 	name    string
 	env     []string
@@ -49,6 +51,10 @@ A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go
 by a signal, and shoal resize changes their number. With --min N it also goes on without workers that fail by themselves,
 and waits at the end of a step while it has fewer than N, until shoal resize gives it more.
 
+With --spares N, behind its first step, the job starts N workers more, which run the script up to its loop and wait there. One of them
+takes the place of a worker that is lost when the step ends, and they are the first to enter when the job is made larger; others
+start in their stead. A spare takes a slot on a host, and so much memory as a worker.
+
 With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
 --hosts the agents of other hosts are started over ssh. What hosts say to each other is encrypted and authenticated.
 
@@ -61,11 +67,12 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
   shoal run -n 4 --min 2 --max 8 -- python3 train.py
+  shoal run -n 4 --spares 1 -- python3 train.py                a lost worker is replaced
   shoal run -n 8 --listen :7077 -- python3 train.py            other hosts join with shoal agent
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py   over ssh
   shoal run -n 4 --name digits --store ./record -- python3 train.py
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 --store-creds shoal.creds -- python3 train.py
-  shoal run -f job.yaml                      the file gives name, workers, min, max, command, env, fixed_routes and redundant
+  shoal run -f job.yaml                      the file gives name, workers, min, max, spares, command, env, fixed_routes and redundant
   shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := f.spec(cmd, args)
@@ -79,12 +86,18 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 			return f.run(cmd, spec)
 		},
 	}
-	flags := cmd.Flags()
+	f.declare(cmd.Flags())
+	return cmd
+}
+
+// declare makes them flags of the command.
+func (f *runFlags) declare(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
 	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
 	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also workers that fail (default: only those that are killed)")
 	flags.IntVar(&f.max, "max", 0, "refuse to be resized above `N` workers (default: no limit)")
+	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places of lost ones at once and cost as much memory as others")
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
@@ -100,7 +113,6 @@ Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopp
 	f.store.credentialsFlag(flags)
 	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of this name is led elsewhere, because you know that it is gone")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
-	return cmd
 }
 
 // spec is the job of the file, overridden by the flags, with defaults, valid.
@@ -116,7 +128,7 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	if err != nil {
 		return spec, err
 	}
-	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Command: args, Env: env, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
+	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}

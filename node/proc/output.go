@@ -56,6 +56,7 @@ type Output struct {
 
 	mu     sync.Mutex
 	tail   *Tail
+	muted  bool
 	logErr error
 }
 
@@ -78,6 +79,13 @@ func (o *Output) Tail() []string {
 	return o.tail.Lines()
 }
 
+// Mute keeps what comes from now on from the console; the log has it.
+func (o *Output) Mute() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.muted = true
+}
+
 // Close closes the log and returns the first error of writing it.
 func (o *Output) Close() error {
 	err := o.log.Close()
@@ -94,7 +102,11 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	lines := Lines{Emit: func(line []byte) {
 		o.mu.Lock()
 		o.tail.Add(string(line))
+		muted := o.muted
 		o.mu.Unlock()
+		if muted {
+			return
+		}
 		o.console.write(to, o.prefix, line)
 		if o.console.Forward != nil {
 			o.console.Forward(o.rank, to == o.console.err, string(line))
