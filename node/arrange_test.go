@@ -23,6 +23,14 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	}
 	s := shaper{state: state, known: map[string]*reshape.Layout{}}
 	left := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "a"}, {Worker: 6, Host: "b"}, {Worker: 7, Host: "b"}}}
+	l, err := s.on("pp=2,dp=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := settled{layout: l, domain: []int{0, 0, 1, 1}, domains: "host"}
+	if got, want := there.alone(), "32 bytes of 2 tensors, layers.0 the first, are on one host only (32 of them on several workers there: shoal run --redundant can have those on two hosts)"; got != want {
+		t.Errorf("a job says %q, not %q", got, want)
+	}
 	for redundant, want := range map[bool][]topo.Worker{false: {4, 5, 6, 7}, true: {4, 6, 5, 7}} {
 		shape := head.Shape{Mesh: said.Mesh, Workers: []topo.Worker{0, 1, 2, 3, 4, 5, 6, 7}, Redundant: redundant}
 		next, order, err := s.arrange(shape, "", left)

@@ -9,8 +9,6 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/state/format/ranks"
-	"github.com/shoal-ml/shoal/state/plan"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -48,85 +46,6 @@ func (s *shaper) on(mesh string) (*reshape.Layout, error) {
 	}
 	s.known[mesh] = l
 	return l, nil
-}
-
-// seated finds the workers of a shape among the members, whose hosts count from 0 in the order of their names.
-func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string) {
-	for _, m := range members.Members {
-		hosts = append(hosts, m.Host)
-	}
-	slices.Sort(hosts)
-	hosts = slices.Compact(hosts)
-	for _, m := range members.Members {
-		at.Hosts = append(at.Hosts, slices.Index(hosts, m.Host))
-	}
-	for _, w := range s.Workers {
-		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
-		at.Ranks = append(at.Ranks, i) // reshape.Gone where it is no member
-	}
-	at.Redundant = s.Redundant
-	return at, hosts
-}
-
-// plan plans the way from the mesh of a shape to another.
-func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshape.Change, error) {
-	old, err := s.on(shape.Mesh)
-	if err != nil {
-		return nil, err
-	}
-	new, err := s.on(mesh)
-	if err != nil {
-		return nil, err
-	}
-	return reshape.Plan(old, new, at)
-}
-
-// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss: it is called dp.
-func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error) {
-	next, why := mesh, shape.Lost
-	if next == "" {
-		var ok bool
-		if next, ok = reshape.Largest(shape.Mesh, "dp", members.Size(), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers, and the layout has no smaller one. Start the job again from a checkpoint", shape.Mesh, members.Size())
-		}
-	}
-	if why == "" {
-		at, _ := seated(&shape, members)
-		change, err := s.plan(&shape, next, at)
-		var lost *plan.LostError
-		switch {
-		case err == nil:
-			return next, ordered(change, members), nil
-		case !errors.As(err, &lost):
-			return "", nil, err
-		}
-		why = fmt.Sprintf("mesh %s cannot do with %d workers, as only lost ones had %d bytes of %d tensors, %s the first", shape.Mesh, members.Size(), lost.Bytes, len(lost.Tensors), lost.Tensors[0])
-	}
-	l, err := s.on(next)
-	if err != nil || l.Ranks > members.Size() {
-		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %d workers can hold", next, members.Size()))
-	}
-	for _, m := range members.Members[:l.Ranks] {
-		order = append(order, m.Worker)
-	}
-	if shape.Redundant { // as if they were on the mesh already
-		there := head.Shape{Mesh: next, Workers: order, Redundant: true}
-		at, _ := seated(&there, members)
-		change, err := s.plan(&there, next, at)
-		if err != nil {
-			return "", nil, err
-		}
-		order = ordered(change, members)
-	}
-	return next, order, &head.StateLost{Why: why}
-}
-
-// ordered is the workers of the new ranks.
-func ordered(c *reshape.Change, members topo.View) (order []topo.Worker) {
-	for _, i := range c.Order {
-		order = append(order, members.Members[i].Worker)
-	}
-	return order
 }
 
 // stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
@@ -222,54 +141,6 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 		s.out, err = c.held(shape.Next, shape.Order, w)
 	}
 	return s, err
-}
-
-// settled is where a worker is on a mesh that stays. What follows from that takes a look at all tensors, and is not for the engine's thread.
-type settled struct {
-	layout  *reshape.Layout
-	rank    int    // -1 = the mesh does not need it
-	domain  []int  // of each rank, which is lost as one; nil = somebody is lost already
-	domains string // what those are
-}
-
-func (c *crew) settled(shape *head.Shape, w topo.Worker) (*settled, error) {
-	l, err := c.shaper.on(shape.Mesh)
-	if err != nil {
-		return nil, err
-	}
-	at, hosts := seated(shape, c.agent.Known().View)
-	s := &settled{layout: l, rank: slices.Index(shape.Workers, w)}
-	switch {
-	case slices.Contains(at.Ranks, reshape.Gone):
-	case len(hosts) > 1:
-		s.domains = "host"
-		for _, w := range at.Ranks {
-			s.domain = append(s.domain, at.Hosts[w])
-		}
-	default:
-		s.domains, s.domain = "worker", at.Ranks
-	}
-	return s, nil
-}
-
-// writes has a bit for each of the worker's tensors: whether it writes it into checkpoints.
-func (s *settled) writes() []byte {
-	if s == nil || s.rank < 0 {
-		return nil
-	}
-	return ranks.Marks(s.layout.Layout, s.rank)
-}
-
-// alone says to rank 0 what of the state is lost with one host, or in a job of one host with one worker; "" = nothing.
-func (s *settled) alone() string {
-	if s == nil || s.rank != 0 || s.domain == nil {
-		return ""
-	}
-	bytes, tensors, first := s.layout.Alone(s.domain)
-	if bytes == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors, first, s.domains)
 }
 
 // held is how many bytes a worker has on a mesh.

@@ -27,9 +27,9 @@ func (c *Change) spread() error {
 			best, least = &stay, n
 		}
 	}
-	possible := c.New.alone(upTo(c.New.Ranks)) // with each rank on a host of its own
+	single := c.New.Single()
 	for _, neighbours := range c.New.runs() {
-		if least == possible {
+		if least == single {
 			break
 		}
 		if next, ok := c.Plan.Apart(neighbours); ok {
@@ -73,10 +73,11 @@ func (l *Layout) alone(domain []int) int {
 	return bytes
 }
 
-func upTo(n int) []int {
-	list := make([]int, n)
-	for i := range list {
-		list[i] = i
+// Single is how many bytes one rank has alone: those are on one host in any placing.
+func (l *Layout) Single() int {
+	own := make([]int, l.Ranks)
+	for r := range own {
+		own[r] = r
 	}
-	return list
+	return l.alone(own)
 }

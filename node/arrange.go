@@ -1,0 +1,91 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/plan"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// seated finds the workers of a shape among the members, whose hosts count from 0 in the order of their names.
+func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string) {
+	for _, m := range members.Members {
+		hosts = append(hosts, m.Host)
+	}
+	slices.Sort(hosts)
+	hosts = slices.Compact(hosts)
+	for _, m := range members.Members {
+		at.Hosts = append(at.Hosts, slices.Index(hosts, m.Host))
+	}
+	for _, w := range s.Workers {
+		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
+		at.Ranks = append(at.Ranks, i) // reshape.Gone where it is no member
+	}
+	at.Redundant = s.Redundant
+	return at, hosts
+}
+
+// plan plans the way from the mesh of a shape to another.
+func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshape.Change, error) {
+	old, err := s.on(shape.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	new, err := s.on(mesh)
+	if err != nil {
+		return nil, err
+	}
+	return reshape.Plan(old, new, at)
+}
+
+// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss: it is called dp.
+func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error) {
+	next, why := mesh, shape.Lost
+	if next == "" {
+		var ok bool
+		if next, ok = reshape.Largest(shape.Mesh, "dp", members.Size(), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
+			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers, and the layout has no smaller one. Start the job again from a checkpoint", shape.Mesh, members.Size())
+		}
+	}
+	if why == "" {
+		at, _ := seated(&shape, members)
+		change, err := s.plan(&shape, next, at)
+		var lost *plan.LostError
+		switch {
+		case err == nil:
+			return next, ordered(change, members), nil
+		case !errors.As(err, &lost):
+			return "", nil, err
+		}
+		why = fmt.Sprintf("mesh %s cannot do with %d workers, as only lost ones had %d bytes of %d tensors, %s the first", shape.Mesh, members.Size(), lost.Bytes, len(lost.Tensors), lost.Tensors[0])
+	}
+	l, err := s.on(next)
+	if err != nil || l.Ranks > members.Size() {
+		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %d workers can hold", next, members.Size()))
+	}
+	for _, m := range members.Members[:l.Ranks] {
+		order = append(order, m.Worker)
+	}
+	if shape.Redundant { // as if they were on the mesh already
+		there := head.Shape{Mesh: next, Workers: order, Redundant: true}
+		at, _ := seated(&there, members)
+		change, err := s.plan(&there, next, at)
+		if err != nil {
+			return "", nil, err
+		}
+		order = ordered(change, members)
+	}
+	return next, order, &head.StateLost{Why: why}
+}
+
+// ordered is the workers of the new ranks.
+func ordered(c *reshape.Change, members topo.View) (order []topo.Worker) {
+	for _, i := range c.Order {
+		order = append(order, members.Members[i].Worker)
+	}
+	return order
+}
