@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
@@ -77,48 +78,84 @@ func addFile(o *format.Output, name string, entries []safetensors.Tensor, metada
 	return h, nil
 }
 
-// LayoutShards lays out one file a rank with the boxes that the rank has, and where they lie in their tensors, as torch's
-// distributed checkpoint does. A rank has at most one box of a tensor, and no two ranks the same.
+// LayoutShards lays out a file for each rank with the boxes that the rank has, and where they lie in their tensors, as torch's
+// distributed checkpoint does. A file has one box of a tensor, so a rank with several of one, as flat buffers give, has several files. No two
+// boxes overlap.
 func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
-	index := map[string]int{}
+	rounds, most := make([][][]format.Shard, len(ranks)), 1
 	for i, shards := range ranks {
-		name := fmt.Sprintf("shard-%05d-model-00001-of-00001.safetensors", i+1)
-		boxes := map[string]format.Shard{}
-		info := map[string]map[string][]int{}
-		var entries []safetensors.Tensor
-		for _, s := range shards {
-			if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
-				return nil, fmt.Errorf("safetensors: tensor %q: box %v lies outside shape %v", s.Name, s.Box, s.Shape)
-			}
-			at := make([]int, len(s.Box))
-			for d, x := range s.Box {
-				at[d] = x.From
-			}
-			boxes[s.Name], info[s.Name] = s, map[string][]int{"saved_offsets": at}
-			entries = append(entries, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
-		}
-		text, err := json.Marshal(info)
-		if err != nil {
+		var err error
+		if rounds[i], err = once(shards); err != nil {
 			return nil, err
 		}
-		own := map[string]string{"format": "pt"}
-		maps.Copy(own, metadata)
-		own["DCP_VERSION"], own[shardingInfo] = "1.0", string(text)
-		h, err := addFile(o, name, entries, own)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range h.Tensors {
-			s := boxes[e.Name]
-			k, known := index[e.Name]
-			if !known {
-				k = len(o.Tensors)
-				index[e.Name] = k
-				o.Tensors = append(o.Tensors, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
+		most = max(most, len(rounds[i]))
+	}
+	index := map[string]int{}
+	for i := range ranks {
+		for k, shards := range rounds[i] {
+			if err := addShards(o, fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", i+1, k+1, most), shards, metadata, index); err != nil {
+				return nil, err
 			}
-			o.Tensors[k].Pieces = append(o.Tensors[k].Pieces, format.Piece{Box: s.Box, File: name, Offset: h.Data + e.Begin})
 		}
 	}
 	return o, o.Finish()
+}
+
+// once shares the boxes of a rank out over files so that each has at most one of a tensor; a rank without any has a file too.
+func once(shards []format.Shard) ([][]format.Shard, error) {
+	files, seen := [][]format.Shard{nil}, map[string][]tensor.Box{}
+	for _, s := range shards {
+		if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
+			return nil, fmt.Errorf("safetensors: tensor %q: box %v lies outside shape %v", s.Name, s.Box, s.Shape)
+		}
+		before := seen[s.Name]
+		for _, b := range before {
+			if b.Overlaps(s.Box) {
+				return nil, fmt.Errorf("safetensors: tensor %q: box %v overlaps box %v of the same rank", s.Name, s.Box, b)
+			}
+		}
+		if len(before) == len(files) {
+			files = append(files, nil)
+		}
+		files[len(before)] = append(files[len(before)], s)
+		seen[s.Name] = append(before, s.Box)
+	}
+	return files, nil
+}
+
+// addShards lays out one file with boxes; index says where in the output a tensor is.
+func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string, index map[string]int) error {
+	boxes, info := map[string]format.Shard{}, map[string]map[string][]int{}
+	var entries []safetensors.Tensor
+	for _, s := range shards {
+		at := make([]int, len(s.Box))
+		for d, x := range s.Box {
+			at[d] = x.From
+		}
+		boxes[s.Name], info[s.Name] = s, map[string][]int{"saved_offsets": at}
+		entries = append(entries, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+	}
+	text, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	own := map[string]string{"format": "pt"}
+	maps.Copy(own, metadata)
+	own["DCP_VERSION"], own[shardingInfo] = "1.0", string(text)
+	h, err := addFile(o, name, entries, own)
+	if err != nil {
+		return err
+	}
+	for _, e := range h.Tensors {
+		s := boxes[e.Name]
+		k, known := index[e.Name]
+		if !known {
+			k = len(o.Tensors)
+			index[e.Name] = k
+			o.Tensors = append(o.Tensors, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
+		}
+		o.Tensors[k].Pieces = append(o.Tensors[k].Pieces, format.Piece{Box: s.Box, File: name, Offset: h.Data + e.Begin})
+	}
+	return nil
 }

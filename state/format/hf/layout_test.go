@@ -3,9 +3,11 @@ package hf_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -81,13 +83,46 @@ func TestLayoutShards(t *testing.T) {
 	torch(t, written, sharded(all))
 }
 
+// TestLayoutShardsOfFlat gives ranks several boxes of a tensor, as cuts of flat buffers do.
+func TestLayoutShardsOfFlat(t *testing.T) {
+	dir, all := formattest.Load(t, "testdata/sharded.zip")
+	files := format.NewFiles(dir)
+	from, err := hf.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks := make([][]format.Shard, 3)
+	for _, s := range from.Tensors {
+		n := s.Shape.Box().Elements()
+		for r := range ranks {
+			for _, box := range s.Shape.Box().Range(n*r/len(ranks), n*(r+1)/len(ranks)) {
+				ranks[r] = append(ranks[r], format.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: box})
+			}
+		}
+	}
+	o, err := hf.LayoutShards(ranks, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := formattest.Write(t, o, from, files)
+	if written["shard-00002-model-00003-of-00003.safetensors"] == nil {
+		t.Errorf("the second rank, in the middle of matrices, has no third file: %v", slices.Sorted(maps.Keys(written)))
+	}
+	got, err := hf.Read(format.NewFiles(written))
+	if err != nil {
+		t.Fatal(err)
+	}
+	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
+	torch(t, written, sharded(all))
+}
+
 func TestLayoutShardsRefuses(t *testing.T) {
 	s := format.Shard{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4}, Box: tensor.Box{{From: 0, To: 5}}}
 	if _, err := hf.LayoutShards([][]format.Shard{{s}}, nil); err == nil || !strings.Contains(err.Error(), "lies outside shape") {
 		t.Errorf("%v", err)
 	}
 	s.Box[0].To = 2
-	if _, err := hf.LayoutShards([][]format.Shard{{s, s}}, nil); err == nil || !strings.Contains(err.Error(), "the name is taken") {
+	if _, err := hf.LayoutShards([][]format.Shard{{s, s}}, nil); err == nil || !strings.Contains(err.Error(), "box [0:2] overlaps box [0:2] of the same rank") {
 		t.Errorf("%v", err)
 	}
 }
