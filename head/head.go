@@ -9,7 +9,6 @@ package head
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -55,9 +54,6 @@ type Agent struct {
 	given     []Action // by the last Ready
 	shelf     shelf
 }
-
-// ErrNotHead answers a request that only the head can serve.
-var ErrNotHead = errors.New("this agent is not the head of the job")
 
 // New returns an agent. One without a Job follows whoever welcomes it.
 func New(cfg Config) *Agent {
@@ -223,54 +219,6 @@ func (a *Agent) State(w topo.Worker, data cursor.Cursor) {
 // Group asks for a group of the listed workers on behalf of one of them; Grouped answers.
 func (a *Agent) Group(w topo.Worker, list []topo.Worker) {
 	a.follower.wantsGroup(w, list)
-	a.settle()
-}
-
-// Inputs from people and policies.
-
-// Resize asks for another number of workers, on the head.
-func (a *Agent) Resize(n int, who string) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.resize(n, who)
-	a.settle()
-	return err
-}
-
-// Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room. A head
-// that is drained hands over.
-func (a *Agent) Drain(host, who string) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.drain(host, who)
-	a.settle()
-	return err
-}
-
-// Release lets every member go when the step ends that is under way, on the head; false in a job that has no steps.
-func (a *Agent) Release(why string) bool {
-	ok := a.Leads() && a.leader.release(why)
-	a.settle()
-	return ok
-}
-
-// Force makes this agent the head with whoever is left, though they are too few to be sure that no other head goes on. A person
-// must know that the others are gone.
-func (a *Agent) Force() {
-	record, known := a.acceptor.Record()
-	if !known || a.left {
-		return
-	}
-	proposed := a.proposer.Wants() // of a head that cannot have it decided
-	if a.leader == nil {
-		proposed = a.stand(record)
-	}
-	if proposed != nil {
-		a.proclaim(*proposed)
-		a.decide(*proposed)
-	}
 	a.settle()
 }
 

@@ -1,7 +1,6 @@
 package head
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -292,52 +291,4 @@ func (r *leader) decided(record member.Record) {
 	r.broadcast(Decides{record})
 	r.obey()
 	r.advance()
-}
-
-// release lets every member go when the step ends that is under way.
-func (r *leader) release(why string) bool {
-	if !r.state.Elastic || r.machine.View().Generation == 0 {
-		return false
-	}
-	r.parting = why
-	for _, w := range sorted(r.asked) {
-		r.stop(member.Stop{Worker: w, Because: member.Because(why)})
-	}
-	r.advance()
-	return true
-}
-
-var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
-
-// errEarly refuses changes while workers that the job begins with may be in their first step, of which the membership has not heard.
-var errEarly = errors.New("the job has not begun: its first workers are still joining; ask again when they have")
-
-func (r *leader) resize(n int, who string) error {
-	switch {
-	case r.state.Shape != nil:
-		return errShaped
-	case !r.state.Elastic:
-		return errRigid
-	case r.machine.View().Generation == 0:
-		return errEarly
-	}
-	err := r.machine.Resize(n, who)
-	r.obey()
-	r.advance()
-	return err
-}
-
-func (r *leader) drain(host, who string) error {
-	switch {
-	case r.state.Shape != nil:
-		return errShaped
-	case !r.state.Elastic:
-		return errRigid
-	case r.machine.View().Generation == 0:
-		return errEarly
-	}
-	err := r.machine.Drain(host, who)
-	r.obey()
-	r.advance()
-	return err
 }

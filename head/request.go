@@ -1,0 +1,109 @@
+package head
+
+import (
+	"errors"
+
+	"github.com/shoal-ml/shoal/member"
+)
+
+// What people and policies ask of the head. A job with a mesh is asked for another one, in shape.go.
+
+// ErrNotHead answers a request that only the head can serve.
+var ErrNotHead = errors.New("this agent is not the head of the job")
+
+// Resize asks for another number of workers, on the head.
+func (a *Agent) Resize(n int, who string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.resize(n, who)
+	a.settle()
+	return err
+}
+
+// Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room. A head
+// that is drained hands over.
+func (a *Agent) Drain(host, who string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.drain(host, who)
+	a.settle()
+	return err
+}
+
+// Release lets every member go when the step ends that is under way, on the head; false in a job that has no steps.
+func (a *Agent) Release(why string) bool {
+	ok := a.Leads() && a.leader.release(why)
+	a.settle()
+	return ok
+}
+
+// Force makes this agent the head with whoever is left, though they are too few to be sure that no other head goes on. A person
+// must know that the others are gone.
+func (a *Agent) Force() {
+	record, known := a.acceptor.Record()
+	if !known || a.left {
+		return
+	}
+	proposed := a.proposer.Wants() // of a head that cannot have it decided
+	if a.leader == nil {
+		proposed = a.stand(record)
+	}
+	if proposed != nil {
+		a.proclaim(*proposed)
+		a.decide(*proposed)
+	}
+	a.settle()
+}
+
+// release lets every member go when the step ends that is under way.
+func (r *leader) release(why string) bool {
+	if !r.state.Elastic || r.machine.View().Generation == 0 {
+		return false
+	}
+	r.parting = why
+	for _, w := range sorted(r.asked) {
+		r.stop(member.Stop{Worker: w, Because: member.Because(why)})
+	}
+	r.advance()
+	return true
+}
+
+var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
+
+// errEarly refuses changes while workers that the job begins with may be in their first step, of which the membership has not heard.
+var errEarly = errors.New("the job has not begun: its first workers are still joining; ask again when they have")
+
+// fixed says why nobody can take workers from the job now, or give it some; nil where one can.
+func (r *leader) fixed() error {
+	switch {
+	case r.state.Shape != nil:
+		return errShaped
+	case !r.state.Elastic:
+		return errRigid
+	case r.machine.View().Generation == 0:
+		return errEarly
+	}
+	return nil
+}
+
+func (r *leader) resize(n int, who string) error {
+	if err := r.fixed(); err != nil {
+		return err
+	}
+	err := r.machine.Resize(n, who)
+	r.obey()
+	r.advance()
+	return err
+}
+
+func (r *leader) drain(host, who string) error {
+	if err := r.fixed(); err != nil {
+		return err
+	}
+	err := r.machine.Drain(host, who)
+	r.obey()
+	r.advance()
+	return err
+}
