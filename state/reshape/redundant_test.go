@@ -103,6 +103,9 @@ func TestRedundant(t *testing.T) {
 		if after > before || after == before && !slices.Equal(c.Order, ordinary.Order) && old.Mesh.String() != new.Mesh.String() {
 			t.Fatalf("%d bytes are on one host with %v, and %d without asking with %v", after, c.Order, before, ordinary.Order)
 		}
+		if said, where := c.Alone(); where == "host" && said != after {
+			t.Fatalf("the change says that %d bytes are on one host, and %d are", said, after)
+		}
 		again, err := reshape.Plan(new, new, reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Redundant: true})
 		if err != nil || !slices.Equal(again.Order, c.Order) || again.Plan.Stats.Device != 0 {
 			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Order, again.Order, again.Plan.Stats.Device, err)
