@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress clean
+.PHONY: help build python demo test quick soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,10 @@ bench-steps: build ## whole steps of training with PyTorch, on gloo and on shoal
 bench-compress: build ## steps with compressed gradients on hosts with slow cables, which are network namespaces: needs root; about 10 minutes
 	bench/peers/install.sh
 	bench/hosts/compress.py
+
+bench-reshape: build ## how long training pauses while its mesh changes, on hosts with slow cables, which are network namespaces: needs root; about 20 minutes
+	bench/peers/install.sh
+	bench/hosts/reshape.py
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build .venv .venv-torch2 python/dist

@@ -83,7 +83,7 @@ type segment struct {
 	up      bool    // a partial sum goes to the parent
 	down    bool    // the result comes from the source
 	direct  bool    // what is sent first is the only input itself
-	taken   bool    // there is an output here
+	taken   bool    // the result goes to the first output here as soon as it is known
 	in      []inlet // the children that give partial sums
 	out     []int   // the hosts of the children that take the result
 	sum     int     // where partial sums are, in stage; also the first inlet's

@@ -99,8 +99,13 @@ func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
 	return out
 }
 
-// sum adds up a run of elements that fits into the scratch: the local sources, then the children's partial sums.
+// sum adds up a run of elements that fits into the scratch: the local sources, then the children's partial sums. Of a copy it brings the runs
+// together.
 func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
+	if m := &r.moves[g.move]; m.Runs != nil {
+		r.gather(m, g.from+from, n, r.at(g.result, from, n, r.run.dtype.Size()))
+		return
+	}
 	if r.acc != kernel.AccType(r.run.dtype) {
 		r.sumNarrow(g, from, n, s)
 		return

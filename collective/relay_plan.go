@@ -117,7 +117,7 @@ func (r *Relay) meet(m *Move, sites Sites) {
 
 // addMove keeps what of a move is on this host. What needs no other host, or only a copy that is given to them too, is left to Run.
 func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
-	own := Move{N: m.N}
+	own := Move{N: m.N, Runs: m.Runs}
 	at := len(r.spans)
 	for _, src := range m.Src {
 		if sites.Of[src.Member] == sites.Self && r.counts(src) {
@@ -134,7 +134,7 @@ func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	own.Dst = r.spans[at:len(r.spans):len(r.spans)]
 	r.moves = append(r.moves, own)
 	if alone || !r.run.reduces && len(own.Src) > 0 {
-		r.local.add(own.N, own.Src, own.Dst)
+		r.local.put(own)
 		r.written += own.N * r.run.dtype.Size() * len(own.Dst)
 	}
 }
@@ -185,7 +185,7 @@ func (r *Relay) addSegment(g segment) {
 		}
 	}
 	g.in, g.out = r.inlets[ins:len(r.inlets):len(r.inlets)], r.outlets[outs:len(r.outlets):len(r.outlets)]
-	g.direct = !r.run.reduces && g.parent < 0 || g.up && len(g.in) == 0 && len(m.Src) == 1 && r.plain()
+	g.direct = !r.run.reduces && g.parent < 0 && m.Runs == nil || g.up && len(g.in) == 0 && len(m.Src) == 1 && r.plain()
 	r.place(&g, mine)
 	pieces := r.piecesOf(g.n)
 	g.due, g.missing = p.due, p.missing
@@ -204,15 +204,20 @@ func (r *Relay) addSegment(g segment) {
 		p.pieces += pieces
 	}
 	bytes := g.n * r.run.dtype.Size()
-	if g.taken = len(m.Dst) > 0 && (r.run.reduces || g.parent >= 0); g.taken {
-		r.placed += bytes
+	last := 0 // how many outputs are written last
+	if len(m.Dst) > 0 && (r.run.reduces || g.parent >= 0) {
+		last = len(m.Dst)
+		if g.taken = m.Runs == nil; g.taken {
+			r.placed += bytes
+			last--
+		}
 	}
-	if g.taken && len(m.Dst) > 1 {
+	if last > 0 {
 		g.first = r.results
 		r.results += (bytes + chunkBytes - 1) / chunkBytes
 		p.longest = max(p.longest, bytes)
 		r.staged = append(r.staged, len(r.segments))
-		r.written += bytes * (len(m.Dst) - 1)
+		r.written += bytes * last
 	}
 	r.segments = append(r.segments, g)
 }

@@ -33,20 +33,40 @@ func (r *Relay) Deliver(i int, s *Scratch) {
 	r.run.Chunk(i, s)
 }
 
-// hand copies chunk i of the results from the first output to the others.
+// hand copies chunk i of the results from the first output to the others. Runs were not brought there: they go to all of them.
 func (r *Relay) hand(i int) {
 	after := sort.Search(len(r.staged), func(j int) bool { return r.segments[r.staged[j]].first > i })
 	g := &r.segments[r.staged[after-1]]
-	per := chunkBytes / r.run.dtype.Size()
+	m, size := &r.moves[g.move], r.run.dtype.Size()
+	per := chunkBytes / size
 	from := (i - g.first) * per
 	n := min(per, g.n-from)
+	if m.Runs != nil {
+		r.scatter(m, g.from+from, n, r.at(g.result, from, n, size))
+		return
+	}
 	src := r.output(g, from, n)
-	for _, d := range r.moves[g.move].Dst[1:] {
-		dst := r.run.memory(d, g.from+from, n)
-		if r.stream {
-			r.run.kernels.StreamCopy(dst, src)
-		} else {
-			r.run.kernels.Copy(dst, src)
+	for _, d := range m.Dst[1:] {
+		r.run.copy(r.run.memory(d, g.from+from, n), src, r.stream)
+	}
+}
+
+// gather brings runs of an input together.
+func (r *Relay) gather(m *Move, from, n int, to []byte) {
+	for p := range m.parts(from, n) {
+		src := r.run.memory(m.at(m.Src[0], p), 0, p.n)
+		r.run.kernels.Copy(to, src)
+		to = to[len(src):]
+	}
+}
+
+// scatter brings runs to their outputs.
+func (r *Relay) scatter(m *Move, from, n int, src []byte) {
+	for p := range m.parts(from, n) {
+		for _, d := range m.Dst {
+			dst := r.run.memory(m.at(d, p), 0, p.n)
+			r.run.kernels.Copy(dst, src[:len(dst)])
 		}
+		src = src[p.n*r.run.dtype.Size():]
 	}
 }

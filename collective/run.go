@@ -113,16 +113,22 @@ func (r *Run) Chunk(i int, s *Scratch) {
 		r.combine(m, from, n, s)
 		return
 	}
-	src := r.memory(m.Src[0], from, n)
-	for _, d := range m.Dst {
-		dst := r.memory(d, from, n)
-		switch {
-		case &dst[0] == &src[0]: // in place: this rank has it already
-		case r.stream:
-			r.kernels.StreamCopy(dst, src)
-		default:
-			r.kernels.Copy(dst, src)
+	for p := range m.parts(from, n) {
+		src := r.memory(m.at(m.Src[0], p), 0, p.n)
+		for _, d := range m.Dst {
+			r.copy(r.memory(m.at(d, p), 0, p.n), src, r.stream && m.Runs == nil)
 		}
+	}
+}
+
+// copy copies what is not in place already; stream: past the cache.
+func (r *Run) copy(dst, src []byte, stream bool) {
+	switch {
+	case &dst[0] == &src[0]:
+	case stream:
+		r.kernels.StreamCopy(dst, src)
+	default:
+		r.kernels.Copy(dst, src)
 	}
 }
 

@@ -1,6 +1,10 @@
 package collective
 
-import "fmt"
+import (
+	"fmt"
+	"iter"
+	"slices"
+)
 
 // Span is a run of elements in one rank's input or output.
 type Span struct {
@@ -14,6 +18,66 @@ type Span struct {
 type Move struct {
 	N        int
 	Src, Dst []Span
+	Runs     *Runs // of a copy; nil = every span is one run
+}
+
+// Runs are short runs that travel as one move, one behind the other.
+type Runs struct {
+	Ends []int   // of each, in elements of the move
+	Offs [][]int // where each is in the memory of a span, whose Off is an index of this
+}
+
+// Add adds a run of n elements to a move that has none, or was given all of them so; offs are where it is in the memory of each span.
+func (m *Move) Add(n int, offs ...int) {
+	if m.Runs == nil {
+		m.Runs = &Runs{Offs: make([][]int, len(offs))}
+		for i := range m.Src {
+			m.Src[i].Off = i
+		}
+		for i := range m.Dst {
+			m.Dst[i].Off = len(m.Src) + i
+		}
+	}
+	m.N += n
+	m.Runs.Ends = append(m.Runs.Ends, m.N)
+	for i, off := range offs {
+		m.Runs.Offs[i] = append(m.Runs.Offs[i], off)
+	}
+}
+
+// part is elements of a move that lie side by side.
+type part struct{ run, from, n int }
+
+// at is a span's part of a move.
+func (m *Move) at(s Span, p part) Span {
+	if m.Runs != nil {
+		s.Off = m.Runs.Offs[s.Off][p.run]
+	}
+	s.Off += p.from
+	return s
+}
+
+// parts walks elements from to from+n of a move.
+func (m *Move) parts(from, n int) iter.Seq[part] {
+	return func(yield func(part) bool) {
+		if m.Runs == nil {
+			yield(part{0, from, n})
+			return
+		}
+		ends, end := m.Runs.Ends, from+n
+		begin := 0
+		i, _ := slices.BinarySearch(ends, from+1)
+		if i > 0 {
+			begin = ends[i-1]
+		}
+		for ; from < end; i++ {
+			next := min(ends[i], end)
+			if !yield(part{i, from - begin, next - from}) {
+				return
+			}
+			from, begin = next, ends[i]
+		}
+	}
 }
 
 // Schedule is what one collective does: moves that touch disjoint destinations, so that they may run in any order and
@@ -61,8 +125,12 @@ func (s *Schedule) Build(calls []*Call) error {
 
 // add appends a move of n elements; src and dst are filled by the two callbacks of the caller's collective.
 func (s *Schedule) add(n int, src, dst []Span) {
-	if n > 0 && len(dst) > 0 {
-		s.Moves = append(s.Moves, Move{N: n, Src: src, Dst: dst})
+	s.put(Move{N: n, Src: src, Dst: dst})
+}
+
+func (s *Schedule) put(m Move) {
+	if m.N > 0 && len(m.Dst) > 0 {
+		s.Moves = append(s.Moves, m)
 	}
 }
 

@@ -61,6 +61,9 @@ func (c *crew) execute(x head.Execute) {
 	for _, t := range begun {
 		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight) }) } // a stopped engine needs no news
 		c.engine.begin(t)
+		if t.settled {
+			c.engine.depart(f.moves, x.Flight)
+		}
 	}
 	if f.ahead {
 		c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
@@ -122,7 +125,7 @@ func (c *crew) flown(n head.Flight) {
 		return
 	}
 	if f.moves != nil {
-		f.proof = c.engine.arrive(f.moves, n)
+		f.proof = c.engine.arrive(f.moves)
 	}
 	c.input(func() { c.agent.Executed(n, f.proof) })
 }

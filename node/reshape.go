@@ -8,7 +8,6 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -167,98 +166,3 @@ func (c *crew) checkReshape(w topo.Worker, call *collective.Call) error {
 	}
 	return nil
 }
-
-// passage is a reshape that this host takes part in.
-type passage struct {
-	*reshape.Change // nil = the state comes from a checkpoint, and nothing is moved
-	shape           *head.Shape
-	calls           []*collective.Posted
-	transfer        *transfer
-}
-
-// passage works out the reshape that the calls of a flight are.
-func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
-	known := c.agent.Known()
-	if known.Shape.Lost != "" {
-		return &passage{shape: known.Shape, calls: calls}, nil
-	}
-	at, _ := seated(known.Shape, known.View)
-	change, err := c.shaper.plan(known.Shape, known.Shape.Next, at)
-	if err != nil {
-		return nil, err
-	}
-	for r, i := range change.Order {
-		if known.View.Members[i].Worker != known.Shape.Order[r] {
-			return nil, errors.New("this host plans another reshape than the head: run the same release of shoal on all hosts")
-		}
-	}
-	return &passage{Change: change, shape: known.Shape, calls: calls}, nil
-}
-
-// schedule is the reshape as moves between the memories of the calls.
-func (p *passage) schedule(s *collective.Schedule) error {
-	s.Moves, s.Bytes = s.Moves[:0], 0
-	if p.Change == nil {
-		return nil
-	}
-	old, new := p.members(p.shape.Workers), p.members(p.shape.Order)
-	for _, m := range p.Moves() {
-		move := collective.Move{N: m.N, Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
-		for _, to := range m.To {
-			move.Dst = append(move.Dst, collective.Span{Member: new[to.Rank], Out: true, Off: to.At})
-		}
-		if slices.ContainsFunc(append(move.Dst, move.Src...), func(x collective.Span) bool { return x.Member < 0 }) {
-			return errors.New("a worker that has a part in the reshape has not called it")
-		}
-		s.Moves = append(s.Moves, move)
-		s.Bytes += m.N * (1 + len(m.To))
-	}
-	return nil
-}
-
-// members finds workers among the calls; -1 for one that has made none.
-func (p *passage) members(workers []topo.Worker) (list []int) {
-	for _, w := range workers {
-		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool { return c.Worker == w }))
-	}
-	return list
-}
-
-// arrive writes the new state to its place, which nobody reads before the flight counts, and sums up what this host has of the old and of
-// the new.
-func (e *engine) arrive(p *passage, n head.Flight) head.Proof {
-	if p.Change == nil {
-		return head.Proof{}
-	}
-	e.lanes.execute(delivery{p.transfer}, p.transfer.relay.Written())
-	memory := func(workers []topo.Worker, of func(*collective.Call) []byte) func(int) []byte {
-		at := p.members(workers)
-		return func(rank int) []byte {
-			if at[rank] < 0 {
-				return nil
-			}
-			return of(&p.calls[at[rank]].Call)
-		}
-	}
-	proving := &proving{passage: p, key: digest.NewKey(uint64(n)), found: make([]reshape.Proof, len(p.New.Tensors)),
-		old: memory(p.shape.Workers, func(c *collective.Call) []byte { return c.In }),
-		new: memory(p.shape.Order, func(c *collective.Call) []byte { return c.Out })}
-	e.lanes.execute(proving, p.transfer.schedule.Bytes)
-	var all reshape.Proof
-	for _, one := range proving.found {
-		all = all.Plus(one)
-	}
-	return head.Proof(all)
-}
-
-// proving is the proof of a reshape, a tensor a chunk.
-type proving struct {
-	*passage
-	key      *digest.Key
-	old, new func(rank int) []byte
-	found    []reshape.Proof
-}
-
-func (p *proving) Chunks() int { return len(p.found) }
-
-func (p *proving) Chunk(i int, _ *collective.Scratch) { p.found[i] = p.Prove(p.key, i, p.old, p.new) }

@@ -53,7 +53,8 @@ func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 	if replicas {
 		spec.Rules[1].Place, spec.Rules[3].Place = "tp=shard(1,ceil)", "pp=spread(1,12), tp=shard(1,balanced)"
 	}
-	tensors := []layout.Tensor{{Name: "embed", DType: tensor.F32, Shape: tensor.Shape{11, 3}}, {Name: "norm", DType: tensor.BF16, Shape: tensor.Shape{5}}, {Name: "step", DType: tensor.I64}}
+	tensors := []layout.Tensor{{Name: "embed", DType: tensor.F32, Shape: tensor.Shape{11, 3}}, {Name: "norm", DType: tensor.BF16, Shape: tensor.Shape{5}}, {Name: "step", DType: tensor.I64},
+		{Name: "table", DType: tensor.F32, Shape: tensor.Shape{68, 256}}} // longer than runs that travel together
 	for l := range 12 {
 		for _, name := range []string{"layers.%d.up", "optimizer.layers.%d.up"} {
 			tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf(name, l), DType: tensor.F32, Shape: tensor.Shape{7, 4}})

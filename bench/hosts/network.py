@@ -1,6 +1,7 @@
 """Hosts on a switch: each a network namespace with one cable that carries so much and no more."""
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -9,6 +10,19 @@ import subprocess
 # would have the processor cut them up, which cards do themselves.
 BURST = "96kb"
 QUEUE = "1mb"  # what waits in front of a cable before packets are lost: 8 ms at 1 Gbit/s
+RATES = {"mbit": 1e6, "gbit": 1e9}
+
+
+def parse_rate(text: str) -> str:
+    """A type of arguments: what a cable carries."""
+    if text[:-4].isdigit() and text[-4:] in RATES:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no rate: write a number and one of {', '.join(RATES)}")
+
+
+def bits(rate: str) -> float:
+    """The bits per second of a rate."""
+    return int(rate[:-4]) * RATES[rate[-4:]]
 
 
 class Network:

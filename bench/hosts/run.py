@@ -17,10 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 import programs  # noqa: E402
 import tables  # noqa: E402
 import turns  # noqa: E402
-from network import Network  # noqa: E402
-
-PRIORITY = -10  # of all programs alike: what else this machine does disturbs less
-RATES = {"mbit": 1e6, "gbit": 1e9}
+from network import Network, bits, parse_rate  # noqa: E402
 
 
 def parse_shape(text: str) -> tuple[int, int]:
@@ -30,18 +27,8 @@ def parse_shape(text: str) -> tuple[int, int]:
     raise argparse.ArgumentTypeError(f"{text!r} is no shape: write the number of hosts, or hosts x workers on each, such as 3x2")
 
 
-def parse_rate(text: str) -> str:
-    if text[:-4].isdigit() and text[-4:] in RATES:
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is no rate: write a number and one of {', '.join(RATES)}")
-
-
-def bits(rate: str) -> float:
-    return int(rate[:-4]) * RATES[rate[-4:]]
-
-
 def measure(args: argparse.Namespace) -> list[dict]:
-    os.nice(PRIORITY)
+    os.nice(programs.PRIORITY)
     if "openmpi" in args.only:
         programs.compile_openmpi()
     results = []

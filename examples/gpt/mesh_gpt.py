@@ -140,17 +140,24 @@ class MeshGPT:
         self.first, self.last = self.pp.rank == 0, self.pp.rank == self.pp.size - 1
         bounds = cuts(LAYERS, self.pp.size)
         self.blocks = range(bounds[self.pp.rank], bounds[self.pp.rank + 1])
-        self.weights = {
-            name: kind.cut(initial(name, kind.shape, dtype), self.tp).clone().requires_grad_()
-            for name, kind in parameters(vocabulary)
-            if self.has(name, kind)
-        }
+        self.kinds = {name: kind for name, kind in parameters(vocabulary) if self.has(name, kind)}
+        shapes = {name: kind.cut(torch.empty(kind.shape, device="meta"), self.tp).shape for name, kind in self.kinds.items()}
+        self.weights = {name: torch.empty(shape, dtype=dtype, requires_grad=True) for name, shape in shapes.items()}
         # One memory for all gradients, so that one all-reduce adds them up.
-        self.gradient = torch.zeros(sum(w.numel() for w in self.weights.values()), dtype=dtype)
+        self.gradient = torch.empty(sum(w.numel() for w in self.weights.values()), dtype=dtype)
         for w, part in zip(self.weights.values(), self.gradient.split([w.numel() for w in self.weights.values()])):
             w.grad = part.view_as(w)
-        self.moments = {m: {name: torch.zeros_like(w, requires_grad=False) for name, w in self.weights.items()} for m in MOMENTS}
-        self.count = torch.zeros((), dtype=torch.int64)
+        self.moments = {m: {name: torch.empty_like(w, requires_grad=False) for name, w in self.weights.items()} for m in MOMENTS}
+        self.count = torch.empty((), dtype=torch.int64)
+
+    @torch.no_grad()
+    def initialize(self):
+        """Set the state to what training begins with. When the mesh changes it comes from other ranks, and nobody calls this."""
+        for name, kind in self.kinds.items():
+            self.weights[name].copy_(kind.cut(initial(name, kind.shape, self.gradient.dtype), self.tp))
+            for moments in self.moments.values():
+                moments[name].zero_()
+        self.count.zero_()
 
     def has(self, name, kind):
         """Whether a parameter is on this stage."""

@@ -38,5 +38,7 @@ if __name__ == "__main__":
     book = pathlib.Path(os.environ["TEXT"]).read_text(encoding="utf-8")
     for case in cases:
         dtype, mesh = case.split(":")
-        curves[case] = list(losses(job, mesh_gpt.build(job.mesh(mesh), book, getattr(torch, dtype)), 0, int(steps)))
+        model = mesh_gpt.build(job.mesh(mesh), book, getattr(torch, dtype))
+        model.initialize()
+        curves[case] = list(losses(job, model, 0, int(steps)))
     pathlib.Path(folder, str(job.rank)).write_text(json.dumps(curves))

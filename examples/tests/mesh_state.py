@@ -27,6 +27,7 @@ if __name__ == "__main__":
         model = mesh_gpt.build(job.mesh(axes), book, torch.float64)
         where = {"mesh": model.mesh, "layout": mesh_gpt.layout(vocabulary), "catalogue": mesh_gpt.catalogue(vocabulary, torch.float64)}
         if not os.path.exists(first):
+            model.initialize()
             list(losses(job, model, 0, STEPS))
             shoal.state.save(model.tensors(), first, **where)
         shoal.state.load(model.tensors(), first, **where)

@@ -20,7 +20,11 @@ _RESHAPE = KINDS["reshape"]
 
 
 class Model(Protocol):
-    """What a rank of a mesh trains. A model lives as long as its mesh."""
+    """What a rank of a mesh trains. A model lives as long as its mesh.
+
+    It may have a method `initialize()` too, which sets the tensors to what training begins with. That is called where no other rank has the
+    state already, so that a change of the mesh need not wait for what it then replaces.
+    """
 
     def tensors(self) -> Mapping[str, Any]:
         """This rank's part of the state by name: parameters, and what the optimizer keeps. What is written there counts.
@@ -156,6 +160,8 @@ class _Live:
         if self._held is not None:
             _local.unpack(self._held, mine)
             self._held = None
+        elif hasattr(self.model, "initialize"):
+            self.model.initialize()
         if self._part is not None:
             self._part.hold(self.mesh, self.model)
 

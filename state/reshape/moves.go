@@ -25,7 +25,7 @@ func (c *Change) Moves() []Move {
 	for host := range c.Plan.Cluster.Devices {
 		for _, k := range c.Plan.Kept(host) {
 			n := c.New.Slots[k.To.Slot].Bytes()
-			m.add(c.Old.spot(&k.From, 0), c.New.spot(&k.To, 0), n)
+			m.add(c.Old.spot(&k.From), c.New.spot(&k.To), n)
 		}
 	}
 	return m.moves
@@ -72,9 +72,9 @@ func (m *mover) op(op *plan.Op) {
 func (m *mover) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 	at := target{to.Rank, to.Name}
 	m.written[at] = append(m.written[at], origin{t, box, from})
-	size := m.New.Tensors[t].DType.Size()
+	size, a, b := m.New.Tensors[t].DType.Size(), m.Old.spot(&from), m.New.spot(to)
 	for run := range tensor.Runs(box, from.View, to.View) {
-		m.add(m.Old.spot(&from, run.A*size), m.New.spot(to, run.B*size), run.N*size)
+		m.add(Spot{a.Rank, a.At + run.A*size}, Spot{b.Rank, b.At + run.B*size}, run.N*size)
 	}
 }
 
@@ -92,7 +92,5 @@ func (m *mover) add(from, to Spot, n int) {
 	m.moves[i].To = append(m.moves[i].To, to)
 }
 
-// spot is the byte of a tensor in the memory of a rank.
-func (l *Layout) spot(p *plan.Place, at int) Spot {
-	return Spot{p.Rank, l.ranks[p.Rank].at[p.Name] + at}
-}
+// spot is the first byte of a tensor in the memory of a rank.
+func (l *Layout) spot(p *plan.Place) Spot { return Spot{p.Rank, l.ranks[p.Rank].at[p.Name]} }
