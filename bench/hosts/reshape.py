@@ -26,7 +26,7 @@ from report import facts, table
 
 WORKER = str(turns.ROOT / "bench" / "hosts" / "reshape_worker.py")
 RANKS = 4
-WAY = ["dp=4", "tp=4", "dp=4", "pp=4", "dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "dp=2,tp=2", "pp=4", "tp=4", "pp=2,tp=2", "pp=2,dp=2", "dp=4"]
+WAY = ["dp=4", "tp=4", "dp=4", "pp=4", "dp=2,tp=2", "tp=4", "pp=2,tp=2", "pp=4", "pp=2,dp=2", "dp=2,tp=2"]
 STEPS = 2  # on every mesh, before the next one is asked for
 BAR = 1.25  # what a pause may take of bytes/rate and a barrier
 LIMITED = 2e8  # the rate in bits/s up to which the cables are the limit
@@ -99,7 +99,7 @@ def measure(args: argparse.Namespace) -> list[dict]:
                 with Processes(args.limit) as all_:
                     training = Training(net, all_, args.way[0], args)
                     for mesh in args.way[1:]:
-                        line = dict(training.reshape(mesh), **about, rate=rate, bits_per_s=bits(rate), hosts=hosts, width=args.width, barrier=training.barrier())
+                        line = dict(training.reshape(mesh), **about, rate=rate, bits_per_s=bits(rate), hosts=hosts, width=args.width, nice=os.nice(0), barrier=training.barrier())
                         print(f"{line['before']} -> {mesh}: {line['busiest'] / 1e6:.1f} MB, {line['pause']:.2f} s, {ratio(line):.2f}", file=sys.stderr)
                         results.append(line)
             finally:
@@ -173,14 +173,14 @@ wrote this page. What a reshape does is in [design/reshape.md](design/reshape.md
 ## Method
 
 A host is a network namespace of one machine, with one cable to a switch that lets its rate through each way. All hosts share the machine's processors, and
-so do their copies, fingerprints, encryption and models. All programs run at a raised priority (nice −10). Medians of {runs} runs.
+so do their copies, fingerprints, encryption and models. All programs run at a raised priority (nice −{nice}). Medians of {runs} runs.
 """
 
 
 def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-reshape.md into folder."""
     one = document["results"][0]
-    page = PAGE.format(ranks=RANKS, width=one["width"], state=one["state"] / 1e6, verdict=verdict(document), tables=text(document),
+    page = PAGE.format(ranks=RANKS, nice=-one["nice"], width=one["width"], state=one["state"] / 1e6, verdict=verdict(document), tables=text(document),
                        barrier=1e3 * statistics.median(line["barrier"] for line in document["results"]), **facts(document))
     (folder / "benchmarks-reshape.md").write_text(page)
 
