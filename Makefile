@@ -32,7 +32,7 @@ soak: ## train under random faults for SECONDS=60, half of them on several hosts
 reshapes: ## CASES=100000 random changes of layout, each compared with a gather and scatter of whole arrays
 	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000)
 
-kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments and let others go on; SEED=N repeats the choices
+kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments and let others go on; GB=18 makes it one of that size, on the disk of TMPDIR; SEED=N repeats the choices
 	KILLS=$(or $(KILLS),100) go test -count=1 -timeout 0 -v -run '^TestKilled$$' ./checkpoint
 
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 10 minutes a core for 100000

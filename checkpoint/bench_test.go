@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -43,6 +44,9 @@ func decoder(layers int) (list []safetensors.Tensor) {
 	return list
 }
 
+// What a decoder has in its embedding, and in each layer, in bytes.
+const embedding, layer = 14 * 151936 * 1024, 14 * (15360*1024 + 2*1024)
+
 // BenchmarkReshard reshards a decoder with Adam from pp=2,tp=2 to dp=4 by FSDP 2, as shoal's rank files, and compares with a plain
 // copy of the same files by as many workers, before and after. SHOAL_BENCH_DIR is where (a tmpfs, a disk), SHOAL_BENCH_LAYERS
 // how many layers: 28 are 8.4 GB, which lie there twice at a time.
@@ -60,7 +64,7 @@ func BenchmarkReshard(b *testing.B) {
 	}
 	defer os.RemoveAll(dir)
 	model, from := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "from")
-	bytes := writeRandom(b, model, decoder(layers))
+	bytes := writeRandom(b, model, 0, decoder(layers))
 	reshard := func(src, dst, mesh, preset string) {
 		c, err := Open(src)
 		if err != nil {
@@ -127,8 +131,8 @@ func processor(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// writeRandom writes a file of random bytes, part by part.
-func writeRandom(b *testing.B, path string, tensors []safetensors.Tensor) int64 {
+// writeRandom writes a file of random bytes, part by part, and returns how many elements have.
+func writeRandom(b testing.TB, path string, seed uint64, tensors []safetensors.Tensor) int64 {
 	h, err := safetensors.Layout(tensors, nil)
 	if err != nil {
 		b.Fatal(err)
@@ -142,8 +146,9 @@ func writeRandom(b *testing.B, path string, tensors []safetensors.Tensor) int64 
 		b.Fatal(err)
 	}
 	defer f.Close()
-	var seed [32]byte
-	r, part := rand.NewChaCha8(seed), make([]byte, 1<<20)
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	r, part := rand.NewChaCha8(key), make([]byte, 1<<20)
 	if _, err := f.Write(start); err != nil {
 		b.Fatal(err)
 	}

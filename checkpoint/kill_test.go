@@ -3,16 +3,22 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
@@ -23,7 +29,10 @@ import (
 const childVariable = "SHOAL_TEST_MOVE"
 
 // childMove is a move in a process of its own.
-type childMove struct{ From, To string }
+type childMove struct {
+	From, To string
+	Block    int64
+}
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childVariable); text != "" {
@@ -41,49 +50,48 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// ticks is how many bytes a child writes as it goes, the last when the target has everything and is to be sealed and published.
+const ticks = 1000
+
 func (m childMove) run() error {
 	c, err := Open(m.From)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{{Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
+	spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{
+		{Match: "**norm.weight", Place: "dp=flat(all)"}, {Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
 	out, _, err := c.Lay(Form{Format: "ranks", Spec: spec})
 	if err != nil {
 		return err
 	}
-	_, err = Move(context.Background(), c, out, m.To, Options{Workers: 2, Seal: true, block: 4096})
+	told := int64(0)
+	progress := func(done, all int64) {
+		for ; told < done*ticks/all; told++ {
+			os.Stdout.Write([]byte{'.'})
+		}
+	}
+	_, err = Move(context.Background(), c, out, m.To, Options{Workers: 2, Seal: true, Progress: progress, block: m.Block})
 	return err
 }
 
-// writeModel writes random matrices as a safetensors file.
-func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) {
+// writeModel writes random matrices as a safetensors file; returns the bytes of their elements.
+func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int64 {
 	var entries []safetensors.Tensor
 	for i := range tensors {
 		entries = append(entries, safetensors.Tensor{Name: fmt.Sprintf("layers.%d.w", i), DType: tensor.BF16, Shape: tensor.Shape{rows, 512}})
 	}
-	h, err := safetensors.Layout(entries, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := h.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for int64(len(b)) < h.Size() {
-		b = append(b, byte(r.Uint32()))
-	}
-	if err := os.WriteFile(path, b, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	return writeRandom(t, path, r.Uint64(), entries)
 }
 
 // TestKilled kills a process that moves a checkpoint with SIGKILL at random moments and starts it again, until it is done.
 // As long as it is not, nothing is there under the name; then everything is, bit by bit. KILLS says how many are
-// killed; SEED repeats the choices.
+// killed; SEED repeats the choices. With GB it is one move of so many gigabytes of a decoder with Adam that is killed as often, else several of 34 MB
+// that are killed 4 times each. Twice as much must be free on the disk.
 func TestKilled(t *testing.T) {
-	kills, seed := 4, uint64(time.Now().UnixNano())
-	for name, set := range map[string]func(uint64){"KILLS": func(n uint64) { kills = int(n) }, "SEED": func(n uint64) { seed = n }} {
+	kills, each, gb, seed := 4, 4, 0, uint64(time.Now().UnixNano())
+	for name, set := range map[string]func(uint64){
+		"KILLS": func(n uint64) { kills = int(n) }, "SEED": func(n uint64) { seed = n }, "GB": func(n uint64) { gb = int(n) }} {
 		if text := os.Getenv(name); text != "" {
 			n, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {
@@ -93,45 +101,134 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	t.Logf("SEED=%d", seed)
-	r, dir := rand.New(rand.NewPCG(seed, 1)), t.TempDir()
-	from, want := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "want")
-	writeModel(t, from, r, 8, 4096)
-	started := time.Now()
-	if out, err := child(t, childMove{from, want}).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: kills}
+	dir := t.TempDir()
+	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096}
+	bytes := int64(0)
+	if gb == 0 {
+		bytes = writeModel(t, m.From, k.rand, 8, 4096)
+	} else {
+		bytes = writeRandom(t, m.From, k.rand.Uint64(), decoder(max(1, (gb*1e9-embedding)/layer)))
+		each, m.Block = kills, 0
 	}
-	takes := time.Since(started)
-	for round := 0; kills > 0; round++ {
-		to := filepath.Join(dir, fmt.Sprint("to", round))
-		for done := false; !done; {
-			cmd := child(t, childMove{from, to})
-			var said bytes.Buffer
-			cmd.Stderr = &said
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			kill := time.AfterFunc(time.Duration(r.Int64N(int64(takes))), func() { cmd.Process.Kill() })
-			err := cmd.Wait()
-			kill.Stop()
-			if err != nil && cmd.ProcessState.Exited() {
-				t.Fatalf("%v: %s", err, &said)
-			} else if err != nil {
-				kills--
-			}
-			_, published := os.Lstat(to)
-			_, partial := os.Lstat(to + PartialSuffix)
-			if published == nil {
-				same(t, want, to)
-			}
-			// When nothing is left of the move but its result, it was killed behind its last step.
-			if done = published == nil && partial != nil; err == nil && !done {
-				t.Fatalf("%s: %v; %s: %v", to, published, to+PartialSuffix, partial)
-			}
-		}
-		if err := os.RemoveAll(to); err != nil {
+	k.undisturbed(m)
+	want := hashes(t, m.To)
+	rounds := 0
+	for ; k.left > 0; rounds++ {
+		if err := os.RemoveAll(m.To); err != nil { // there is room for one
 			t.Fatal(err)
 		}
+		m.To = filepath.Join(dir, fmt.Sprint("to", rounds))
+		k.round(m, min(each, k.left), want)
 	}
+	t.Logf("%d moves of %.1f GB, %d processes killed, of which %d when everything was in place: %.1f GB of work begun again; peak resident memory %d MiB; a move alone takes %v",
+		rounds, float64(bytes)/1e9, kills-k.left, k.sealing, k.again*float64(bytes)/1e9, k.peak>>10, k.takes.Round(time.Millisecond))
+	if k.peak > maxResident {
+		t.Errorf("a process had %d KiB resident, more than %d", k.peak, maxResident)
+	}
+}
+
+// maxResident is how much memory a process may have, in KiB.
+const maxResident = 512 << 10
+
+// killer kills processes that move a checkpoint.
+type killer struct {
+	t       *testing.T
+	rand    *rand.Rand
+	left    int           // kills
+	takes   time.Duration // a move that nobody disturbs
+	seal    time.Duration // of that, when everything is in place
+	peak    int64         // KiB, of all processes
+	sealing int           // kills in that time
+	again   float64       // sum of the shares of the move that were in place when a process was killed
+}
+
+// undisturbed makes a move, and finds how long it takes.
+func (k *killer) undisturbed(m childMove) {
+	started := time.Now()
+	cmd, ticking, said := k.start(m)
+	if _, err := io.ReadFull(ticking, make([]byte, ticks)); err != nil {
+		k.t.Fatal(err, cmd.Wait(), said)
+	}
+	moved := time.Now()
+	if err := k.end(cmd); err != nil {
+		k.t.Fatalf("%v: %s", err, said)
+	}
+	k.takes, k.seal = time.Since(started), time.Since(moved)
+}
+
+// round kills a move n times, at moments that come later and later in the mean so that it comes to its end, and lets it end.
+func (k *killer) round(m childMove, n int, want map[string]string) {
+	for i, done := 0, false; !done; i++ {
+		cmd, ticking, said := k.start(m)
+		after, late := k.moment(i, n)
+		seen, _ := io.CopyN(io.Discard, ticking, int64(after))
+		kill := time.AfterFunc(late, func() {
+			if i < n {
+				cmd.Process.Kill()
+			}
+		})
+		err := k.end(cmd)
+		kill.Stop()
+		switch {
+		case err == nil:
+		case cmd.ProcessState.Exited():
+			k.t.Fatalf("%v: %s", err, said)
+		default:
+			k.left--
+			k.again += float64(seen) / ticks
+			if after == ticks {
+				k.sealing++
+			}
+		}
+		_, published := os.Lstat(m.To)
+		_, partial := os.Lstat(m.To + PartialSuffix)
+		if published == nil {
+			if diff := cmp.Diff(want, hashes(k.t, m.To)); diff != "" {
+				k.t.Fatalf("files and their hashes:\n%s", diff)
+			}
+		}
+		// When nothing is left of the move but its result, it was killed behind its last step.
+		if done = published == nil && partial != nil; err == nil && !done {
+			k.t.Fatalf("%s: %v; %s: %v", m.To, published, m.To+PartialSuffix, partial)
+		}
+	}
+}
+
+// moment draws when kill i of n comes: so many ticks, and a time. Before the first tick the move is prepared, behind the last it is sealed and published.
+func (k *killer) moment(i, n int) (after int, late time.Duration) {
+	const early = ticks / 20
+	after, late = k.rand.IntN(early+1+ticks*3*(i+1)/(2*n))-early, k.takes/ticks
+	switch {
+	case after <= 0:
+		after, late = 0, k.takes/4
+	case after >= ticks:
+		after, late = ticks, k.seal
+	}
+	return after, time.Duration(k.rand.Int64N(int64(late) + 1))
+}
+
+// start starts a move in a process, which ticks as it goes on.
+func (k *killer) start(m childMove) (cmd *exec.Cmd, ticking io.Reader, said *bytes.Buffer) {
+	cmd, said = child(k.t, m), &bytes.Buffer{}
+	cmd.Stderr = said
+	ticking, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return cmd, ticking, said
+}
+
+// end waits for the end of a process, and notes what memory it had.
+func (k *killer) end(cmd *exec.Cmd) error {
+	err := cmd.Wait()
+	if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		k.peak = max(k.peak, used.Maxrss)
+	}
+	return err
 }
 
 func child(t testing.TB, m childMove) *exec.Cmd {
@@ -144,26 +241,26 @@ func child(t testing.TB, m childMove) *exec.Cmd {
 	return cmd
 }
 
-// same demands that two folders have the same files.
-func same(t testing.TB, want, got string) {
+// hashes is the SHA-256 of every file in a folder, by name.
+func hashes(t testing.TB, folder string) map[string]string {
 	t.Helper()
-	count := 0
-	err := fs.WalkDir(os.DirFS(want), ".", func(name string, d fs.DirEntry, err error) error {
+	found := map[string]string{}
+	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		count++
-		a, err := os.ReadFile(filepath.Join(want, name))
+		f, err := os.Open(filepath.Join(folder, name))
 		if err != nil {
 			return err
 		}
-		b, err := os.ReadFile(filepath.Join(got, name))
-		if err == nil && string(a) != string(b) {
-			err = fmt.Errorf("%s differs", name)
-		}
+		defer f.Close()
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		found[name] = hex.EncodeToString(h.Sum(nil))
 		return err
 	})
-	if err != nil || count < 3 {
-		t.Fatalf("%d files: %v", count, err)
+	if err != nil || len(found) < 3 {
+		t.Fatalf("%d files: %v", len(found), err)
 	}
+	return found
 }

@@ -1,6 +1,9 @@
 package reshape
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/shoal-ml/shoal/state/plan"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -16,32 +19,65 @@ type Move struct {
 }
 
 // Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is written twice, so they may be done in
-// any order. What several ranks get of one place is one move: on the network it can go along a tree.
-func (c *Change) Moves() []Move {
-	m := mover{Change: c, index: map[source]int{}, written: map[target][]origin{}}
+// any order. What several ranks get of one place is one move, whatever pieces the plan has it in: on the network it can go along a tree.
+func (c *Change) Moves() (moves []Move) {
+	m := mover{Change: c, written: map[target][]origin{}}
 	for op := range c.Plan.Ops() {
 		m.op(&op)
 	}
 	for host := range c.Plan.Cluster.Devices {
 		for _, k := range c.Plan.Kept(host) {
-			n := c.New.Slots[k.To.Slot].Bytes()
-			m.add(c.Old.spot(&k.From), c.New.spot(&k.To), n)
+			m.add(c.Old.spot(&k.From), c.New.spot(&k.To), c.New.Slots[k.To.Slot].Bytes())
 		}
 	}
-	return m.moves
+	slices.SortFunc(m.runs, func(a, b run) int {
+		return cmp.Or(a.from.Rank-b.from.Rank, a.from.At-b.from.At, a.n-b.n, a.to.Rank-b.to.Rank, a.to.At-b.to.At)
+	})
+	for i, k := 0, 0; i < len(m.runs); i = k {
+		first, end := m.runs[i].from, m.runs[i].from.At
+		for ; k < len(m.runs) && m.runs[k].from.Rank == first.Rank && (m.runs[k].from.At < end || k == i); k++ {
+			end = max(end, m.runs[k].from.At+m.runs[k].n)
+		}
+		moves = append(moves, cut(m.runs[i:k])...)
+	}
+	return moves
 }
 
-// mover turns the ops of a plan into moves.
+// cut makes moves of runs that overlap.
+func cut(runs []run) []Move {
+	var at []int
+	for _, r := range runs {
+		at = append(at, r.from.At, r.from.At+r.n)
+	}
+	slices.Sort(at)
+	at = slices.Compact(at)
+	moves := make([]Move, len(at)-1)
+	for i := range moves {
+		moves[i] = Move{N: at[i+1] - at[i], From: Spot{runs[0].from.Rank, at[i]}}
+	}
+	for _, r := range runs {
+		i, _ := slices.BinarySearch(at, r.from.At)
+		for ; at[i] < r.from.At+r.n; i++ {
+			moves[i].To = append(moves[i].To, Spot{r.to.Rank, r.to.At + at[i] - r.from.At})
+		}
+	}
+	for i := range moves {
+		slices.SortFunc(moves[i].To, func(a, b Spot) int { return cmp.Or(a.Rank-b.Rank, a.At-b.At) })
+	}
+	return moves
+}
+
+// mover turns the ops of a plan into runs.
 type mover struct {
 	*Change
-	moves   []Move
-	index   map[source]int // of moves
+	runs    []run
 	written map[target][]origin
 }
 
-type source struct {
-	Spot
-	n int
+// run is bytes that lie side by side in the memory of an old rank and of a new one.
+type run struct {
+	from, to Spot
+	n        int
 }
 
 // target is a tensor in the memory of a new rank; an origin is what lies there of one old place.
@@ -79,17 +115,9 @@ func (m *mover) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 }
 
 func (m *mover) add(from, to Spot, n int) {
-	if n == 0 {
-		return
+	if n > 0 {
+		m.runs = append(m.runs, run{from, to, n})
 	}
-	key := source{from, n}
-	i, known := m.index[key]
-	if !known {
-		i = len(m.moves)
-		m.index[key] = i
-		m.moves = append(m.moves, Move{N: n, From: from})
-	}
-	m.moves[i].To = append(m.moves[i].To, to)
 }
 
 // spot is the first byte of a tensor in the memory of a rank.
