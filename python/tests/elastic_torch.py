@@ -124,7 +124,7 @@ def wrapped(config, net, here):
     import shoal.torch
     from shoal.torch import zero_line
 
-    shoal.torch.elastic._BUCKET_BYTES = 2000  # several buckets
+    shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
     zero_line.CHUNK = 256  # several chunks
     inner, scheduler = training(net, config["optimizer"])
     if config["wrap"] == "zero":

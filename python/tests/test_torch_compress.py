@@ -226,7 +226,7 @@ def _learn(wrap):
     import shoal.torch
 
     torch.set_num_threads(1)
-    shoal.torch.elastic._BUCKET_BYTES = 3000  # several buckets
+    shoal.torch.elastic._LEAST_BYTES = 3000  # several buckets
     return {str(name): _curve(shoal.join(), wrap, _value(name)) for name in [None, "bf16", "fp16", *LOSSY]}
 
 

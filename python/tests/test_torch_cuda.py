@@ -11,7 +11,7 @@ from torch import nn
 from torch_world import main, world
 
 SEED = 20261123
-_ways = pytest.mark.parametrize("wrap, elastic, compress", [("ddp", True, None), ("ddp", False, None), ("optimizer", True, None), ("ddp", True, "int8"), ("ddp", True, "bf16")])
+_ways = pytest.mark.parametrize("wrap, elastic, compress", [("ddp", True, None), ("ddp", False, None), ("optimizer", True, None), ("optimizer", False, None), ("ddp", True, "int8"), ("ddp", True, "bf16")])
 _real = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: torch.cuda.is_available() is False here")
 
 
@@ -25,7 +25,7 @@ def _train(job, wrap, elastic, compress, device="cpu"):
     import shoal.torch
     from shoal.torch import elastic as steps
 
-    steps._BUCKET_BYTES = 2000
+    steps._LEAST_BYTES = 2000
     net = _net().to(device)
     generator = torch.Generator().manual_seed(SEED)
     x = torch.randn(54, 30, generator=generator)

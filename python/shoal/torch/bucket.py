@@ -12,6 +12,9 @@ from .arena import empty
 from .mover import HOST, Mover
 
 
+MOST_BYTES = 25 << 20  # of a bucket, as in DDP
+
+
 class Turn(NamedTuple):
     """What a bucket may know of the step that it is filled for. All but `rank` and `share` are the same on every worker."""
 
@@ -89,7 +92,7 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def buckets(parameters: Sequence[Tensor], nbytes: int, make: Callable[[Sequence[Tensor]], Bucket] = Bucket) -> List[Bucket]:
+def buckets(parameters: Sequence[Tensor], nbytes: int = MOST_BYTES, make: Callable[[Sequence[Tensor]], Bucket] = Bucket) -> List[Bucket]:
     """The parameters, in their order, in buckets of one element type and at most nbytes each (or one parameter)."""
     lists: List[List[Tensor]] = []
     filling: Dict[torch.dtype, List[Tensor]] = {}

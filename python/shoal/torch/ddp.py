@@ -52,7 +52,7 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
         if compress is not None or options.get("process_group") is None and cuda.card_of(model.parameters()):
             if options.get("process_group") is not None:
                 raise ValueError("process_group cannot be chosen with compress, which averages over all workers of the job")
-            elastic.register(wrapped, elastic.Average(job, job.group(list(range(job.size))), model, make, elastic.bucket_mb(model, options), find_unused=False))
+            elastic.register(wrapped, elastic.Average(job, job.group(list(range(job.size))), model, make, elastic.bucket_bytes(model, options), find_unused=False))
         elastic.rigid.add(wrapped)
     for parameter in model.parameters():
         parameter.averaged_by_ddp = parameter.requires_grad

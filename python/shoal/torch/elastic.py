@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 import shoal
 
 from .backend import ProcessGroup
-from .bucket import Bucket, buckets
+from .bucket import MOST_BYTES, Bucket, buckets
 from .ways import Way, Ways
 
-_BUCKET_BYTES, _LEAST_BYTES, _BUCKETS = 25 << 20, 1 << 20, 16
+_LEAST_BYTES, _BUCKETS = 1 << 20, 16
 _FOREVER = timedelta(days=3650)
 # Models that were wrapped before the job had a loader: they average over the workers that it began with.
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
@@ -32,8 +32,8 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     """
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
-    limit = bucket_mb(model, options)
-    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": limit, **options, "process_group": _Alone(job, [0], _FOREVER)})
+    limit = bucket_bytes(model, options)
+    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": limit / (1 << 20), **options, "process_group": _Alone(job, [0], _FOREVER)})
     average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
     register(wrapped, average)
     return wrapped
@@ -45,12 +45,12 @@ def register(wrapped: DistributedDataParallel, average: "Average") -> None:
     wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
 
 
-def bucket_mb(model: torch.nn.Module, options: Dict[str, Any]) -> float:
-    """The most MiB of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on; but so
+def bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
+    """The most bytes of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on; but so
     many that a bucket is worth a call."""
     total = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    wanted = options.get("bucket_cap_mb") or min(total / _BUCKETS, _BUCKET_BYTES) / (1 << 20)
-    return max(wanted, min(_LEAST_BYTES, _BUCKET_BYTES) / (1 << 20))
+    wanted = (options.get("bucket_cap_mb") or 0) * (1 << 20) or min(total / _BUCKETS, MOST_BYTES)
+    return max(int(wanted), _LEAST_BYTES)
 
 
 class _Alone(ProcessGroup):
@@ -76,14 +76,14 @@ class Average:
         group: "Optional[shoal.Group]",
         model: torch.nn.Module,
         make: Callable[[Sequence[Tensor]], Bucket],
-        bucket_mb: float,
+        bucket_bytes: int,
         find_unused: bool,
         statistics: Sequence[Tensor] = (),
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
         # Gradients are ready in about the reverse order of the parameters.
-        self._statistics = buckets(statistics, _BUCKET_BYTES)
-        all_buckets = [*self._statistics, *buckets(parameters[::-1], int(bucket_mb * (1 << 20)), make)]
+        self._statistics = buckets(statistics)
+        all_buckets = [*self._statistics, *buckets(parameters[::-1], bucket_bytes, make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j) for i, bucket in enumerate(all_buckets) for j, p in enumerate(bucket.parameters)
         }

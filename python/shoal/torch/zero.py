@@ -16,7 +16,6 @@ from .wire import moved
 from .zero_line import Line, Piece
 from .zero_state import Shards
 
-_BUCKET_BYTES = 25 << 20
 _MOST_CALLS = 200  # for gradients, of the 256 of a step
 
 
@@ -71,7 +70,7 @@ class Zero(torch.optim.Optimizer):
         self._job, self._stage = job, stage
         self._line = Line([p for group in inner.param_groups for p in group["params"] if p.requires_grad])
         self._shards = Shards(job, inner, self._line)
-        self._statistics = buckets([b for b in model.buffers() if b.is_floating_point()], _BUCKET_BYTES)
+        self._statistics = buckets([b for b in model.buffers() if b.is_floating_point()])
         self._marks = empty(len(self._line.parameters))  # by parameter: above 0 where a worker had a gradient
         self._room: List[Tensor] = []  # for gradients, by stretch
         self._kept = 0  # bytes of averaged gradients
