@@ -183,7 +183,7 @@ def main(config, end):
         subprocess.Popen(["sleep", "1000"])
     for x, y, index in loader:
         step = loader.step
-        random_state = digest(torch.get_rng_state())
+        begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)  # the end of the step may bring another rank
         here("before backward")
         optimizer.zero_grad()
         loss_of(model, x, y, index, os.path.exists(end)).backward()
@@ -198,7 +198,7 @@ def main(config, end):
             break
         taken, ending = net.marked()
         line = dict(step=step.number, epoch=step.epoch, count=step.count, own=index.tolist() if step.weight else [], taken=taken)
-        print(json.dumps(dict(line, rank=job.rank, size=job.size, random=random_state, joined=late)), file=ledger, flush=True)
+        print(json.dumps({**line, **begun}), file=ledger, flush=True)
         if late:
             print("JOINED", step.number, flush=True)
         late = False

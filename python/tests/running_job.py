@@ -27,6 +27,12 @@ class Running:
                 return found
         raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
 
+    def goes_on(self):
+        """Return when a step was made that had not begun yet: lines that are printed already are of earlier ones, and of other members."""
+        made = next(j["steps"] for j in self._ps() if j["job"] == self.name)
+        while int(self.until(r"STEP (\d+)")[1]) <= made:
+            pass
+
     def resize(self, n, *options):
         """Ask for n workers, and return when they are there."""
         done = subprocess.run([self._binary, "resize", self.name, str(n), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
@@ -42,8 +48,11 @@ class Running:
 
     def members(self):
         """The members, as the job says."""
-        listed = subprocess.run([self._binary, "ps", "--json", self.name], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
-        return [w for w in map(json.loads, listed.splitlines()) if w["rank"] >= 0]
+        return [w for w in self._ps(self.name) if w["rank"] >= 0]
+
+    def _ps(self, *job):
+        listed = subprocess.run([self._binary, "ps", "--json", *job], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
+        return list(map(json.loads, listed.splitlines()))
 
     def kill(self, rank):
         """Kill a worker, and return when the job knows."""

@@ -57,9 +57,9 @@ def running(launch, binary, tmp_path):
 def test_workers_join_and_are_released(running, n, to):
     with running(n, 700, 32, 2, 3, 0) as job:
         job.resize(to)
-        job.until("STEP")
+        job.goes_on()
         job.resize(n)
-        job.until("STEP")
+        job.goes_on()
         job.resize(to)
         output = job.finish()
     ended = agree(output)
@@ -72,7 +72,7 @@ def test_a_stopped_worker_is_waited_for(running):
         os.kill(pid, signal.SIGSTOP)
         os.kill(job.workers()[2], 0)  # the others are there, and wait
         os.kill(pid, signal.SIGCONT)
-        job.until("STEP")
+        job.goes_on()
         job.resize(4)
         ended = agree(job.finish())
     assert len(ended) == 4
@@ -89,7 +89,7 @@ def test_random_losses_and_joins(running, seed):
                 job.kill(choice.choice(sorted(workers)))
             else:
                 job.resize(choice.choice([2, 3, 4, 5]))
-            job.until("STEP")
+            job.goes_on()
         output = job.finish()
     agree(output)
 
@@ -104,7 +104,7 @@ def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
         job.resize(3, "--no-wait")
         job.until(r"asks again")
         job.until(r"generation \d+ .* 2 workers: .* asked for 3 workers")
-        job.until("STEP")
+        job.goes_on()
         output = job.finish()
     assert len(agree(output)) == 2
 

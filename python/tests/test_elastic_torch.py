@@ -124,7 +124,7 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
         for _ in range(3):  # members that are let go before their first step have joined nothing
             job.until("JOINED")
         job.resize(1)
-        job.until("STEP")
+        job.goes_on()
         job.resize(3)
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(3)
@@ -159,9 +159,9 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, n, seat, place, wa
 def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], card=True) as job:
         job.until("w1 was killed by SIGKILL")
-        job.until("STEP")
+        job.goes_on()
         job.resize(3)
-        job.until("STEP")
+        job.goes_on()
         ledger = Ledger(tmp_path, job.finish(), wrap=wrap, samples=300)
     ledger.check(3, losses=1)
 
@@ -178,9 +178,9 @@ def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_
 def test_compressed_gradients_of_workers_that_are_killed_and_join(training, tmp_path, wrap, place, compress):
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], compress=compress) as job:
         job.until("w1 was killed by SIGKILL")
-        job.until("STEP")
+        job.goes_on()
         job.resize(3)
-        job.until("STEP")
+        job.goes_on()
         Ledger(tmp_path, job.finish(), wrap=wrap, samples=300).alike(3)
 
 
@@ -211,7 +211,7 @@ def test_random_losses_and_joins(training, tmp_path, wrap):
                 losses += 1
             else:
                 job.resize(choice.choice([2, 3, 4, 6]))
-            job.until("STEP")
+            job.goes_on()
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(len(ledger.results), losses)
 
@@ -268,6 +268,6 @@ def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
         for descriptor in descriptors:
             assert select.select([descriptor], [], [], running_job.HANG)[0], "a process outlives the worker that has started it"
             os.close(descriptor)
-        job.until("STEP")  # the others go on all the while
+        job.goes_on()  # the others go on all the while
         ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(1, losses=1)
