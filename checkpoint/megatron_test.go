@@ -1,8 +1,12 @@
 package checkpoint
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,6 +95,46 @@ func TestMegatronOptimizer(t *testing.T) {
 				got := opened(t, dst)
 				formattest.Compare(t, got.Files, got.Checkpoint, want)
 			})
+		}
+	}
+}
+
+// TestMegatronSameMesh writes a checkpoint for the mesh that it is of: what a rank has is what Megatron had written for it.
+func TestMegatronSameMesh(t *testing.T) {
+	for _, name := range []string{"mixed", "fp32"} {
+		dir, _ := megatron(t, name)
+		src := opened(t, dir)
+		spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "pp", Size: 2}, {Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := filepath.Join(t.TempDir(), "dst")
+		convert(t, dir, dst, Form{Format: "ranks", Spec: spec}, Options{Workers: 2})
+		for rank := range 4 {
+			theirs := opened(t, filepath.Join(dir, fmt.Sprintf("iter_0000012/mp_rank_%02d_%03d/model_optim_rng.pt", rank%2, rank/2)))
+			ours := opened(t, filepath.Join(dst, fmt.Sprintf("rank-%05d.safetensors", rank)))
+			n := 0
+			for _, x := range ours.Tensors {
+				local := x.Name
+				for layer := range 2 {
+					local = strings.Replace(local, fmt.Sprintf("layers.%d.", layer+rank/2*2), fmt.Sprintf("layers.%d.", layer), 1)
+				}
+				i := slices.IndexFunc(theirs.Tensors, func(y format.Tensor) bool { return y.Name == local })
+				if i < 0 {
+					continue // the optimizer's, which go by position there
+				}
+				a, b := make([]byte, x.Bytes()), make([]byte, theirs.Tensors[i].Bytes())
+				if err := errors.Join(ours.Files.Read(&x, a), theirs.Files.Read(&theirs.Tensors[i], b)); err != nil {
+					t.Fatal(err)
+				}
+				if !x.Shape.Equal(theirs.Tensors[i].Shape) || !bytes.Equal(a, b) {
+					t.Errorf("%s, rank %d: %s is not Megatron's", name, rank, x.Name)
+				}
+				n++
+			}
+			if n < 8 {
+				t.Errorf("%s, rank %d: only %d tensors are compared", name, rank, n)
+			}
 		}
 	}
 }

@@ -23,6 +23,11 @@ func newStateCommand() *cobra.Command {
 
 Any format is read: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed checkpoints,
 Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a pickle is run.`,
+		Example: `  shoal state ls checkpoints/step-1000
+  shoal state check checkpoints/step-1000
+  shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
+  shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core --only 'model.**' --only 'optimizer.**'
+  shoal state diff megatron/iter_0001000 out --only 'model.**' --only 'optimizer.**'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/state/format/megatron"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -25,7 +26,7 @@ func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.preset, prefix+"preset", "", "who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
 	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML (docs/formats/layout.md)")
 	if prefix == "" {
-		flags.IntVar(&l.kvHeads, "kv-heads", 0, "heads of k and v in a layer, which megatron-core needs; by default as the model's config.json says")
+		flags.IntVar(&l.kvHeads, "kv-heads", 0, "heads of k and v in a layer, which megatron-core needs; by default as the model's config.json or Megatron's arguments say")
 	}
 }
 
@@ -56,7 +57,10 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint) (*layout.Spec, error) {
 			return nil, fmt.Errorf("%w; say with --kv-heads how many heads of k and v a layer has", err)
 		}
 		if l.kvHeads == 0 {
-			return nil, usageError("megatron-core interleaves heads of q, k and v, and the checkpoint has no config.json that tells how many there are; add --kv-heads")
+			l.kvHeads = megatron.KVHeads(c.Checkpoint)
+		}
+		if l.kvHeads == 0 {
+			return nil, usageError("megatron-core interleaves heads of q, k and v, and the checkpoint has no config.json and no arguments of Megatron that tell how many there are; add --kv-heads")
 		}
 	}
 	return layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), l.kvHeads)

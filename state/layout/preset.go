@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // Presets are the names that Preset knows.
@@ -16,12 +18,13 @@ func Presets() []string { return []string{"hf", "megatron-core", "fsdp2", "zero1
 // parameter. Names are joined by +, the base first: megatron-core+zero1.
 //
 //   - hf: every tensor whole, on every rank
-//   - megatron-core: joined and named as Megatron does, cut over the axes tp, pp and ep that the mesh has
+//   - megatron-core: joined and named as Megatron does, cut over the axes tp, pp and ep that the mesh has; what has Megatron's names
+//     already (decoder.layers.0.self_attention.linear_qkv.weight) is only cut
 //   - fsdp2: each tensor on top of the base cut by rows over dp, as torch.chunk does
 //   - zero1, zero2: the optimizer's tensors of each kind as one buffer, flat over dp; gradients are no state, so both are alike
 //   - zero3: every tensor flat over dp, one by one
 //
-// kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it.
+// kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it, and cuts between them.
 func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads, spec: &Spec{Shoal: Version, Mesh: m.String()}}
 	for i, part := range strings.Split(name, "+") {
@@ -132,8 +135,15 @@ func (p *preset) count(text string) (int, error) {
 	return most, nil
 }
 
-// megatron writes the names, joins and cuts of Megatron Core.
+// megatron writes the names, joins and cuts of Megatron Core; of a catalogue under Megatron's names only the cuts.
 func (p *preset) megatron() error {
+	own, err := p.count("**decoder.layers.#.self_attention.linear_qkv.weight")
+	if err != nil {
+		return err
+	}
+	if own > 0 {
+		return p.megatronOwn()
+	}
 	layers, err := p.count("**model.layers.#.**")
 	if err != nil {
 		return err
@@ -143,36 +153,88 @@ func (p *preset) megatron() error {
 		return err
 	}
 	if layers == 0 {
-		return fmt.Errorf("the catalogue has no tensor **model.layers.#.**")
+		return fmt.Errorf("the catalogue has no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight")
 	}
 	if err := p.megatronNames(experts > 0); err != nil {
 		return err
 	}
+	p.megatronRules(layers, experts, "experts.#", "lm_head.weight", p.has("tp=shard(0,blocks=2)"))
+	return nil
+}
+
+// megatronOwn cuts what has Megatron's names already. With a gate, linear_fc1 has twice the rows that linear_fc2 has columns.
+func (p *preset) megatronOwn() error {
+	layers, err := p.count("**decoder.layers.#.**")
+	if err != nil {
+		return err
+	}
+	experts, err := p.count("**.local_experts.#.**")
+	if err != nil {
+		return err
+	}
+	if i := p.mesh.index("tp"); i >= 0 && p.mesh[i].Size > 1 && (p.kvHeads < 1 || p.kvHeads%p.mesh[i].Size != 0) {
+		return fmt.Errorf("%d heads of k and v do not come out even over tp=%d", p.kvHeads, p.mesh[i].Size)
+	}
+	shapes := map[string]tensor.Shape{}
+	var scalars []Rule
+	for _, t := range p.tensors {
+		shapes[t.Name] = t.Shape
+		if len(t.Shape) == 0 {
+			scalars = append(scalars, Rule{Match: t.Name})
+		}
+	}
+	up := ""
+	for _, t := range p.tensors {
+		before, ok := strings.CutSuffix(t.Name, "linear_fc1.weight")
+		down := shapes[before+"linear_fc2.weight"]
+		if !ok || len(t.Shape) == 0 {
+			continue
+		}
+		cut := "tp=shard(0)"
+		if len(down) == 2 && t.Shape[0] == 2*down[1] {
+			cut = "tp=shard(0,blocks=2)"
+		} else if len(down) != 2 || t.Shape[0] != down[1] {
+			return fmt.Errorf("%s has %d rows, and there is no %slinear_fc2.weight with as many columns, or half as many", t.Name, t.Shape[0], before)
+		}
+		if up != "" && up != cut {
+			return fmt.Errorf("%s has a gate or none, unlike other layers", t.Name)
+		}
+		up = cut
+	}
+	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.has(up))
+	p.spec.Rules = append(scalars, p.spec.Rules...)
+	return nil
+}
+
+// megatronRules says how Megatron Core cuts: experts have their number in the names that expert catches, the output layer is
+// called output if the embedding is not tied, and linear_fc1 is cut by up.
+func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 	stage := p.has("pp=spread(1," + strconv.Itoa(layers) + ")")
-	rows, columns, pairs := p.has("tp=shard(0)"), p.has("tp=shard(1)"), p.has("tp=shard(0,blocks=2)")
+	rows, columns := p.has("tp=shard(0)"), p.has("tp=shard(1)")
 	ends := p.has("pp=at(0)")
-	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool { return t.Name == "lm_head.weight" }) {
+	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool { return strings.HasSuffix(t.Name, output) }) {
 		ends = p.has("pp=at(0,-1)") // the output shares the weights of the embedding
 	}
 	var rules []Rule
 	if experts > 0 {
-		expert := p.has("ep=spread(2," + strconv.Itoa(experts) + ")")
+		place := p.has("ep=spread(2," + strconv.Itoa(experts) + ")")
 		rules = append(rules,
-			Rule{"**decoder.layers.#.mlp.experts.#.linear_fc1.weight", and(stage, expert, pairs)},
-			Rule{"**decoder.layers.#.mlp.experts.#.linear_fc2.weight", and(stage, expert, columns)})
+			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc1.*", and(stage, place, up)},
+			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc2.weight", and(stage, place, columns)},
+			Rule{"**decoder.layers.#.mlp." + expert + ".**", and(stage, place)})
 	}
 	p.spec.Rules = append(rules,
 		Rule{"**embedding.word_embeddings.weight", and(ends, rows)},
 		Rule{"**decoder.layers.#.self_attention.linear_qkv.weight", and(stage, rows)},
 		Rule{"**decoder.layers.#.self_attention.linear_qkv.bias", and(stage, rows)},
 		Rule{"**decoder.layers.#.self_attention.linear_proj.weight", and(stage, columns)},
-		Rule{"**decoder.layers.#.mlp.linear_fc1.weight", and(stage, pairs)},
+		Rule{"**decoder.layers.#.mlp.linear_fc1.weight", and(stage, up)},
+		Rule{"**decoder.layers.#.mlp.linear_fc1.bias", and(stage, up)},
 		Rule{"**decoder.layers.#.mlp.linear_fc2.weight", and(stage, columns)},
 		Rule{"**decoder.layers.#.**", stage},
 		Rule{"**decoder.final_layernorm.weight", p.has("pp=at(-1)")},
 		Rule{"**output_layer.weight", and(p.has("pp=at(-1)"), rows)},
 		Rule{Match: "**"})
-	return nil
 }
 
 // megatronNames says what is joined, and what is called otherwise.

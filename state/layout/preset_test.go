@@ -85,30 +85,106 @@ func TestPresets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for rank, want := range layouttest.Expect(spec, tensors) {
-				got := map[string]layouttest.Array{}
-				for _, local := range l.Rank(rank) {
-					got[local.Name] = fill(t, tensors, local)
-				}
-				if diff := cmp.Diff(want, got, sameEmpty); diff != "" {
-					t.Fatalf("rank %d (-want +got):\n%s", rank, diff)
-				}
-			}
-			var has []string
-			for _, local := range l.Rank(c.rank) {
-				has = append(has, local.Name+" "+local.Shape.String())
-			}
-			for _, want := range c.want {
-				if !slices.Contains(has, want) {
-					t.Errorf("rank %d lacks %q; it has %s", c.rank, want, strings.Join(has, "; "))
-				}
-			}
+			expect(t, spec, l, tensors)
+			holds(t, l, c.rank, c.want)
 		})
 	}
 }
 
+// expect compares the memory of every rank with the oracle.
+func expect(t *testing.T, spec *layout.Spec, l *layout.Layout, tensors []layout.Tensor) {
+	t.Helper()
+	for rank, want := range layouttest.Expect(spec, tensors) {
+		got := map[string]layouttest.Array{}
+		for _, local := range l.Rank(rank) {
+			got[local.Name] = fill(t, tensors, local)
+		}
+		if diff := cmp.Diff(want, got, sameEmpty); diff != "" {
+			t.Fatalf("rank %d (-want +got):\n%s", rank, diff)
+		}
+	}
+}
+
+// holds demands local tensors of a rank.
+func holds(t *testing.T, l *layout.Layout, rank int, all []string) {
+	t.Helper()
+	var has []string
+	for _, local := range l.Rank(rank) {
+		has = append(has, local.Name+" "+local.Shape.String())
+	}
+	for _, want := range all {
+		if !slices.Contains(has, want) {
+			t.Errorf("rank %d lacks %q; it has %s", rank, want, strings.Join(has, "; "))
+		}
+	}
+}
+
+// megatronDecoder is a tiny model under the names of Megatron, with the state of an optimizer.
+func megatronDecoder(gate, experts int) (tensors []layout.Tensor) {
+	for _, state := range []string{"model.", "optimizer.exp_avg."} {
+		add := func(name string, shape ...int) {
+			tensors = append(tensors, layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
+		}
+		add("embedding.word_embeddings.weight", 10, 8)
+		for l := range 2 {
+			p := fmt.Sprintf("decoder.layers.%d.", l)
+			add(p+"self_attention.linear_qkv.weight", 16, 8)
+			add(p+"self_attention.linear_qkv.layer_norm_weight", 8)
+			add(p+"self_attention.linear_proj.weight", 8, 8)
+			mlp := []string{"mlp."}
+			for e := range experts {
+				mlp = append(mlp, fmt.Sprintf("mlp.experts.local_experts.%d.", e))
+			}
+			for _, m := range mlp[min(experts, 1):] {
+				add(p+m+"linear_fc1.weight", gate*6, 8)
+				add(p+m+"linear_fc1.bias", gate*6)
+				add(p+m+"linear_fc2.weight", 8, 6)
+				add(p+m+"linear_fc2.bias", 8)
+			}
+		}
+		add("decoder.final_layernorm.weight", 8)
+	}
+	return append(tensors, layout.Tensor{Name: "optimizer.step.embedding.word_embeddings.weight", DType: tensor.F32})
+}
+
+// TestMegatronNames cuts what has Megatron's names already.
+func TestMegatronNames(t *testing.T) {
+	for _, c := range []struct {
+		mesh          string
+		gate, experts int
+		rank          int
+		want          []string
+	}{
+		{"pp=2,tp=2", 2, 0, 3, []string{"model.decoder.layers.1.self_attention.linear_qkv.weight [8,8]", "model.decoder.layers.1.mlp.linear_fc1.weight [6,8]",
+			"model.decoder.layers.1.mlp.linear_fc1.bias [6]", "model.decoder.layers.1.mlp.linear_fc2.weight [8,3]", "model.decoder.layers.1.mlp.linear_fc2.bias [8]",
+			"model.embedding.word_embeddings.weight [5,8]", "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc1.weight [6,8]",
+			"optimizer.step.embedding.word_embeddings.weight []", "model.decoder.final_layernorm.weight [8]"}},
+		{"tp=2", 1, 0, 1, []string{"model.decoder.layers.0.mlp.linear_fc1.weight [3,8]", "model.decoder.layers.0.self_attention.linear_proj.weight [8,4]"}},
+		{"pp=2,ep=2", 2, 4, 3, []string{"model.decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight [12,8]", "model.decoder.layers.1.mlp.experts.local_experts.2.linear_fc2.bias [8]"}},
+	} {
+		m, err := layout.ParseMesh(c.mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tensors := megatronDecoder(c.gate, c.experts)
+		spec, err := layout.Preset("megatron-core", m, tensors, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := spec.Resolve(tensors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, spec, l, tensors)
+		holds(t, l, c.rank, c.want)
+		if strings.Contains(c.mesh, "tp") && strings.Contains(fmt.Sprint(spec.Rules), "blocks=2") != (c.gate == 2) {
+			t.Errorf("with %d blocks: %v", c.gate, spec.Rules)
+		}
+	}
+}
+
 func TestRefusedPresets(t *testing.T) {
-	dp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{}
+	dp, tp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{{Name: "tp", Size: 2}}, layout.Mesh{}
 	for _, c := range []struct {
 		name    string
 		mesh    layout.Mesh
@@ -120,8 +196,10 @@ func TestRefusedPresets(t *testing.T) {
 		{"zero1+hf", dp, small, 1, `no preset "hf" here`},
 		{"fsdp2", none, small, 1, "no axis dp"},
 		{"zero1", none, small, 1, "no axis dp"},
-		{"megatron-core", dp, small, 1, "no tensor **model.layers.#.**"},
+		{"megatron-core", dp, small, 1, "no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight"},
 		{"megatron-core", dp, decoder(2, 0), 3, "not for 3 heads"},
+		{"megatron-core", tp, megatronDecoder(2, 0), 1, "1 heads of k and v do not come out even over tp=2"},
+		{"megatron-core", tp, megatronDecoder(3, 0), 2, "has 18 rows, and there is no model.decoder.layers.0.mlp.linear_fc2.weight with as many columns, or half as many"},
 	} {
 		if _, err := layout.Preset(c.name, c.mesh, c.tensors, c.kvHeads); err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: error %v, want one with %q", c.name, err, c.err)

@@ -93,6 +93,25 @@ func TestLearningRates(t *testing.T) {
 	}
 }
 
+// TestKVHeads finds how many heads k and v have.
+func TestKVHeads(t *testing.T) {
+	number := func(path string, is any) format.Value { return format.Value{Path: path, Is: is} }
+	for _, c := range []struct {
+		values []format.Value
+		want   int
+	}{
+		{nil, 0},
+		{[]format.Value{number("args.num_attention_heads", int64(16))}, 16},
+		{[]format.Value{number("args.group_query_attention", false), number("args.num_attention_heads", int64(16)), number("args.num_query_groups", int64(1))}, 16},
+		{[]format.Value{number("args.group_query_attention", true), number("args.num_attention_heads", int64(16)), number("args.num_query_groups", int64(4))}, 4},
+		{[]format.Value{number("args.num_attention_heads", int64(-1))}, 0},
+	} {
+		if got := megatron.KVHeads(&format.Checkpoint{Values: c.values}); got != c.want {
+			t.Errorf("%v: %d, want %d", c.values, got, c.want)
+		}
+	}
+}
+
 // TestWrongValue changes one element of a copy in f32, or of the model: the proof names both places.
 func TestWrongValue(t *testing.T) {
 	const layer = "decoder.layers.1."

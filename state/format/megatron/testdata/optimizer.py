@@ -95,7 +95,8 @@ class Model:
 
 
 def args(tp, pp, ep, **more):
-    return argparse.Namespace(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep, num_layers=LAYERS, **more)
+    return argparse.Namespace(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep, num_layers=LAYERS,
+                              num_attention_heads=HEADS, group_query_attention=True, num_query_groups=GROUPS, **more)
 
 
 class Files:
