@@ -60,6 +60,7 @@ func (m childMove) run() error {
 	}
 	defer c.Close()
 	spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{
+		{Match: "optimizer.**norm.weight", Place: "dp=flat(optimizer)"}, {Match: "optimizer.**", Place: "tp=shard(1), dp=flat(optimizer)"},
 		{Match: "**norm.weight", Place: "dp=flat(all)"}, {Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
 	out, _, err := c.Lay(Form{Format: "ranks", Spec: spec})
 	if err != nil {
@@ -204,6 +205,9 @@ func (k *killer) moment(i, n int) (after int, late time.Duration) {
 		after, late = 0, k.takes/4
 	case after >= ticks:
 		after, late = ticks, k.seal
+		if i < n-1 {
+			late /= 2 // or it might be published before its time
+		}
 	}
 	return after, time.Duration(k.rand.Int64N(int64(late) + 1))
 }

@@ -105,7 +105,9 @@ func (r *Relay) meet(m *Move, sites Sites) {
 		p.roles[h].takes = true
 		takers, taker = takers+1, h
 	}
-	slices.Sort(p.hosts)
+	if !m.Chain {
+		slices.Sort(p.hosts)
+	}
 	p.self, p.root = slices.Index(p.hosts, sites.Self), -1
 	switch {
 	case !r.run.reduces:

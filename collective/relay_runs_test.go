@@ -55,7 +55,7 @@ func drawRuns(rng *rand.Rand, members int) (moves []collective.Move, ins, outs [
 	}
 	for range 1 + rng.IntN(4) {
 		from, to := rng.IntN(members), rng.Perm(members)[:1+rng.IntN(members)]
-		m := collective.Move{Src: []collective.Span{{Member: from}}}
+		m := collective.Move{Src: []collective.Span{{Member: from}}, Chain: rng.IntN(2) == 0}
 		for _, member := range to {
 			m.Dst = append(m.Dst, collective.Span{Member: member, Out: true})
 		}

@@ -19,6 +19,7 @@ type Move struct {
 	N        int
 	Src, Dst []Span
 	Runs     *Runs // of a copy; nil = every span is one run
+	Chain    bool  // of a copy: in a ring, hosts pass it on in the order of Dst, in place of that of their numbers
 }
 
 // Runs are short runs that travel as one move, one behind the other.

@@ -77,7 +77,7 @@ func (c *crew) execute(x head.Execute) {
 func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
 	moves, err := c.passage(part.Calls)
 	if err == nil {
-		err = moves.schedule(&t.schedule)
+		err = moves.schedule(&t.schedule, t.sites)
 	}
 	if err != nil {
 		f.proof.New.Bytes = 1

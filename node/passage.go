@@ -41,12 +41,16 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 	return &passage{Change: change, shape: known.Shape, calls: calls}, nil
 }
 
-// shortRun is how many bytes of a run are worth a move of their own, which is sent from where it lies.
-const shortRun = collective.MinPiece
+const (
+	// shortRun is how many bytes of a run are worth a move of their own, which is sent from where it lies.
+	shortRun = collective.MinPiece
+	// mostTogether is how many bytes of short runs are one move: hosts can share out many.
+	mostTogether = 1 << 20
+)
 
 // schedule is the reshape as moves between the memories of the calls. Short runs from one worker to the same others are one move: each on its
 // own would cost more on the way than its bytes do.
-func (p *passage) schedule(s *collective.Schedule) error {
+func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error {
 	s.Moves, s.Bytes = s.Moves[:0], 0
 	if p.Change == nil {
 		return nil
@@ -59,7 +63,7 @@ func (p *passage) schedule(s *collective.Schedule) error {
 			way, offs = binary.AppendVarint(way, int64(to.Rank)), append(offs, to.At)
 		}
 		s.Bytes += m.N * (1 + len(m.To))
-		if i, known := together[string(way)]; known && m.N < shortRun {
+		if i, known := together[string(way)]; known && m.N < shortRun && s.Moves[i].N < mostTogether {
 			s.Moves[i].Add(m.N, offs...)
 			continue
 		}
@@ -76,6 +80,7 @@ func (p *passage) schedule(s *collective.Schedule) error {
 		}
 		s.Moves = append(s.Moves, move)
 	}
+	relieve(s.Moves, sites, p.Plan.Stats.Busiest)
 	return nil
 }
 
