@@ -173,7 +173,8 @@ wrote this page. What a reshape does is in [design/reshape.md](design/reshape.md
 ## Method
 
 A host is a network namespace of one machine, with one cable to a switch that lets its rate through each way. All hosts share the machine's processors, and
-so do their copies, fingerprints, encryption and models. All programs run at a raised priority (nice −{nice}). Medians of {runs} runs.
+so do their copies, fingerprints, encryption and models. All programs run at a raised priority (nice −{nice}), which holds for their
+sessions too where the scheduler shares the processors out over these. Times are medians over the runs, of which there were up to {runs}.
 """
 
 
@@ -181,7 +182,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-reshape.md into folder."""
     one = document["results"][0]
     page = PAGE.format(ranks=RANKS, nice=-one["nice"], width=one["width"], state=one["state"] / 1e6, verdict=verdict(document), tables=text(document),
-                       barrier=1e3 * statistics.median(line["barrier"] for line in document["results"]), **facts(document))
+                       barrier=1e3 * statistics.median(line["barrier"] for line in document["results"]), **facts(document, without=["OpenMPI", "MPICH", "gloo"]))
     (folder / "benchmarks-reshape.md").write_text(page)
 
 
