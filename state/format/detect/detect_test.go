@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/shoal-ml/shoal/state/format/detect"
 	"github.com/shoal-ml/shoal/state/format/formattest"
 )
@@ -45,6 +47,30 @@ func TestTorchDist(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, files, c, want)
+
+	// What Megatron-Core keeps beside.
+	common, _ := formattest.Load(t, "../megatron/testdata/beside.zip")
+	dir["iter_0000007/common.pt"] = common["common.pt"]
+	if c, files, err = detect.Open(dir, ""); err != nil {
+		t.Fatal(err)
+	}
+	formattest.Compare(t, files, c, want)
+	for path, want := range map[string]any{"args.num_layers": int64(4), "iteration": int64(7), "optimizer.param_groups.0.lr": 1e-4, "state": []byte("bytes"), "step": int64(12)} {
+		if v, _ := c.Value(path); !cmp.Equal(v, want) {
+			t.Errorf("%s is %v, want %v", path, v, want)
+		}
+	}
+	dir["iter_0000007/common.pt"] = common["unknown.pt"]
+	if c, files, err = detect.Open(dir, ""); err != nil {
+		t.Fatal(err)
+	}
+	if faults := c.Check(files); len(faults) != 1 || !strings.Contains(faults[0].String(), `"common.pt": torch: common.pt: pickle: common.pt, byte `) {
+		t.Errorf("%v", faults)
+	}
+	dir["iter_0000007/common.pt"] = &fstest.MapFile{Data: []byte("PK")}
+	if _, _, err = detect.Open(dir, ""); err == nil || !strings.Contains(err.Error(), "common.pt") {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestFile(t *testing.T) {

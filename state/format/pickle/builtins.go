@@ -19,6 +19,7 @@ var Builtins = join(
 		{"builtins", "frozenset"}:                  func(args []any) (any, error) { items, err := itemsOf(args); return &Set{items}, err },
 		{"builtins", "bytearray"}:                  bytearray,
 		{"builtins", "bytes"}:                      bytearray,
+		{"_io", "BytesIO"}:                         func([]any) (any, error) { return &Buffer{}, nil },
 		{"builtins", "getattr"}:                    member,
 		{"_codecs", "encode"}:                      encode,
 		{"numpy", "dtype"}:                         newNumpyType,

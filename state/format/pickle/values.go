@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List, *Dict, *Set, Global, and
+// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List, *Dict, *Set, *Buffer, Global, and
 // what the constructors of Globals make, such as *Object. Lists and dicts can contain themselves, and one value can stand
 // in many places: who walks them bounds depth and steps.
 
@@ -73,6 +73,21 @@ func (o *Object) Attr(name string) (any, bool) {
 		return d.Get(name)
 	}
 	return nil, false
+}
+
+// A Buffer is an io.BytesIO, in which some frameworks keep what they have made bytes of themselves.
+type Buffer struct{ Data []byte }
+
+// SetState reads (bytes, position, attributes).
+func (b *Buffer) SetState(state any) error {
+	s, ok := state.(Tuple)
+	if ok && len(s) == 3 {
+		b.Data, ok = s[0].([]byte)
+	}
+	if !ok || len(s) != 3 {
+		return fmt.Errorf("an io.BytesIO with a state that is no tuple of bytes, position and attributes")
+	}
+	return nil
 }
 
 // A Constructor makes the value that stands for a call of a global. It is given what the file says, and nothing else:

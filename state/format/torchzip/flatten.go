@@ -173,6 +173,8 @@ func (w *walker) value(path string, v any, depth int) (any, error) {
 		return w.values(path, v.Items, depth)
 	case *pickle.Array:
 		return v.Data, nil
+	case *pickle.Buffer:
+		return v.Data, nil
 	case pickle.Global:
 		return v.String(), nil
 	case *pickle.Object:

@@ -17,6 +17,7 @@ again. Makes, of two tensor and two pipeline parallel ranks:
     twice.zip        the same, and there are two optimizers alike
     distributed.zip  the distributed optimizer of bf16: flat buffers of padded parameters in buckets
     single.zip       the same on one model parallel rank, in one bucket
+    beside.zip       common.pt, as it stands beside checkpoints of the format torch_dist, and one that asks for what is not known
     chained.zip      experts on two expert parallel ranks, each with an optimizer for what is no expert and one for experts
 """
 
@@ -255,6 +256,20 @@ def chained(path):
     files.write(path)
 
 
+class Unknown:
+    """What no reader knows."""
+
+
+def beside(path):
+    """What Megatron-Core keeps beside a checkpoint of its format torch_dist."""
+    files = Files()
+    state = {"args": args(2, 2, 1), "iteration": 7, "optimizer": {"param_groups": [{"lr": 1e-4}]}, "state": io.BytesIO(b"bytes")}
+    for name, value in (("common.pt", state), ("unknown.pt", {"what": Unknown()})):
+        files.save(name, value)
+        files.files[name] = files.files.pop("iter_0000012/" + name)
+    files.write(path)
+
+
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
     mixed(folder / "mixed.zip")
@@ -270,3 +285,4 @@ if __name__ == "__main__":
     distributed(folder / "distributed.zip")
     distributed(folder / "single.zip", tp=1, pp=1, seed=7, bucket=1 << 20)
     chained(folder / "chained.zip")
+    beside(folder / "beside.zip")

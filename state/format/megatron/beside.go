@@ -1,0 +1,34 @@
+package megatron
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+)
+
+// CommonName is the file in which Megatron-Core keeps what all ranks have alike beside a checkpoint of its format torch_dist: arguments,
+// iteration, learning rates.
+const CommonName = "common.pt"
+
+// ReadCommon adds what is in that file, if it is there, to what package dcp has read. A file that asks for what is not known is a
+// value that could not be read.
+func ReadCommon(files *format.Files, c *format.Checkpoint) error {
+	f, err := torchzip.Open(files, CommonName, globals)
+	var unknown *pickle.UnknownGlobal
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.As(err, &unknown):
+		c.Values = append(c.Values, format.Value{Path: CommonName, Is: format.Unread{Why: err}})
+		return c.Finish()
+	case err != nil:
+		return err
+	}
+	if err := f.Flatten(c, "", f.Root); err != nil {
+		return err
+	}
+	return c.Finish()
+}
