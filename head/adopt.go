@@ -123,9 +123,11 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	lives := map[topo.Worker]bool{}
 	for _, host := range sorted(reports) {
 		for _, w := range reports[host].Workers {
-			if w.Ended != "" {
+			switch {
+			case !r.runs(w.Worker, host): // another one has its number, and lives elsewhere
+			case w.Ended != "":
 				r.dead[w.Worker] = w.Ended
-			} else {
+			default:
 				lives[w.Worker] = !(w.Again && r.asked[w.Worker])
 			}
 		}
