@@ -10,6 +10,7 @@ const (
 	TypeFree    = "free"
 	TypeFreed   = "freed"
 	TypeGroup   = "group"
+	TypeUngroup = "ungroup"
 	TypeData    = "data"
 	TypeSave    = "save"
 	TypeSaved   = "saved"

@@ -26,6 +26,9 @@ type call struct {
 
 // submit brings the buffers into the arena where they are not there yet, and posts the call.
 func (c *call) submit(g *Group, h *Handle) error {
+	if g.freed.Load() {
+		return errFreed
+	}
 	k, m := g.job.calls, &g.job.mem
 	if err := k.use(); err != nil {
 		return err

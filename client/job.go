@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
@@ -30,6 +31,8 @@ var ErrLost = errors.New("client: the agent is gone: the job has ended or its la
 
 // ErrClosed means that this worker has left the job with Close.
 var ErrClosed = errors.New("client: the job was closed")
+
+var errFreed = errors.New("client: this group was freed")
 
 // Job is this worker's part in a job, and the group of all ranks.
 type Job struct {
@@ -160,12 +163,17 @@ func (j *Job) Report(metrics map[string]float64) error {
 	if j.solo {
 		return nil
 	}
+	return j.tell(&api.Request{Type: api.TypeReport, Metrics: metrics})
+}
+
+// tell sends what has no answer.
+func (j *Job) tell(r *api.Request) error {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if j.closed {
 		return ErrClosed
 	}
-	if err := j.conn.Send(&api.Request{Type: api.TypeReport, Metrics: metrics}); err != nil {
+	if err := j.conn.Send(r); err != nil {
 		return lost(err)
 	}
 	return nil
@@ -251,6 +259,20 @@ type Group struct {
 	id         topo.GroupID
 	rank, size int
 	ranks      []topo.Rank
+	freed      atomic.Bool
+}
+
+// Free tells that this worker needs the group no more: the job forgets it when no member does, so that a job that makes groups as long as it
+// runs does not come to the limit. No call of it may be open, and none can be made behind it.
+func (g *Group) Free() error {
+	j := g.job
+	switch {
+	case g == j.Group:
+		return errors.New("client: the group of all ranks lasts as long as the job")
+	case j.aside || g.freed.Swap(true):
+		return nil
+	}
+	return j.tell(&api.Request{Type: api.TypeUngroup, ID: uint32(g.id)})
 }
 
 // Rank is this worker's number in the group.

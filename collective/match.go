@@ -29,9 +29,10 @@ type Ready struct {
 // the lost one had posted for a step that it did not complete (Call.More). elastic.go has the rules.
 type Matcher struct {
 	groups  map[topo.GroupID]*group
-	ids     map[string]topo.GroupID // by list of members and instance
-	gone    map[topo.Worker]string  // workers that will post no more, and why
+	same    map[string][]topo.GroupID // by list of members: the groups that have it, the oldest first
+	gone    map[topo.Worker]string    // workers that will post no more, and why
 	next    topo.GroupID
+	loose   bool // a group may be needed by nobody
 	elastic bool
 }
 
@@ -53,6 +54,7 @@ type party struct {
 	since  int  // the number of its first call of a step that it has not completed; -1 = none
 	gone   bool // it will post no more, and the world goes on without it
 	asked  bool // it has asked for this group
+	free   bool // it needs this group no more
 }
 
 // position is one collective of a group.
@@ -64,7 +66,7 @@ type position struct {
 
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
 func NewMatcher(world []topo.Worker) *Matcher {
-	m := &Matcher{groups: map[topo.GroupID]*group{}, ids: map[string]topo.GroupID{}, gone: map[topo.Worker]string{}}
+	m := &Matcher{groups: map[topo.GroupID]*group{}, same: map[string][]topo.GroupID{}, gone: map[topo.Worker]string{}}
 	m.add(world)
 	return m
 }
@@ -113,25 +115,54 @@ func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, sel
 			return 0, 0, fieldError("ranks", "every rank must be a member of the job and listed once")
 		}
 	}
-	for instance := 0; ; instance++ {
-		key := groupKey(list, instance)
-		id, ok := m.ids[key]
-		if !ok {
-			if len(m.groups) >= MaxGroups {
-				return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and keep them", MaxGroups)
-			}
-			id = m.add(list).id
-			m.ids[key] = id
-		}
+	key := fmt.Sprint(list)
+	for _, id := range m.same[key] {
 		if p := m.groups[id].members[self]; !p.asked {
 			p.asked = true
 			return id, self, nil
 		}
 	}
+	if len(m.groups) >= MaxGroups {
+		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and keep them, or free those that are not needed", MaxGroups)
+	}
+	g := m.add(list)
+	m.same[key] = append(m.same[key], g.id)
+	g.members[self].asked = true
+	return g.id, self, nil
 }
 
-// groupKey names the group that each of a list of workers gets when it asks for it again: the first one has instance 0.
-func groupKey(list []topo.Worker, instance int) string { return fmt.Sprint(list, instance) }
+// Ungroup tells that a worker needs a group no more: it has no call of it open, and will post none.
+func (m *Matcher) Ungroup(w topo.Worker, id topo.GroupID) {
+	if g := m.groups[id]; g != nil && id != topo.World {
+		if self := g.index(w); self >= 0 {
+			g.members[self].free, m.loose = true, true
+		}
+	}
+}
+
+// Disband forgets the groups that no member needs any more, and lists them.
+func (m *Matcher) Disband() (list []topo.GroupID) {
+	if !m.loose {
+		return nil
+	}
+	m.loose = false
+	for _, g := range m.all() {
+		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *party) bool { return !p.free && !m.Gone(p.worker) }) {
+			continue
+		}
+		workers := make([]topo.Worker, len(g.members))
+		for i, p := range g.members {
+			workers[i] = p.worker
+		}
+		key := fmt.Sprint(workers)
+		if m.same[key] = slices.DeleteFunc(m.same[key], func(id topo.GroupID) bool { return id == g.id }); len(m.same[key]) == 0 {
+			delete(m.same, key)
+		}
+		delete(m.groups, g.id)
+		list = append(list, g.id)
+	}
+	return list
+}
 
 // Index returns a worker's index in a group and the group's size; false if it is no member, or there is no such group.
 func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
@@ -311,7 +342,7 @@ func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
 	if m.Gone(w) {
 		return out
 	}
-	m.gone[w] = why
+	m.gone[w], m.loose = why, true
 	for _, g := range m.all() {
 		self := g.index(w)
 		if self < 0 {

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -75,23 +76,22 @@ func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
 	return Ready{calls, r.Err}
 }
 
-// Adopt gives a worker a group that it has from another Matcher. Groups of the same list must be adopted in the order of their
-// numbers.
-func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker) {
+// Adopt gives a worker a group that it has from another Matcher, also if it needs it no more: others may. Groups of the same list must be
+// adopted in the order of their numbers.
+func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free bool) {
 	g := m.groups[id]
 	if g == nil {
 		next := m.next
 		m.next = id
 		g = m.add(list)
 		m.next = max(next, m.next)
-		instance := 0
-		for ; m.ids[groupKey(list, instance)] != topo.World; instance++ {
-		}
-		m.ids[groupKey(list, instance)] = id
+		key := fmt.Sprint(list)
+		m.same[key] = append(m.same[key], id)
 	}
 	for _, p := range g.members {
 		if p.worker == w {
-			p.asked = true
+			p.asked, p.free = true, free
+			m.loose = m.loose || free
 		}
 	}
 }

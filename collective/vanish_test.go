@@ -97,9 +97,9 @@ func TestAdopt(t *testing.T) {
 		}
 		ids = append(ids, id)
 	}
-	m.Adopt(ids[0], list, worker(0))
-	m.Adopt(ids[1], list, worker(0))
-	m.Adopt(ids[2], list, worker(2))
+	m.Adopt(ids[0], list, worker(0), true)
+	m.Adopt(ids[1], list, worker(0), false)
+	m.Adopt(ids[2], list, worker(2), false)
 	second, self, err := m.Group(worker(2), list)
 	if err != nil || second != ids[1] || self != 1 {
 		t.Errorf("the second group of w2 is %d (%d), %v; w0 has it as %d", second, self, err, ids[1])
@@ -107,5 +107,59 @@ func TestAdopt(t *testing.T) {
 	third, _, err := m.Group(worker(2), list)
 	if err != nil || slices.Contains(ids, third) {
 		t.Errorf("the third group is %d, %v; taken are %v", third, err, ids)
+	}
+}
+
+// A group lasts until all its members that are left have freed it, and who asks for another gets the one that the others have.
+func TestGroupsAreFreed(t *testing.T) {
+	m := elastic(3)
+	list := workers([]int{0, 2})
+	ask := func(w int) topo.GroupID {
+		t.Helper()
+		id, _, err := m.Group(worker(w), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	gone := func(want ...topo.GroupID) {
+		t.Helper()
+		if got := m.Disband(); !slices.Equal(got, want) {
+			t.Fatalf("groups %v are disbanded, want %v", got, want)
+		}
+	}
+	first := ask(0)
+	m.Ungroup(worker(0), first)
+	gone() // w2 has not asked for it yet
+	second := ask(0)
+	if ask(2) != first || ask(2) != second {
+		t.Fatal("w2 gets other groups than w0")
+	}
+	m.Ungroup(worker(1), second) // it is no member
+	m.Ungroup(worker(0), topo.World)
+	gone()
+	m.Ungroup(worker(2), first)
+	gone(first)
+	if _, _, ok := m.Index(first, worker(0)); ok {
+		t.Error("a group that was disbanded is there")
+	}
+	third := ask(0)
+	if ask(2) != third {
+		t.Error("w2 gets another group than w0 after an earlier one was disbanded")
+	}
+	m.Ungroup(worker(2), third)
+	m.Lost(worker(0), "is gone", nil)
+	gone(third) // and w2 still has the second
+	m.Ungroup(worker(2), second)
+	gone(second)
+	for range 2 * collective.MaxGroups {
+		id, _, err := m.Group(worker(1), workers([]int{1, 2}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Ungroup(worker(1), id)
+		m.Group(worker(2), workers([]int{1, 2}))
+		m.Ungroup(worker(2), id)
+		gone(id)
 	}
 }

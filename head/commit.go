@@ -12,6 +12,7 @@ import (
 func (r *leader) advance() {
 	for r.reports == nil && !r.machine.Proposing() {
 		r.announce()
+		r.disband()
 		r.void()
 		r.abort()
 		i := slices.IndexFunc(r.flights, r.commitable)

@@ -49,6 +49,7 @@ type staged struct {
 type known struct {
 	members []topo.Worker
 	here    []topo.Worker
+	free    []topo.Worker // of those here, who needs it no more
 }
 
 func newFollower(a *Agent) *follower {
@@ -103,6 +104,15 @@ func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
 	f.agent.tell(WantsGroup{w, list})
 }
 
+// ungroups tells that a worker needs a group no more. One of which it has a call open is not believed.
+func (f *follower) ungroups(w topo.Worker, id topo.GroupID) {
+	inUse := func(p *collective.Posted) bool { return p.Call.Group == id }
+	if _, _, has := f.indexIn(id, w); has && id != topo.World && !slices.ContainsFunc(f.worker(w).open, inUse) {
+		f.groups[id].free = append(f.groups[id].free, w)
+		f.agent.tell(Ungroups{w, id})
+	}
+}
+
 // hear takes what the head tells.
 func (f *follower) hear(b Body) {
 	switch b := b.(type) {
@@ -120,6 +130,8 @@ func (f *follower) hear(b Body) {
 		f.commit(b.Commit, b.flight)
 	case Groups:
 		f.grouped(b)
+	case Disbands:
+		delete(f.groups, b.ID)
 	case Starts:
 		f.next = max(f.next, b.First+topo.Worker(b.Count))
 		f.agent.emit(b.Start)
@@ -270,7 +282,7 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 		return 0, 0, false
 	}
 	self = slices.Index(k.members, w)
-	return self, len(k.members), self >= 0
+	return self, len(k.members), self >= 0 && !slices.Contains(k.free, w)
 }
 
 // report tells a head all that it must know of this host.
@@ -284,7 +296,7 @@ func (f *follower) report() Report {
 		r.Flights = append(r.Flights, Staged{s.exec, s.executed, s.proof})
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
-		r.Groups = append(r.Groups, GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here)})
+		r.Groups = append(r.Groups, GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here), slices.Clone(f.groups[id].free)})
 	}
 	return r
 }

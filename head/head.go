@@ -222,6 +222,12 @@ func (a *Agent) Group(w topo.Worker, list []topo.Worker) {
 	a.settle()
 }
 
+// Ungroup tells that a worker needs a group no more.
+func (a *Agent) Ungroup(w topo.Worker, id topo.GroupID) {
+	a.follower.ungroups(w, id)
+	a.settle()
+}
+
 // What may be asked at any time.
 
 // Head is the host that leads, as far as this agent knows; "" before it was welcomed.
@@ -229,6 +235,9 @@ func (a *Agent) Head() string { return a.Record().Head }
 
 // Leads reports whether this agent is the head, and ready to decide.
 func (a *Agent) Leads() bool { return a.leader != nil && a.leader.reports == nil }
+
+// Groups is how many groups the workers of this host have.
+func (a *Agent) Groups() int { return len(a.follower.groups) }
 
 // Stuck reports whether the hosts that this agent can reach are too few to decide on a generation: it waits until others are Seen to go
 // on, or a person says Force.

@@ -218,10 +218,41 @@ func TestGroups(t *testing.T) {
 	if got := find[*head.Apply](p, "B"); len(got.Parts) != 1 || len(got.Parts[0].Calls) != 2 {
 		t.Errorf("B applies %+v", got)
 	}
+	p.post(1, 2, sum(a.ID))
+	p.home(1).Ungroup(1, a.ID) // a call is open
+	p.home(2).Ungroup(2, a.ID)
+	p.run()
+	if _, _, ok := p.agents["A"].Index(a.ID, 1); !ok {
+		t.Error("w1 has freed a group of which it has a call open")
+	}
+	if _, _, ok := p.agents["B"].Index(a.ID, 2); ok {
+		t.Error("w2 has a group that it has freed")
+	}
 	p.agents["B"].Group(3, []topo.Worker{3, 9})
 	p.run()
 	if got := find[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
 		t.Errorf("a group with w9: %+v", got)
+	}
+}
+
+// A group is forgotten on all hosts when no member needs it, whoever leads then.
+func TestGroupsAreFreed(t *testing.T) {
+	p := newPair(t)
+	list := []topo.Worker{1, 2}
+	for _, w := range list {
+		p.home(w).Group(w, list)
+		p.run()
+	}
+	id := find[head.Grouped](p, "A").ID
+	for i, w := range list {
+		if n := p.agents["A"].Groups() + p.agents["B"].Groups(); n != 2 {
+			t.Errorf("%d groups are known on the hosts after %d workers have freed it", n, i)
+		}
+		p.home(w).Ungroup(w, id)
+		p.run()
+	}
+	if n := p.agents["A"].Groups() + p.agents["B"].Groups(); n != 0 {
+		t.Errorf("%d groups are known on the hosts when nobody needs them", n)
 	}
 }
 

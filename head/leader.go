@@ -86,6 +86,8 @@ func (r *leader) hear(host string, b Body) {
 		r.shaped(b, host)
 	case WantsGroup:
 		r.group(b, host)
+	case Ungroups:
+		r.matcher.Ungroup(b.Worker, b.ID)
 	case Cut:
 		r.cutOff(host, b)
 	}
@@ -118,6 +120,8 @@ func about(b Body) (w topo.Worker, is bool) {
 	case Shaped:
 		return b.Worker, true
 	case WantsGroup:
+		return b.Worker, true
+	case Ungroups:
 		return b.Worker, true
 	}
 	return 0, false
@@ -216,6 +220,15 @@ func (r *leader) group(g WantsGroup, host string) {
 		answer.Reason = err.Error()
 	}
 	r.send(host, answer)
+}
+
+// disband lets all hosts forget the groups that no worker needs.
+func (r *leader) disband() {
+	for _, id := range r.matcher.Disband() {
+		for _, h := range r.agent.Record().Hosts {
+			r.send(h.Name, Disbands{id})
+		}
+	}
 }
 
 // obey carries out what the membership has decided.

@@ -72,6 +72,7 @@ type (
 		ID      topo.GroupID
 		Members []topo.Worker
 		Here    []topo.Worker // who has it
+		Free    []topo.Worker // of these, who needs it no more
 	}
 	// Staged is a flight that the host that reports was told to execute.
 	Staged struct {
@@ -115,6 +116,11 @@ type (
 	WantsGroup struct {
 		Worker  topo.Worker
 		Members []topo.Worker
+	}
+	// Ungroups tells that a worker needs a group no more.
+	Ungroups struct {
+		Worker topo.Worker
+		ID     topo.GroupID
 	}
 	// Cut tells of a host of the job to which the link is lost.
 	Cut struct{ Host, How string }
@@ -180,6 +186,8 @@ type (
 		Members []topo.Worker
 		Reason  string // of the error; "" = none
 	}
+	// Disbands tells that nobody needs a group any more.
+	Disbands struct{ ID topo.GroupID }
 	// Refuses tells of a worker that contradicts the others.
 	Refuses struct{ Refuse }
 	// Leaves lets a host go.
@@ -206,6 +214,7 @@ func (Executed) body()   {}
 func (Stated) body()     {}
 func (Shaped) body()     {}
 func (WantsGroup) body() {}
+func (Ungroups) body()   {}
 func (Cut) body()        {}
 func (Snapshot) body()   {}
 func (Begin) body()      {}
@@ -216,6 +225,7 @@ func (landing) body()    {}
 func (Starts) body()     {}
 func (Stops) body()      {}
 func (Groups) body()     {}
+func (Disbands) body()   {}
 func (Refuses) body()    {}
 func (Leaves) body()     {}
 func (Ends) body()       {}

@@ -18,8 +18,8 @@ import (
 // The kinds of messages and of bodies, each known by the name of its type. docs/formats/hosts.md lists them.
 var (
 	messages = []any{member.Prepare{}, member.Accept{}, member.Promise{}, member.Accepted{}, member.Refused{}, member.Decision{}, Frame{}}
-	upward   = []any{Report{}, Posted{}, Began{}, Asked{}, Ended{}, Executed{}, Stated{}, Shaped{}, WantsGroup{}, Cut{}}
-	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
+	upward   = []any{Report{}, Posted{}, Began{}, Asked{}, Ended{}, Executed{}, Stated{}, Shaped{}, WantsGroup{}, Ungroups{}, Cut{}}
+	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{}, Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
 )
 
 // Encode brings a message to bytes: JSON, as docs/formats/hosts.md has it. Memory of calls and errors as values stay behind.

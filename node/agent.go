@@ -297,6 +297,11 @@ func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
 	}
 }
 
+// ungroup tells that a worker needs a group no more. A stopped engine has forgotten all.
+func (a *Agent) ungroup(w topo.Worker, id topo.GroupID) {
+	_ = a.engine.later(func() { a.crew.input(func() { a.crew.agent.Ungroup(w, id) }) })
+}
+
 // state notes what the job trains on.
 func (a *Agent) state(w topo.Worker, d cursor.Cursor) (err error) {
 	if stopped := a.engine.do(func() { err = a.crew.state(w, d) }); stopped != nil {

@@ -165,6 +165,32 @@ func TestGroupsAndGrouped(t *testing.T) {
 	})
 }
 
+// Who frees groups can make more than there is room for at once.
+func TestGroupsAreFreed(t *testing.T) {
+	ctx := context.Background()
+	world(t, 2, func(j *client.Job) error {
+		for i := range collective.MaxGroups + 10 {
+			g, err := j.Split(1, 0)
+			if err != nil {
+				return fmt.Errorf("group %d: %w", i, err)
+			}
+			if err := client.Barrier(ctx, g); err != nil {
+				return err
+			}
+			if err := errors.Join(g.Free(), g.Free()); err != nil {
+				return err
+			}
+			if err := client.Barrier(ctx, g); err == nil {
+				return errors.New("a group that was freed has a barrier")
+			}
+		}
+		if err := j.Group.Free(); err == nil {
+			return errors.New("all ranks were freed")
+		}
+		return nil
+	})
+}
+
 // Goroutines of one worker may wait for different collectives at once, in any order.
 func TestConcurrentWaiters(t *testing.T) {
 	world(t, 3, func(j *client.Job) error {

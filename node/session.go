@@ -77,6 +77,9 @@ func (s *session) answer(r *api.Request) error {
 		return s.free(r.ID)
 	case api.TypeGroup:
 		return s.group(r.Ranks)
+	case api.TypeUngroup:
+		s.agent.ungroup(s.worker, topo.GroupID(r.ID))
+		return nil
 	case api.TypeData:
 		return s.data(r)
 	case api.TypeSave:

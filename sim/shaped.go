@@ -131,7 +131,8 @@ func (w *worker) ended(p *collective.Posted, out []byte, err error) {
 	case w.back.asks:
 		w.back = back{found: true, from: w.host.cluster.disk.choose(out)}
 	case p.Call.Kind == collective.Reshape:
-		w.held, w.groups = unpack(out), map[string]topo.GroupID{} // another model
+		w.held = unpack(out) // another model
+		w.freeOthers("")
 		w.host.cluster.ledger.state[w.id] = true
 	case p.Call.Step:
 		for i := range w.held {

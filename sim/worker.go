@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -104,6 +105,7 @@ func (w *worker) begin() {
 	w.step = known.Steps + 1
 	if list := w.neighbours(known.View); len(list) > 1 {
 		key := fmt.Sprint(list)
+		w.freeOthers(key)
 		id, has := w.groups[key]
 		if !has {
 			w.waits, w.wanted = true, key
@@ -146,6 +148,16 @@ func (w *worker) neighbours(v topo.View) (list []topo.Worker) {
 		}
 	}
 	return list
+}
+
+// freeOthers frees all groups but one.
+func (w *worker) freeOthers(kept string) {
+	for _, key := range slices.Sorted(maps.Keys(w.groups)) {
+		if key != kept {
+			w.host.agent.Ungroup(w.id, w.groups[key])
+			delete(w.groups, key)
+		}
+	}
 }
 
 func (w *worker) grouped(g head.Grouped) {

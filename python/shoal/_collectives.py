@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from array import array
-from typing import Any, List, Optional, Sequence, TypeVar
+from typing import Any, List, Optional, Sequence, Tuple, TypeVar
 
 from ._layout import BOOL, F16, F32, F64, BF16, KINDS, OPS
 from ._port import Port
@@ -27,8 +27,16 @@ class AsyncCollectives:
 
     rank: int
     size: int
+    ranks: Tuple[int, ...]
     _port: Port
-    _id: int
+    _id: Optional[int]  # None when it was freed
+
+    @property
+    def id(self) -> int:
+        """The number of the group in descriptors; 0 is all ranks. Raises ValueError when the group was freed."""
+        if self._id is None:
+            raise ValueError(f"this group of ranks {list(self.ranks)} was freed: make another with job.group")
+        return self._id
 
     def allreduce_async(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None, flags: int = 0) -> Handle[T]:
         """See allreduce. `flags` are those of docs/formats/arena.md; steps set them."""
@@ -39,7 +47,7 @@ class AsyncCollectives:
             raise _read_only(result)
         code = _reduction(op, weight, inp)
         # By position: names cost time, and every step makes this call.
-        return self._port.call(_ALL_REDUCE, inp, target, (x, out), result, code, self._id, 0, 0, weight, None, None, flags)
+        return self._port.call(_ALL_REDUCE, inp, target, (x, out), result, code, self.id, 0, 0, weight, None, None, flags)
 
     def reduce_scatter_async(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Handle[Any]:
         """See reduce_scatter."""
@@ -48,14 +56,14 @@ class AsyncCollectives:
             out = self._port.make(x, inp.dtype, self._block(inp, "give `out` to receive another number of elements"))
         target = self._output(out, inp)
         code = _reduction(op, weight, inp)
-        return self._port.call(KINDS["reduce_scatter"], inp, target, (x, out), out, code, self._id, weight=weight)
+        return self._port.call(KINDS["reduce_scatter"], inp, target, (x, out), out, code, self.id, weight=weight)
 
     def allgather_async(self, x: Any, out: Any = None) -> Handle[Any]:
         """See allgather."""
         inp = self._port.describe(x)
         if out is None:
             out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
-        return self._port.call(KINDS["all_gather"], inp, self._output(out, inp), (x, out), out, group=self._id)
+        return self._port.call(KINDS["all_gather"], inp, self._output(out, inp), (x, out), out, group=self.id)
 
     def allgatherv_async(self, x: Any) -> Handle[Any]:
         """See allgatherv. Blocks for the exchange of the counts; only the data travels asynchronously."""
@@ -68,10 +76,10 @@ class AsyncCollectives:
         root = self._member(root, "root")
         tensor = self._port.describe(x)
         if root == self.rank:
-            return self._port.call(KINDS["broadcast"], tensor, None, x, x, group=self._id, peer=root, flags=flags)
+            return self._port.call(KINDS["broadcast"], tensor, None, x, x, group=self.id, peer=root, flags=flags)
         if not tensor.writable:
             raise _read_only(x)
-        return self._port.call(KINDS["broadcast"], None, tensor, x, x, group=self._id, peer=root, flags=flags)
+        return self._port.call(KINDS["broadcast"], None, tensor, x, x, group=self.id, peer=root, flags=flags)
 
     def reduce_async(self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0, flags: int = 0) -> Handle[Any]:
         """See reduce. `flags` are those of docs/formats/arena.md; steps set them."""
@@ -84,17 +92,17 @@ class AsyncCollectives:
             if not target.writable:
                 raise _read_only(result)
         code = _reduction(op, weight, inp)
-        return self._port.call(KINDS["reduce"], inp, target, (x, out), result, code, self._id, root, weight=weight, flags=flags)
+        return self._port.call(KINDS["reduce"], inp, target, (x, out), result, code, self.id, root, weight=weight, flags=flags)
 
     def gather_async(self, x: Any, root: int = 0, out: Any = None) -> Handle[Any]:
         """See gather."""
         root = self._member(root, "root")
         inp = self._port.describe(x)
         if root != self.rank:
-            return self._port.call(KINDS["gather"], inp, None, x, None, group=self._id, peer=root)
+            return self._port.call(KINDS["gather"], inp, None, x, None, group=self.id, peer=root)
         if out is None:
             out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
-        return self._port.call(KINDS["gather"], inp, self._output(out, inp), (x, out), out, group=self._id, peer=root)
+        return self._port.call(KINDS["gather"], inp, self._output(out, inp), (x, out), out, group=self.id, peer=root)
 
     def scatter_async(self, x: Any = None, root: int = 0, out: Any = None) -> Handle[Any]:
         """See scatter."""
@@ -105,13 +113,13 @@ class AsyncCollectives:
             target = self._port.describe(out)
             if not target.writable:
                 raise _read_only(out)
-            return self._port.call(KINDS["scatter"], None, target, out, out, group=self._id, peer=root)
+            return self._port.call(KINDS["scatter"], None, target, out, out, group=self.id, peer=root)
         if x is None:
             raise ValueError("the root of a scatter needs `x`, the elements of all ranks in rank order")
         inp = self._port.describe(x)
         if out is None:
             out = self._port.make(x, inp.dtype, self._block(inp, "give `out` on every rank for uneven parts"))
-        return self._port.call(KINDS["scatter"], inp, self._output(out, inp), (x, out), out, group=self._id, peer=root)
+        return self._port.call(KINDS["scatter"], inp, self._output(out, inp), (x, out), out, group=self.id, peer=root)
 
     def alltoall_async(self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None) -> Handle[Any]:
         """See alltoall. With `splits` and without `out` it blocks for the exchange of the counts."""
@@ -128,12 +136,12 @@ class AsyncCollectives:
                 received = self.alltoall_async(array("q", rows)).wait()
                 out = self._port.make(x, inp.dtype, _rows(inp, sum(received)))
         target = self._output(out, inp)
-        return self._port.call(KINDS["all_to_all"], inp, target, (x, out), out, group=self._id, counts=counts)
+        return self._port.call(KINDS["all_to_all"], inp, target, (x, out), out, group=self.id, counts=counts)
 
     def send_async(self, x: Any, to: int, tag: int = 0) -> Handle[None]:
         """See send."""
         to = self._member(to, "to")
-        return self._port.call(KINDS["send"], self._port.describe(x), None, x, None, group=self._id, peer=to, tag=_tag(tag))
+        return self._port.call(KINDS["send"], self._port.describe(x), None, x, None, group=self.id, peer=to, tag=_tag(tag))
 
     def recv_async(self, x: T, source: int, tag: int = 0) -> Handle[T]:
         """See recv."""
@@ -141,11 +149,11 @@ class AsyncCollectives:
         target = self._port.describe(x)
         if not target.writable:
             raise _read_only(x)
-        return self._port.call(KINDS["recv"], None, target, x, x, group=self._id, peer=source, tag=_tag(tag))
+        return self._port.call(KINDS["recv"], None, target, x, x, group=self.id, peer=source, tag=_tag(tag))
 
     def barrier_async(self, flags: int = 0) -> Handle[None]:
         """See barrier, and allreduce_async for `flags`."""
-        return self._port.call(KINDS["barrier"], None, None, None, None, group=self._id, flags=flags)
+        return self._port.call(KINDS["barrier"], None, None, None, None, group=self.id, flags=flags)
 
     def _output(self, out: Any, inp: Tensor, count: Optional[int] = None) -> Tensor:
         target = self._port.describe(out)

@@ -219,13 +219,19 @@ class Worker:
             raise ShoalError(str(err)) from None
         return int(reply["id"]), int(reply["rank"])
 
+    def close_group(self, number: int) -> None:
+        """Tell the agent that this worker needs a group no more. One of its own nobody knows."""
+        if number < _OWN_GROUPS:
+            self.link.send({"type": "ungroup", "id": number})
+
     def follow(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the view, before the call that told of it returns."""
         self._changed = changed
 
     def _look(self) -> None:
         self.view = view = self.calls.view()
-        self.generation, self.late, self._alone, self._elders = view.generation, False, view.released, None
+        self.generation, self.late, self._alone = view.generation, False, view.released
+        self._part_from_elders()
         if view.released:
             self.size = 1  # and the rank stays: the rank 0 that writes the results is a member
         else:
@@ -245,10 +251,16 @@ class Worker:
             self._elders, _ = self.open_group(range(self.size))
         return self._elders
 
+    def _part_from_elders(self) -> None:
+        if self._elders is not None:
+            self.close_group(self._elders)
+            self._elders = None
+
     def welcome(self) -> None:
         """The newcomers are members from now on, for this worker too."""
         self.size = self.view.size
-        self._detour, self._elders = _OWN_GROUPS, None
+        self._detour = _OWN_GROUPS
+        self._part_from_elders()
         self._changed()
 
     @contextlib.contextmanager

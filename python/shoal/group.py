@@ -24,15 +24,21 @@ class Group(AsyncCollectives):
 
     def __init__(self, port: Port, number: int, rank: int, ranks: Sequence[int]) -> None:
         self._port = port
-        self._id = number
+        self._id: Optional[int] = number
         self.rank = rank
         self.ranks: Tuple[int, ...] = tuple(ranks)
         self.size = len(self.ranks)
 
-    @property
-    def id(self) -> int:
-        """The number of the group in descriptors; 0 is all ranks."""
-        return self._id
+    def free(self) -> None:
+        """Let the group go: this rank has no call of it under way, and makes none any more.
+
+        The job forgets it when no rank needs it. A job has room for 4096 groups, so who makes groups as long as it runs must free them.
+        """
+        if self._id == 0:
+            raise ValueError("the group of all ranks lasts as long as the job")
+        if self._id is not None:
+            self._port.close_group(self._id)
+            self._id = None
 
     def allreduce(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None) -> T:
         """Replace x on every rank by the reduction of all ranks' x, and return it; with `out`, leave x and fill `out`.

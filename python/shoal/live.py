@@ -213,6 +213,8 @@ class _Live:
         new = [port.buffer(out)] if out else []
         given, taken = (port.describe(m[0]) if m else None for m in (old, new))
         port.call(_RESHAPE, given, taken, (old, new), None, flags=STEP).wait()
+        if self.mesh is not None:
+            self.mesh.free()
         self.model = self.mesh = None
         self._held = new[0] if new else None
 

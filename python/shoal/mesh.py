@@ -47,6 +47,11 @@ class Mesh:
             self._groups[axis] = self.job.alone()
         return self._groups[axis]
 
+    def free(self) -> None:
+        """Free the groups of the mesh: see Group.free."""
+        for group in self._groups.values():
+            group.free()
+
     def __str__(self) -> str:
         return ",".join(f"{axis}={degree}" for axis, degree in self.axes.items())
 

@@ -52,3 +52,27 @@ print(len(sys.argv) - 1, "meshes")
 ])  # fmt: skip
 def test_groups(launch, n, texts):
     assert re.findall(r"(\d) meshes", launch(n, GRID, *texts)) == [str(len(texts))] * n
+
+
+# A job has room for 4096 groups.
+FREED = """
+import shoal
+job = shoal.join()
+for _ in range(4200):
+    mesh = job.mesh("dp=2,tp=1")
+    assert mesh["tp"].allreduce(bytearray(b"x")) == b"x"
+    mesh.free()
+mesh.free()
+for what, why in ((mesh["dp"].barrier, "was freed"), (mesh["tp"].barrier, "was freed"), (job.free, "as long as the job")):
+    try:
+        what()
+    except ValueError as error:
+        assert why in str(error), error
+    else:
+        raise AssertionError(what)
+print("freed")
+"""
+
+
+def test_groups_that_are_freed_make_room(launch):
+    assert launch(2, FREED).count("freed") == 2

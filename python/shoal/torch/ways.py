@@ -80,7 +80,7 @@ class Ways:
         before = self._ring.names if void and self._ring is not None else None
         if void:
             self._note_failure()
-            self._ring = None
+            self._drop_ring()
         while void or self._generation != self._job.generation:
             self._generation = self._job.generation
             try:
@@ -91,6 +91,11 @@ class Ways:
         if self._way is not self.arena:
             self._resident += [Bucket(b.parameters, empty=self._card.empty) for b in self.arena.buckets[len(self._resident) :]]  # type: ignore[union-attr]
         return self._way
+
+    def _drop_ring(self) -> None:
+        if self._ring is not None:
+            self._ring.group.free()
+        self._ring = None
 
     def _note_failure(self) -> None:
         error = self._way.exchange.error if isinstance(self._way.exchange, Direct) else None
@@ -132,7 +137,7 @@ class Ways:
             return self.arena
         assert self._card is not None
         if self._ring is None or self._ring.names != names:
-            self._ring = None  # on all of them, also where making one fails
+            self._drop_ring()  # on all of them, also where making one fails
             self._ring = Ring(self._job, self._card, names, ranks)
         return Way(_Resident(self._card), self._resident, Direct(self._job, self._resident, self._ring, ranks))
 
