@@ -46,12 +46,12 @@ def launch(binary, tmp_path_factory):
         assert process.returncode == code, f"exit code {process.returncode}, want {code}\n{output[-6000:]}"
         return output
 
-    def start(n, program, *arguments, env=None):
+    def start(n, program, *arguments, env=None, options=()):
         if not isinstance(program, pathlib.Path):
             path = tmp_path_factory.mktemp("program") / "worker.py"
             path.write_text(program)
             program = path
-        command = [str(binary), "run", "-n", str(n), "--", sys.executable, str(program), *map(str, arguments)]
+        command = [str(binary), "run", "-n", str(n), *options, "--", sys.executable, str(program), *map(str, arguments)]
         full = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", **(env or {})}
         return subprocess.Popen(command, env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

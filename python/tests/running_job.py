@@ -54,6 +54,11 @@ class Running:
         listed = subprocess.run([self._binary, "ps", "--json", *job], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
         return list(map(json.loads, listed.splitlines()))
 
+    def spare(self):
+        """Return when a worker waits to be let in."""
+        while not any(w.get("waiting") for w in self._ps(self.name)):
+            pass
+
     def kill(self, rank):
         """Kill a worker, and return when the job knows."""
         worker, pid = next((w["worker"], w["pid"]) for w in self.members() if w["rank"] == rank)
@@ -69,9 +74,9 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(launch, binary, end, n, program, *arguments):
+def running(launch, binary, end, n, program, *arguments, options=()):
     """A job of n workers that trains until the file `end` is there, which is its last argument."""
-    process = launch.start(n, program, *arguments, end)
+    process = launch.start(n, program, *arguments, end, options=options)
     job = Running(str(binary), process, end)
     hang = threading.Timer(HANG, process.terminate)
     hang.start()

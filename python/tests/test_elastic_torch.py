@@ -33,9 +33,9 @@ def ways(*listed):
 def training(launch, binary, tmp_path):
     """Returns training(n, config): a job of n workers that trains until it is told to finish, as a context manager."""
 
-    def start(n, **config):
+    def start(n, options=(), **config):
         config.update(out=str(tmp_path))
-        return running_job.running(launch, binary, tmp_path / "end", n, WORKER, json.dumps(config))
+        return running_job.running(launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options)
 
     return start
 
@@ -130,6 +130,20 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
     ledger.check(3)
     assert len(ledger.joined) == 5
     assert [line for line in ledger.joined if line["step"] % 100], "nobody joined within an epoch"
+
+
+@ways(ADAM, ZERO1)
+def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
+    with training(3, ["--spares", "1"], **way) as job:
+        for rank in (0, 2):
+            job.spare()
+            job.kill(rank)
+            job.until("JOINED")
+        job.spare()  # it is ended without a word
+        output = job.finish()
+    ledger = Ledger(tmp_path, output, **way)
+    ledger.check(3, losses=2)
+    assert [line["rank"] for line in ledger.joined] == [2, 2] and "RELEASED" not in output
 
 
 @pytest.mark.parametrize(
