@@ -158,7 +158,7 @@ func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recovery
 // killBesideSpare measures losses where a worker waits to take the place.
 func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
 	join, known := b.row("kill to first step of a spare"), b.row("  until the job has decided on it")
-	pause := b.row("  what the others wait, beyond 2 steps")
+	pause, pace := b.row("  what the others wait, beyond 2 steps"), b.row("  a usual step")
 	for range times {
 		if err := b.spareWaits(ctx); err != nil {
 			return nil, err
@@ -175,8 +175,9 @@ func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recover
 		join.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(start) }))
 		known.add(b.lastEvent().Sub(start))
 		pause.add(slowest(changes, change.pause))
+		pace.add(slowest(changes, func(c change) time.Duration { return c.pace }))
 	}
-	return []*recoveryRow{join, known, pause}, nil
+	return []*recoveryRow{join, known, pause, pace}, nil
 }
 
 // resizeUpAndDown measures what changes of the size cost the workers that stay.
