@@ -63,6 +63,21 @@ def test_the_same_as_on_the_cpu(wrap, elastic, compress):
         _check_order(log, wrap, compress)
 
 
+def _asides(wrap):
+    """How often this worker asks the others something in the middle of a step."""
+    import shoal
+
+    asked, aside = [], shoal.Step.aside
+    shoal.Step.aside = lambda *args, **options: asked.append(args) or aside(*args, **options)
+    _train(shoal.join(), wrap, True, None)
+    return len(asked)
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
+def test_workers_on_cpus_ask_each_other_nothing(wrap):
+    assert world(2, _asides, wrap) == [0, 0]
+
+
 def _check_order(log, wrap, compress):
     """Every copy is behind what made its source, and the thread that runs backward never waits for one."""
     kinds = [entry[0] for entry in log]

@@ -58,7 +58,8 @@ class Ways:
     """The ways of the buckets of a model. All workers choose the same one, in the first step of a generation and when a step was void.
 
     They go from device to device where every worker has a device of its own and the same NCCL, else through the arena. Buckets of other kinds than
-    Bucket, and those of a group (`group`), always go through the arena; so do not ask the workers.
+    Bucket, and those of a group (`group`), always go through the arena. So do those of a job that has begun on CPUs alone: its workers ask each other
+    nothing, and those who join are told so.
     """
 
     def __init__(self, job: "shoal.Job", tensors: Sequence[Tensor], buckets: Sequence[Bucket], group: "Optional[shoal.Group]", plain: bool):
@@ -66,16 +67,23 @@ class Ways:
         for bucket in buckets:
             self.arena.mover.adopt(bucket)
         self._job, self._card = job, cuda.card_of(tensors)
-        self._fixed = group is not None or not plain
+        self._asks: Optional[bool] = False  # None = nobody has said yet
+        if group is None and plain:
+            self._asks = None if job.outside else bool(job.allreduce(array("q", [self._card is not None]), "max")[0])
+            job.register(job.unused("devices"), lambda: self._asks, self._told)
         self._way, self._generation = self.arena, -1
         self._resident: List[Bucket] = []  # the buckets on the device, as far as they were needed
         self._ring: Optional[Ring] = None
         self._broken = -1  # the generation in which NCCL has failed here
         self._name, self._said = secrets.randbits(62) | 1, ""
 
+    def _told(self, asks: bool) -> None:
+        if self._asks is None:  # a checkpoint says what was so elsewhere
+            self._asks = asks
+
     def choose(self, void: bool = False) -> Way:
         """The way of the open step; `void` where it was void on the one before, which is not taken again."""
-        if self._fixed or self._job.step is None:
+        if not self._asks or self._job.step is None:
             return self.arena
         before = self._ring.names if void and self._ring is not None else None
         if void:
