@@ -1,7 +1,6 @@
 package collective
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/shoal-ml/shoal/topo"
@@ -39,6 +38,7 @@ type Matcher struct {
 // group is a set of workers and what they have posted.
 type group struct {
 	id      topo.GroupID
+	key     string // of its list of members, in Matcher.same
 	members []*party
 	base    int         // the number of open[0]
 	open    []*position // not passed by every member yet
@@ -99,80 +99,6 @@ const MaxMembers = 1 << 16
 
 // MaxStep bounds the collectives of a step: none is complete before the last is posted, and a worker cannot have more open.
 const MaxStep = 256
-
-// MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the agent's memory.
-const MaxGroups = 4096
-
-// Group gives a worker a group of the listed workers, and its own index in it. The k-th time that each member asks for the same
-// list they get the same group.
-func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, self int, err error) {
-	self = slices.Index(list, w)
-	if self < 0 {
-		return 0, 0, fieldError("ranks", "w%d asks for a group in which it is not", w)
-	}
-	for i, x := range list {
-		if m.groups[topo.World].index(x) < 0 || slices.Contains(list[:i], x) {
-			return 0, 0, fieldError("ranks", "every rank must be a member of the job and listed once")
-		}
-	}
-	key := fmt.Sprint(list)
-	for _, id := range m.same[key] {
-		if p := m.groups[id].members[self]; !p.asked {
-			p.asked = true
-			return id, self, nil
-		}
-	}
-	if len(m.groups) >= MaxGroups {
-		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and keep them, or free those that are not needed", MaxGroups)
-	}
-	g := m.add(list)
-	m.same[key] = append(m.same[key], g.id)
-	g.members[self].asked = true
-	return g.id, self, nil
-}
-
-// Ungroup tells that a worker needs a group no more: it has no call of it open, and will post none.
-func (m *Matcher) Ungroup(w topo.Worker, id topo.GroupID) {
-	if g := m.groups[id]; g != nil && id != topo.World {
-		if self := g.index(w); self >= 0 {
-			g.members[self].free, m.loose = true, true
-		}
-	}
-}
-
-// Disband forgets the groups that no member needs any more, and lists them.
-func (m *Matcher) Disband() (list []topo.GroupID) {
-	if !m.loose {
-		return nil
-	}
-	m.loose = false
-	for _, g := range m.all() {
-		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *party) bool { return !p.free && !m.Gone(p.worker) }) {
-			continue
-		}
-		workers := make([]topo.Worker, len(g.members))
-		for i, p := range g.members {
-			workers[i] = p.worker
-		}
-		key := fmt.Sprint(workers)
-		if m.same[key] = slices.DeleteFunc(m.same[key], func(id topo.GroupID) bool { return id == g.id }); len(m.same[key]) == 0 {
-			delete(m.same, key)
-		}
-		delete(m.groups, g.id)
-		list = append(list, g.id)
-	}
-	return list
-}
-
-// Index returns a worker's index in a group and the group's size; false if it is no member, or there is no such group.
-func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
-	g := m.groups[id]
-	if g == nil {
-		return 0, 0, false
-	}
-	self = g.index(w)
-	return self, len(g.members), self >= 0
-}
 
 // Post adds a call that Check found sound, and appends to out whatever it made ready.
 func (m *Matcher) Post(p *Posted, out []Ready) []Ready {

@@ -2,7 +2,6 @@ package collective
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -74,26 +73,6 @@ func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
 		r.Err = m.lostError(lost.Worker, calls[0])
 	}
 	return Ready{calls, r.Err}
-}
-
-// Adopt gives a worker a group that it has from another Matcher, also if it needs it no more: others may. Groups of the same list must be
-// adopted in the order of their numbers.
-func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free bool) {
-	g := m.groups[id]
-	if g == nil {
-		next := m.next
-		m.next = id
-		g = m.add(list)
-		m.next = max(next, m.next)
-		key := fmt.Sprint(list)
-		m.same[key] = append(m.same[key], id)
-	}
-	for _, p := range g.members {
-		if p.worker == w {
-			p.asked, p.free = true, free
-			m.loose = m.loose || free
-		}
-	}
 }
 
 // all lists the groups by number.

@@ -1,0 +1,101 @@
+package collective
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the agent's memory.
+const MaxGroups = 4096
+
+// Group gives a worker a group of the listed workers, and its own index in it. The k-th time that each member asks for the same
+// list they get the same group.
+func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, self int, err error) {
+	self = slices.Index(list, w)
+	if self < 0 {
+		return 0, 0, fieldError("ranks", "w%d asks for a group in which it is not", w)
+	}
+	for i, x := range list {
+		if m.groups[topo.World].index(x) < 0 || slices.Contains(list[:i], x) {
+			return 0, 0, fieldError("ranks", "every rank must be a member of the job and listed once")
+		}
+	}
+	for _, id := range m.same[fmt.Sprint(list)] {
+		if p := m.groups[id].members[self]; !p.asked {
+			p.asked = true
+			return id, self, nil
+		}
+	}
+	if len(m.groups) >= MaxGroups {
+		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and keep them, or free those that are not needed", MaxGroups)
+	}
+	g := m.found(list)
+	g.members[self].asked = true
+	return g.id, self, nil
+}
+
+// found makes a group of a list of workers.
+func (m *Matcher) found(list []topo.Worker) *group {
+	g := m.add(list)
+	g.key = fmt.Sprint(list)
+	m.same[g.key] = append(m.same[g.key], g.id)
+	return g
+}
+
+// Ungroup tells that a worker needs a group no more: it has no call of it open, and will post none.
+func (m *Matcher) Ungroup(w topo.Worker, id topo.GroupID) {
+	if g := m.groups[id]; g != nil && id != topo.World {
+		if self := g.index(w); self >= 0 {
+			g.members[self].free, m.loose = true, true
+		}
+	}
+}
+
+// Disband forgets the groups that no member needs any more, and lists them.
+func (m *Matcher) Disband() (list []topo.GroupID) {
+	if !m.loose {
+		return nil
+	}
+	m.loose = false
+	for _, g := range m.all() {
+		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *party) bool { return !p.free && !m.Gone(p.worker) }) {
+			continue
+		}
+		if m.same[g.key] = slices.DeleteFunc(m.same[g.key], func(id topo.GroupID) bool { return id == g.id }); len(m.same[g.key]) == 0 {
+			delete(m.same, g.key)
+		}
+		delete(m.groups, g.id)
+		list = append(list, g.id)
+	}
+	return list
+}
+
+// Adopt gives a worker a group that it has from another Matcher, also if it needs it no more: others may. Groups of the same list must be
+// adopted in the order of their numbers.
+func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free bool) {
+	g := m.groups[id]
+	if g == nil {
+		next := m.next
+		m.next = id
+		g = m.found(list)
+		m.next = max(next, m.next)
+	}
+	for _, p := range g.members {
+		if p.worker == w {
+			p.asked, p.free = true, free
+			m.loose = m.loose || free
+		}
+	}
+}
+
+// Index returns a worker's index in a group and the group's size; false if it is no member, or there is no such group.
+func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+	g := m.groups[id]
+	if g == nil {
+		return 0, 0, false
+	}
+	self = g.index(w)
+	return self, len(g.members), self >= 0
+}
