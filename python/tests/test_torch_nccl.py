@@ -47,12 +47,13 @@ def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa:
 
 
 def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
-    with training(2, samples=1600, **OWN) as job:
+    with training(2, samples=2400, **OWN) as job:
         for n in (4, 3):
             job.resize(n)
-            job.until(BY_NCCL % n)  # rank 0 says it in the first step, in which it must not be killed
+            job.until(BY_NCCL % n)
+        job.goes_on()  # torch 1.13 ends who is just connecting to a store that is killed, and rank 0 has it; it has no NCCL that can be aborted either
         job.kill(0)
-        ledger = Ledger(tmp_path, job.finish(), samples=1600)
+        ledger = Ledger(tmp_path, job.finish(), samples=2400)
     ledger.check(2, losses=1)
     assert all(BY_NCCL % n in ledger.output for n in (2, 3, 4))
 
