@@ -236,9 +236,6 @@ func (a *Agent) Head() string { return a.Record().Head }
 // Leads reports whether this agent is the head, and ready to decide.
 func (a *Agent) Leads() bool { return a.leader != nil && a.leader.reports == nil }
 
-// Groups is how many groups the workers of this host have.
-func (a *Agent) Groups() int { return len(a.follower.groups) }
-
 // Stuck reports whether the hosts that this agent can reach are too few to decide on a generation: it waits until others are Seen to go
 // on, or a person says Force.
 func (a *Agent) Stuck() bool {
