@@ -78,17 +78,35 @@ func (p *preset) cutAll(place string) error {
 	if p.has(place) == "" {
 		return fmt.Errorf("the mesh %q has no axis dp", p.mesh)
 	}
-	var rules []Rule
-	for _, t := range p.tensors {
-		if len(t.Shape) == 0 {
-			rules = append(rules, Rule{Match: t.Name})
-		}
-	}
+	rules := p.scalars()
 	for _, r := range p.spec.Rules {
 		rules = append(rules, Rule{Match: r.Match, Place: and(r.Place, place)})
 	}
 	p.spec.Rules = rules
 	return nil
+}
+
+// scalars are rules for what has no dimension that could be cut, such as the step of each parameter: every rank has it. A kind of
+// optimizer state that is all so has one rule.
+func (p *preset) scalars() (rules []Rule) {
+	cut := map[string]bool{} // kinds
+	for _, t := range p.tensors {
+		if len(t.Shape) > 0 {
+			cut[optimizerKind.FindString(t.Name)] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, t := range p.tensors {
+		match := t.Name
+		if kind := optimizerKind.FindString(t.Name); kind != "" && !cut[kind] {
+			match = kind + "**"
+		}
+		if len(t.Shape) == 0 && !seen[match] {
+			seen[match] = true
+			rules = append(rules, Rule{Match: match})
+		}
+	}
+	return rules
 }
 
 var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
@@ -159,6 +177,11 @@ func (p *preset) megatron() error {
 		return err
 	}
 	p.megatronRules(layers, experts, "experts.#", "lm_head.weight", p.has("tp=shard(0,blocks=2)"))
+	var whole []Store
+	for _, r := range p.scalars() { // before names whose tensors are joined
+		whole = append(whole, Store{Name: r.Match, Parts: []string{r.Match}})
+	}
+	p.spec.Store = append(whole, p.spec.Store...)
 	return nil
 }
 
@@ -176,12 +199,8 @@ func (p *preset) megatronOwn() error {
 		return fmt.Errorf("%d heads of k and v do not come out even over tp=%d", p.kvHeads, p.mesh[i].Size)
 	}
 	shapes := map[string]tensor.Shape{}
-	var scalars []Rule
 	for _, t := range p.tensors {
 		shapes[t.Name] = t.Shape
-		if len(t.Shape) == 0 {
-			scalars = append(scalars, Rule{Match: t.Name})
-		}
 	}
 	up := ""
 	for _, t := range p.tensors {
@@ -202,7 +221,6 @@ func (p *preset) megatronOwn() error {
 		up = cut
 	}
 	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.has(up))
-	p.spec.Rules = append(scalars, p.spec.Rules...)
 	return nil
 }
 
@@ -215,7 +233,7 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool { return strings.HasSuffix(t.Name, output) }) {
 		ends = p.has("pp=at(0,-1)") // the output shares the weights of the embedding
 	}
-	var rules []Rule
+	rules := p.scalars()
 	if experts > 0 {
 		place := p.has("ep=spread(2," + strconv.Itoa(experts) + ")")
 		rules = append(rules,

@@ -12,10 +12,13 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// decoder is a tiny model under the names of Hugging Face, with the state of Adam.
+// decoder is a tiny model under the names of Hugging Face, with the state of Adam: a step for all, and one for each parameter.
 func decoder(layers, experts int) (tensors []layout.Tensor) {
-	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq."} {
+	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq.", "optimizer.steps."} {
 		add := func(name string, shape ...int) {
+			if state == "optimizer.steps." {
+				shape = nil
+			}
 			tensors = append(tensors, layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
 		}
 		add("model.embed_tokens.weight", 10, 8)
@@ -65,7 +68,8 @@ func TestPresets(t *testing.T) {
 		{"zero3", "dp=3", 0, 1, []string{"model.layers.1.self_attn.q_proj.weight [43]", "optimizer.exp_avg.model.norm.weight [3]"}},
 		{"megatron-core", "pp=2,dp=2,tp=2", 0, 7, []string{"decoder.layers.1.self_attention.linear_qkv.weight [16,8]",
 			"decoder.layers.1.self_attention.linear_qkv.bias [16]", "decoder.layers.1.mlp.linear_fc1.weight [12,8]",
-			"decoder.layers.1.mlp.linear_fc2.weight [8,6]", "output_layer.weight [128,8]", "decoder.final_layernorm.weight [8]"}},
+			"decoder.layers.1.mlp.linear_fc2.weight [8,6]", "output_layer.weight [128,8]", "decoder.final_layernorm.weight [8]",
+			"optimizer.steps.model.layers.0.self_attn.q_proj.weight []", "optimizer.step []"}},
 		{"megatron-core+zero1", "pp=2,dp=2,tp=2", 0, 0, []string{"embedding.word_embeddings.weight [128,8]", "optimizer.exp_avg [696]"}},
 		{"megatron-core+zero1", "pp=2,ep=2,dp=2", 4, 2, []string{"decoder.layers.0.mlp.experts.2.linear_fc1.weight [24,8]",
 			"decoder.layers.0.mlp.router.weight [4,8]", "decoder.layers.0.pre_mlp_layernorm.weight [8]"}},

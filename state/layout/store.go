@@ -140,6 +140,12 @@ func (j *join) build(tensors []Tensor) error {
 		s.parts = append(s.parts, j.rows[n]...)
 	}
 	first := tensors[s.parts[0]]
+	if len(e.Parts) == 1 && e.Dim == 0 && e.Units == nil && e.stack < 0 && e.Pad == nil { // just another name, of any shape
+		name := s.name
+		*s = *plain(s.parts[0], first)
+		s.name = name
+		return nil
+	}
 	s.dtype = first.DType
 	if e.Dim >= len(first.Shape) {
 		return fmt.Errorf("joined along dimension %d, but %s has shape %v", e.Dim, first.Name, first.Shape)
