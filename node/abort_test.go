@@ -15,7 +15,7 @@ type busy struct {
 
 func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
 
-// The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from it, and no longer.
+// The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from it, and no longer: that of a reshape too.
 func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	e, err := newEngine(&lanes{}, nil)
 	if err != nil {
@@ -25,7 +25,7 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	mesh, m := &busy{}, &worker{id: 3, over: true}
 	e.byID[m.id] = m
 	for id := range uint64(2) {
-		e.transfers.add(&transfer{id: id, mesh: mesh, workers: []topo.Worker{m.id}})
+		e.transfers.add(&transfer{id: id, mesh: mesh, workers: []topo.Worker{m.id}, settled: id > 0})
 	}
 	for id := range uint64(2) {
 		e.abort(id)

@@ -194,9 +194,7 @@ func (e *engine) abort(id uint64) {
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pins++
-			if !t.settled { // else pieces come into it too
-				t.mesh.Unused(func() { _ = e.later(func() { m.pins-- }) }) // a stopped engine frees all
-			}
+			t.mesh.Unused(func() { _ = e.later(func() { m.pins-- }) }) // a stopped engine frees all
 		}
 	}
 }
