@@ -59,14 +59,23 @@ func (m *Machine) joiners() []topo.Worker {
 	return list[:min(len(list), room)]
 }
 
-// leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers;
-// and those of hosts that are being drained. The state of the job is with its members, so one that has it stays; and while others
-// are on their way, enough for the minimum do. A job that is sparing releases the last of these, if nobody is gone yet.
+// leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers, but first
+// those who may not have the state of the job; and those of hosts that are being drained. The state is with its members, so one that has it
+// stays; and while others are on their way, enough for the minimum do. A job that is sparing releases the last of these, if nobody is gone yet.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
 		return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
 	}
 	staying := m.staying()
+	slices.SortStableFunc(staying, func(v, w topo.Worker) int {
+		switch fresh := m.workers[v].fresh; {
+		case fresh == m.workers[w].fresh:
+			return 0
+		case fresh:
+			return 1
+		}
+		return -1
+	})
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
 	if m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
