@@ -18,24 +18,28 @@ func (r *leader) order(next topo.View) bool {
 		r.goTo(next, r.wish.who+" asked for it")
 	case !s.on(next):
 		r.goTo(next, "a worker is lost")
-	case r.misplaced(next):
-		r.goTo(next, "the state can be on two hosts where it is on one")
 	default:
-		return false
+		return r.spreads(next)
 	}
 	return true
 }
 
-// misplaced reports whether a redundant job should give its members other ranks of its mesh. It looks once at a shape, as that takes a plan: the
-// ranks that a job begins with are those of its workers, whatever they hold.
-func (r *leader) misplaced(next topo.View) bool {
-	s := r.state.Shape
-	if !s.Redundant || s == r.placed || s.Lost != "" || r.wish != nil {
+// spreads has the members of a redundant job take other ranks of the mesh that it begins with, where those of its workers, which they have whatever
+// they hold, are not the best. It plans that once; every reshape places the ranks.
+func (r *leader) spreads(next topo.View) bool {
+	s := *r.state.Shape
+	if !s.Redundant || r.placed || s.Lost != "" || r.wish != nil {
 		return false
 	}
-	r.placed = s
-	_, order, err := r.agent.cfg.Arrange(*s, s.Mesh, next)
-	return err == nil && !slices.Equal(order, s.Workers)
+	r.placed = true
+	_, order, err := r.agent.cfg.Arrange(s, s.Mesh, next)
+	if err != nil || slices.Equal(order, s.Workers) {
+		return false
+	}
+	r.note("the state can be on two hosts where it is on one; the workers take other ranks of mesh %s", s.Mesh)
+	s.Next, s.Order = s.Mesh, order
+	r.state.Shape = &s
+	return true
 }
 
 // on reports whether the ranks of the mesh are those of the members.
@@ -58,8 +62,6 @@ func (r *leader) goTo(next topo.View, why string) {
 	case err != nil:
 		s.Next, s.Order, s.Broken = "", nil, err.Error()
 		r.note("%s, and the job cannot go on: %v", why, err)
-	case s.Next == s.Mesh && s.on(next):
-		r.note("%s; the workers take other ranks of mesh %s", why, s.Mesh)
 	default:
 		r.note("%s; from mesh %s to %s", why, s.Mesh, s.Next)
 	}

@@ -33,7 +33,7 @@ type leader struct {
 	wish    *wish                // a mesh that somebody asks for; nil = nobody does
 	voids   map[topo.Worker]bool // members that have dropped the step
 	shape   *Shape               // that the log has
-	placed  *Shape               // whose ranks are on the hosts where they should be
+	placed  bool                 // the ranks of a redundant job are on the hosts where they should be
 
 	sets []collective.Ready   // of the last post
 	busy map[topo.Worker]bool // room for a set of workers

@@ -249,7 +249,7 @@ func (s Shape) moved() Shape {
 // them is lost.
 func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
 	s := r.state.Shape.moved()
-	r.state.Shape = &s
+	r.state.Shape, r.placed = &s, true
 	if r.wish != nil { // since before the job was there
 		_ = r.machine.Resize(r.wish.ranks, r.wish.who) // one that is ending takes none anyway
 	}
