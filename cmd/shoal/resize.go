@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -66,6 +67,9 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 		switch {
 		case j.Want != n:
 			return false, notReached(j, n, known)
+		case j.Spares > 0 && j.Size < n && endedWorkers(j) > known:
+			known = endedWorkers(j)
+			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastEnded(j))
 		case j.NoRoom > told:
 			told = j.NoRoom
 			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", counted(told, "worker"), howToJoin(j))
@@ -85,15 +89,21 @@ func howToJoin(j *control.Job) string {
 
 func endedWorkers(j *control.Job) int { return len(j.Workers) - j.Alive() }
 
-// notReached says why a job no longer wants the size that it was asked for. known is how many of its workers had ended before.
-func notReached(j *control.Job, n, known int) error {
-	if endedWorkers(j) > known {
-		for i := len(j.Workers) - 1; i >= 0; i-- {
-			if w := j.Workers[i]; !w.Running {
-				return fmt.Errorf("job %s now wants %s and not %d, because worker %d %s; shoal logs %[1]s --rank %[4]d shows its output",
-					j.Name, counted(j.Want, "worker"), n, w.Worker, w.How)
-			}
+// lastEnded says which of the job's workers has ended, the newest that has.
+func lastEnded(j *control.Job) string {
+	for _, w := range slices.Backward(j.Workers) {
+		if !w.Running {
+			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output", w.Worker, w.How, j.Name)
 		}
 	}
-	return fmt.Errorf("job %s now wants %s and not %d: somebody else has asked for that since; shoal explain %[1]s says who", j.Name, counted(j.Want, "worker"), n)
+	return ""
+}
+
+// notReached says why a job no longer wants the size that it was asked for. known is how many of its workers had ended before.
+func notReached(j *control.Job, n, known int) error {
+	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who", j.Name)
+	if endedWorkers(j) > known {
+		why = ", because " + lastEnded(j)
+	}
+	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, counted(j.Want, "worker"), n, why)
 }
