@@ -119,7 +119,7 @@ func readBuffer(key, v any) (*buffer, error) {
 	d, err := torchzip.DType(key)
 	fields, ok := v.(*pickle.Dict)
 	if err != nil || !ok || !format.Rounds(d) {
-		return nil, apartf("%s: a buffer of %v is a %T; it is of a Megatron before February 2024, or not of its distributed optimizer", distributedName, key, v)
+		return nil, apartf("%s: a buffer under a %T is a %T; it is of a Megatron before February 2024, or not of its distributed optimizer", distributedName, key, v)
 	}
 	b := &buffer{dtype: d}
 	for _, k := range fields.Items {
@@ -129,7 +129,7 @@ func readBuffer(key, v any) (*buffer, error) {
 		case !ok:
 			continue // numel_unpadded
 		case len(t.Shape) != 1 || b.main != nil && t.Shape[0] != b.main.Shape[0]:
-			return nil, apartf("%s: %s is of shape %v, and no flat buffer like the others", distributedName, name, t.Shape)
+			return nil, apartf("%s: %.200q is of shape %v, and no flat buffer like the others", distributedName, name, t.Shape)
 		case name == "param":
 			b.main = t
 		default:

@@ -1,6 +1,7 @@
 package megatron
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -34,7 +35,7 @@ func (n *named) slot(s *slot) error {
 		switch {
 		case !ok:
 			if old, twice := n.values[path]; twice && old != k.is {
-				return apartf("one rank has %v as the %s of %s, another %v", old, k.name, s.param.Name, k.is)
+				return apartf("one rank has %.200q as the %.200q of %q, another %.200q", fmt.Sprint(old), k.name, s.param.Name, fmt.Sprint(k.is))
 			}
 			n.values[path] = k.is
 		case t.Shape.Equal(s.param.Shape):
@@ -46,7 +47,7 @@ func (n *named) slot(s *slot) error {
 				return err
 			}
 		default:
-			return apartf("the optimizer keeps %s of shape %v for %s of shape %v, and nobody knows how ranks cut that", k.name, t.Shape, s.param.Name, s.param.Shape)
+			return apartf("the optimizer keeps %.200q of shape %v for %q of shape %v, and nobody knows how ranks cut that", k.name, t.Shape, s.param.Name, s.param.Shape)
 		}
 	}
 	return nil
@@ -63,7 +64,7 @@ func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) erro
 	}
 	first := &n.Tensors[i]
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
-		return apartf("one rank has %s as %v %v, another as %v %v", name, first.DType, first.Shape, t.DType, t.Shape)
+		return apartf("one rank has %q as %v %v, another as %v %v", name, first.DType, first.Shape, t.DType, t.Shape)
 	}
 	first.Replicas = append(first.Replicas, t.Pieces...)
 	first.Proofs = append(first.Proofs, proofs...)

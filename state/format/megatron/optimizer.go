@@ -190,7 +190,7 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			number, isNumber := item.Key.(int64)
 			kinds, isDict := item.Value.(*pickle.Dict)
 			if !isNumber || !isDict {
-				return nil, apartf("the optimizer has state under the key %v, which is no number of a parameter", item.Key)
+				return nil, apartf("the optimizer has a %T under a %T, not the state of a parameter under its number", item.Value, item.Key)
 			}
 			states[number] = kinds
 		}
@@ -282,7 +282,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 	for _, item := range state.Items {
 		name, ok := item.Key.(string)
 		if !ok || strings.Contains(name, ".") || name == "fp32" {
-			return nil, apartf("the optimizer keeps %v for a parameter, which shoal does not know", item.Key)
+			return nil, apartf("the optimizer keeps something for a parameter under a %T, %.200q, which shoal does not know", item.Key, name)
 		}
 		switch v := item.Value.(type) {
 		case *torchzip.Tensor:
@@ -291,7 +291,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 		case nil, bool, int64, float64, string:
 			list = append(list, kind{name, v})
 		default:
-			return nil, apartf("the optimizer keeps a %T as the %s of a parameter", v, name)
+			return nil, apartf("the optimizer keeps a %T as the %.200q of a parameter", v, name)
 		}
 	}
 	return list, nil

@@ -165,8 +165,8 @@ func TestApart(t *testing.T) {
 		"alike":  "do not tell which it is, and the order of the optimizer is not the model's",
 		"scaled": "mp_rank_00: an optimizer without copies in f32 goes by order alone, and its groups are not only by weight decay",
 		"fewer":  "mp_rank_00: a group of the optimizer (weight decay: false) has 20 parameters, and the model 21 for it",
-		"turned": "mp_rank_00: the optimizer has no state of shape [10,8] where that of model.embedding.word_embeddings.weight is due",
-		"twice":  "mp_rank_00: model.embedding.word_embeddings.weight is in two groups of the optimizer",
+		"turned": "mp_rank_00: the optimizer has no state of shape [10,8] where that of \"model.embedding.word_embeddings.weight\" is due",
+		"twice":  "mp_rank_00: \"model.embedding.word_embeddings.weight\" is in two groups of the optimizer",
 		"tp2pp2": "of shape [2], that is none of the model's (copies left: 1, parameters left: 0)",
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")

@@ -89,11 +89,11 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 		s := g.slots[i]
 		if p.DType != tensor.F32 {
 			if copies[0].param != p {
-				return apartf("the optimizer has the copy of %s where that of %s is due", copies[0].param.Name, p.Name)
+				return apartf("the optimizer has the copy of %q where that of %q is due", copies[0].param.Name, p.Name)
 			}
 			s.main, copies = copies[0].main, copies[1:]
 		} else if m.used[p] {
-			return apartf("%s is in two groups of the optimizer", p.Name)
+			return apartf("%q is in two groups of the optimizer", p.Name)
 		}
 		m.used[p], s.param = true, p
 		fits := func(k kind) bool {
@@ -101,7 +101,7 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 			return ok && t.Shape.Equal(p.Shape)
 		}
 		if s.main == nil && len(s.kinds) > 0 && !slices.ContainsFunc(s.kinds, fits) {
-			return apartf("the optimizer has no state of shape %v where that of %s is due", p.Shape, p.Name)
+			return apartf("the optimizer has no state of shape %v where that of %q is due", p.Shape, p.Name)
 		}
 	}
 	return nil
@@ -267,7 +267,7 @@ func inOrder(copies []*candidate, params []*param) error {
 	for _, c := range copies {
 		if place[c.param] < last[c.group] {
 			piece := &copies[i].main.Pieces[0]
-			return apartf("%s, byte %d: the values of a copy of a parameter in f32, of shape %v, do not tell which it is, and the order of the optimizer is not the model's: %s is behind a later one",
+			return apartf("%s, byte %d: the values of a copy of a parameter in f32, of shape %v, do not tell which it is, and the order of the optimizer is not the model's: %q is behind a later one",
 				piece.File, piece.Offset, copies[i].main.Shape, c.param.Name)
 		}
 		last[c.group] = place[c.param]

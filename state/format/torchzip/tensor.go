@@ -49,12 +49,15 @@ var dtypes = map[string]tensor.DType{
 
 // DType returns the element type that a global such as torch.float32 is.
 func DType(v any) (tensor.DType, error) {
-	if g, ok := v.(pickle.Global); ok {
-		if d, ok := dtypes[g.String()]; ok {
-			return d, nil
-		}
+	g, ok := v.(pickle.Global)
+	if !ok {
+		return 0, fmt.Errorf("a %T is no element type", v)
 	}
-	return 0, fmt.Errorf("%v is no element type that shoal knows", v)
+	d, ok := dtypes[g.String()]
+	if !ok {
+		return 0, fmt.Errorf("%v is no element type that shoal knows", g)
+	}
+	return d, nil
 }
 
 // storage resolves ("storage", class, key, device, elements).
