@@ -83,7 +83,8 @@ func newStateCheckCommand() *cobra.Command {
 		Short: "Check that a checkpoint is whole",
 		Long: `Check the structure of a checkpoint: every file is there and not cut off, every element of every tensor lies in exactly
 one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read, but where names are
-to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's.
+to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's. Where damage or an unknown order
+leaves tensors without names, nothing is compared, and check says so: that is no fault.
 
 The exit code is 0 for a checkpoint without a fault, else 1.`,
 		Example: `  shoal state check checkpoints/step-1000
@@ -262,7 +263,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON boo
 		return nil
 	}
 	_, err := fmt.Fprintf(out, "%s is whole: %s, %s, every element in exactly one place\n", path, c.Format, counted(len(c.Tensors), "tensor"))
-	return err
+	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 
 // showAll prints what was found, a line each, or as JSON an object each.
