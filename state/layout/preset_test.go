@@ -76,28 +76,27 @@ func TestPresets(t *testing.T) {
 		{"megatron-core+fsdp2", "dp=2,tp=2", 0, 3, []string{"decoder.layers.0.self_attention.linear_proj.weight [4,8]"}},
 	} {
 		t.Run(c.name+" "+c.mesh, func(t *testing.T) {
-			m, err := layout.ParseMesh(c.mesh)
-			if err != nil {
-				t.Fatal(err)
-			}
-			tensors := decoder(2, c.experts)
-			spec, err := layout.Preset(c.name, m, tensors, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := spec.Resolve(tensors)
-			if err != nil {
-				t.Fatal(err)
-			}
-			expect(t, spec, l, tensors)
+			_, l := resolve(t, c.name, c.mesh, decoder(2, c.experts))
 			holds(t, l, c.rank, c.want)
 		})
 	}
 }
 
-// expect compares the memory of every rank with the oracle.
-func expect(t *testing.T, spec *layout.Spec, l *layout.Layout, tensors []layout.Tensor) {
+// resolve resolves a preset for a model with 2 heads of k and v, and compares the memory of every rank with the oracle.
+func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec, *layout.Layout) {
 	t.Helper()
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := layout.Preset(preset, m, tensors, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := spec.Resolve(tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for rank, want := range layouttest.Expect(spec, tensors) {
 		got := map[string]layouttest.Array{}
 		for _, local := range l.Rank(rank) {
@@ -107,6 +106,7 @@ func expect(t *testing.T, spec *layout.Spec, l *layout.Layout, tensors []layout.
 			t.Fatalf("rank %d (-want +got):\n%s", rank, diff)
 		}
 	}
+	return spec, l
 }
 
 // holds demands local tensors of a rank.
@@ -166,20 +166,7 @@ func TestMegatronNames(t *testing.T) {
 		{"tp=2", 1, 0, 1, []string{"model.decoder.layers.0.mlp.linear_fc1.weight [3,8]", "model.decoder.layers.0.self_attention.linear_proj.weight [8,4]"}},
 		{"pp=2,ep=2", 2, 4, 3, []string{"model.decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight [12,8]", "model.decoder.layers.1.mlp.experts.local_experts.2.linear_fc2.bias [8]"}},
 	} {
-		m, err := layout.ParseMesh(c.mesh)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tensors := megatronDecoder(c.gate, c.experts)
-		spec, err := layout.Preset("megatron-core", m, tensors, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := spec.Resolve(tensors)
-		if err != nil {
-			t.Fatal(err)
-		}
-		expect(t, spec, l, tensors)
+		spec, l := resolve(t, "megatron-core", c.mesh, megatronDecoder(c.gate, c.experts))
 		holds(t, l, c.rank, c.want)
 		if strings.Contains(c.mesh, "tp") && strings.Contains(fmt.Sprint(spec.Rules), "blocks=2") != (c.gate == 2) {
 			t.Errorf("with %d blocks: %v", c.gate, spec.Rules)
