@@ -38,4 +38,12 @@ func TestArrangeForACheckpoint(t *testing.T) {
 			t.Errorf("redundant %v: mesh %s on %v, not on %v; %v", redundant, next, order, want, err)
 		}
 	}
+	// What is placed anew stays on the hosts in the order of its ranks, whatever those are called.
+	for i, host := range []string{"b", "b", "a", "a"} {
+		left.Members[i].Host = host
+	}
+	begun := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.Worker{4, 5, 6, 7}, Redundant: true}
+	if _, order, err := s.arrange(begun, begun.Mesh, left); err != nil || !slices.Equal(order, []topo.Worker{4, 6, 5, 7}) {
+		t.Errorf("on hosts whose names are in another order than their ranks: %v; %v", order, err)
+	}
 }

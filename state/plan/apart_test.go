@@ -117,3 +117,11 @@ func TestApart(t *testing.T) {
 		}
 	})
 }
+
+// A set that contains others does not keep them from being chosen, however many bytes it has.
+func TestDisjoint(t *testing.T) {
+	s := &spreading{sets: []shared{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1}, {[]int32{3, 4}, 1}}}
+	if chosen, of := s.disjoint(6); len(chosen) != 2 || !slices.Equal(of, []int{0, 0, 2, 1, 1, 2}) {
+		t.Errorf("%v are chosen, and blocks are in %v", chosen, of)
+	}
+}
