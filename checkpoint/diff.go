@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/state/boxes"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/tensor"
@@ -167,17 +166,10 @@ func (c *Checkpoint) reader() *reader {
 	return r
 }
 
+// bytes fills b from an offset of a file on.
+func (r *reader) bytes(name string, b []byte, at int64) error { return r.Read(r.index[name], b, at) }
+
 // box reads a box of a tensor, packed.
 func (r *reader) box(t *format.Tensor, box tensor.Box, dst []byte) error {
-	for i := range t.Pieces {
-		p := &t.Pieces[i]
-		if !p.Box.Overlaps(box) {
-			continue
-		}
-		read := func(b []byte, at int64) error { return r.Read(r.index[p.File], b, at) }
-		if err := boxes.Read(read, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst, box.Packed(0)); err != nil {
-			return fmt.Errorf("tensor %q: %w", t.Name, err)
-		}
-	}
-	return nil
+	return t.ReadBox(r.bytes, box, dst)
 }

@@ -81,15 +81,7 @@ func (c *Checkpoint) proofs() (list []*format.Proof) {
 
 // elements reads elements of a tensor, row-major, into a buffer that grows as it must.
 func (r *reader) elements(t *format.Tensor, from, to int, buffer []byte) ([]byte, error) {
-	size := t.DType.Size()
-	buffer = slices.Grow(buffer[:0], (to-from)*size)[:(to-from)*size]
-	dst := buffer
-	for _, box := range t.Shape.Box().Range(from, to) {
-		n := box.Elements() * size
-		if err := r.box(t, box, dst[:n]); err != nil {
-			return buffer, err
-		}
-		dst = dst[n:]
-	}
-	return buffer, nil
+	n := (to - from) * t.DType.Size()
+	buffer = slices.Grow(buffer[:0], n)[:n]
+	return buffer, t.ReadRange(r.bytes, from, to, buffer)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/state/boxes"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // Read fills dst, of t.Bytes(), with the elements of the tensor, packed row-major.
@@ -38,23 +39,38 @@ func (f *File) piece(t *Tensor, p *Piece, dst []byte) error {
 
 // ReadRange fills dst with the elements [from, to) of the tensor, row-major. They have whole bytes.
 func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
-	size := t.DType.Size()
+	return t.ReadRange(func(name string, b []byte, at int64) error {
+		file, err := f.Open(name)
+		if err != nil {
+			return err
+		}
+		return file.ReadFull(b, at)
+	}, from, to, dst)
+}
+
+// ReadRange is that of Files, of files that read fills b from, at an offset of the one with a name.
+func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, from, to int, dst []byte) error {
 	for _, box := range t.Shape.Box().Range(from, to) {
-		n := box.Elements() * size
-		for i := range t.Pieces {
-			p := &t.Pieces[i]
-			if !p.Box.Overlaps(box) {
-				continue
-			}
-			file, err := f.Open(p.File)
-			if err == nil {
-				err = boxes.Read(file.ReadFull, p.Offset, size, p.Box.Intersect(box), p.View(), dst[:n], box.Packed(0))
-			}
-			if err != nil {
-				return fmt.Errorf("tensor %q, box %v: %w", t.Name, box, err)
-			}
+		n := box.Elements() * t.DType.Size()
+		if err := t.ReadBox(read, box, dst[:n]); err != nil {
+			return err
 		}
 		dst = dst[n:]
+	}
+	return nil
+}
+
+// ReadBox fills dst with a box of the tensor, row-major. The elements have whole bytes.
+func (t *Tensor) ReadBox(read func(name string, b []byte, at int64) error, box tensor.Box, dst []byte) error {
+	for i := range t.Pieces {
+		p := &t.Pieces[i]
+		if !p.Box.Overlaps(box) {
+			continue
+		}
+		file := func(b []byte, at int64) error { return read(p.File, b, at) }
+		if err := boxes.Read(file, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst, box.Packed(0)); err != nil {
+			return fmt.Errorf("tensor %q, box %v: %w", t.Name, box, err)
+		}
 	}
 	return nil
 }
