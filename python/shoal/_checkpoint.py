@@ -262,7 +262,7 @@ class Checkpoints:
                 f"{name} is of a job with (samples, batch, seed, shuffle) = {theirs}, this one has {ours}: name another folder, or train on the same"
             )
         try:
-            self._state.restore({**state["notes"], **reader.own[self._job.rank % int(state["workers"])]}, reader.parts, self._state.sharded)
+            self._state.restore({**state["notes"], **reader.own[self._job.rank % int(state["workers"])]}, reader.parts, checkpoint=True)
         except KeyError as err:
             raise ShoalError(f"{name} lacks {err}: it was written by another release of shoal") from None
         # Those who write the next one go on from here.

@@ -36,6 +36,7 @@ class Part(NamedTuple):
     set: Callable[[Any], None]
     alike: bool  # the same on every worker
     own: bool  # what `get` returns is the state itself, not a copy of it
+    kept: bool  # in checkpoints too
 
 
 class Sharded(Protocol):
@@ -67,9 +68,10 @@ class State:
         self.sharded: List[Sharded] = []  # no member has them whole
         self._room: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
-    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True, own: bool = False) -> None:
-        """See Job.register. With `own` a worker that joins receives into the arrays that `get` returns, and `set` finds the values there."""
-        part = Part(get, set, alike, own)
+    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True, own: bool = False, kept: bool = True) -> None:
+        """See Job.register. With `own` a worker that joins receives into the arrays that `get` returns, and `set` finds the values there. What is not
+        `kept` is in no checkpoint: it says how these workers go about it, not what they have learned."""
+        part = Part(get, set, alike, own, kept)
         self._plan(name, part, [])  # what cannot travel is better refused now than when a worker joins
         self._parts[name] = part
 
@@ -162,17 +164,20 @@ class State:
         return True
 
     def plans(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """The plans of what is alike on all workers, and of what is this worker's own. Appends the arrays to `items`."""
+        """For a checkpoint: the plans of what is alike on all workers, and of what is this worker's own. Appends the arrays to `items`."""
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
         for name, part in self._parts.items():
-            notes[not part.alike][name] = self._plan(name, part, items)
+            if part.kept:
+                notes[not part.alike][name] = self._plan(name, part, items)
         for dealt in self.sharded:
             notes[0][dealt.name] = flatten(dealt.name, dealt.get(), items)
         return notes
 
-    def restore(self, notes: Dict[str, Any], parts: List[memoryview], sharded: Sequence[Sharded] = ()) -> None:
-        """Set all parts of the state, and what is dealt to the members. Raises ShoalError when it is not that of this program."""
-        setters = {**{name: part.set for name, part in self._parts.items()}, **{dealt.name: dealt.set for dealt in sharded}}
+    def restore(self, notes: Dict[str, Any], parts: List[memoryview], checkpoint: bool = False) -> None:
+        """Set all parts of the state, or those of a checkpoint. Raises ShoalError when it is not that of this program."""
+        setters = {name: part.set for name, part in self._parts.items() if part.kept or not checkpoint}
+        if checkpoint:
+            setters.update((dealt.name, dealt.set) for dealt in self.sharded)
         if notes.keys() != setters.keys():
             theirs, ours = sorted(notes), sorted(setters)
             raise ShoalError(f"the state comes from workers that registered {theirs}, this worker {ours}: run the same program everywhere")

@@ -2,7 +2,7 @@
 
     checkpoint_torch.py FOLDER
 
-The job kills itself before the step STOP of the environment.
+The job kills itself before the step STOP of the environment, and compresses gradients as COMPRESS says.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ x = torch.arange(240.0).reshape(60, 4) / 240
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 1).to(torch.float32))
 loader = shoal.torch.loader(data, global_batch=12, epochs=8, seed=1)
-wrapped = shoal.torch.ddp(model)
+wrapped = shoal.torch.ddp(model, compress=os.environ.get("COMPRESS"))
 adam = torch.optim.Adam(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(adam, step_size=7, gamma=0.5)
 optimizer = shoal.torch.optimizer(adam, scheduler)

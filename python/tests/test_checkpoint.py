@@ -241,6 +241,6 @@ def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
     assert not train("checkpoints", 2, STOP="17")
     again = train("checkpoints", 2)
     assert 3 <= again[0][3] <= 17 and {rank: r[:3] for rank, r in again.items()} == {rank: r[:3] for rank, r in whole.items()}
-    assert not train("others", 3, STOP="17")
+    assert not train("others", 3, STOP="17", COMPRESS="bf16")  # how gradients travel is no part of a checkpoint
     other = train("others", 2)
     assert len(other) == 2 and other[0][0] == 40 and other[0][1] == other[1][1]

@@ -67,10 +67,10 @@ class Ways:
         for bucket in buckets:
             self.arena.mover.adopt(bucket)
         self._job, self._card = job, cuda.card_of(tensors)
-        self._asks: Optional[bool] = False  # None = nobody has said yet
+        self._asks = False
         if group is None and plain:
-            self._asks = None if job.outside else bool(job.allreduce(array("q", [self._card is not None]), "max")[0])
-            job.register(job.unused("devices"), lambda: self._asks, self._told)
+            self._asks = not job.outside and bool(job.allreduce(array("q", [self._card is not None]), "max")[0])
+            job._state.register(job.unused("devices"), lambda: self._asks, self._told, kept=False)
         self._way, self._generation = self.arena, -1
         self._resident: List[Bucket] = []  # the buckets on the device, as far as they were needed
         self._ring: Optional[Ring] = None
@@ -78,8 +78,7 @@ class Ways:
         self._name, self._said = secrets.randbits(62) | 1, ""
 
     def _told(self, asks: bool) -> None:
-        if self._asks is None:  # a checkpoint says what was so elsewhere
-            self._asks = asks
+        self._asks = asks
 
     def choose(self, void: bool = False) -> Way:
         """The way of the open step; `void` where it was void on the one before, which is not taken again."""
