@@ -1,15 +1,18 @@
 package collective
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/shoal-ml/shoal/kernel"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// chunkBytes is how much of a source one lane takes at a time: the accumulator and a few sources stay inside a core's
-// own caches, and lanes share the work evenly.
+// chunkBytes is how much of a source one lane takes at a time, so that lanes share the work evenly.
 const chunkBytes = 32 << 10
+
+// blockBytes is how much of a source goes through an accumulator at a time, which so stays in a core's first cache.
+const blockBytes = 4 << 10
 
 // streamBytes is the length from which results are written past the cache: by then they would only push out what the
 // next collective needs.
@@ -31,12 +34,15 @@ type Run struct {
 }
 
 // Scratch is the memory of one lane.
-type Scratch struct{ acc []byte }
+type Scratch struct {
+	acc      []byte
+	dst, src [][]byte // of a piece of a move
+}
 
 // NewScratch returns memory for one lane.
 func NewScratch() *Scratch {
 	// f16 and bf16 accumulate in twice their size.
-	return &Scratch{make([]byte, 2*chunkBytes)}
+	return &Scratch{acc: make([]byte, 2*chunkBytes)}
 }
 
 // Prepare binds a schedule to memory.
@@ -109,8 +115,15 @@ func (r *Run) Chunk(i int, s *Scratch) {
 	per := chunkBytes / r.dtype.Size()
 	from := (i - r.first[lo]) * per
 	n := min(per, m.N-from)
-	if r.reduces {
-		r.combine(m, from, n, s)
+	switch {
+	case r.reduces && r.onePass(m):
+		r.sum(m, from, n, s)
+		return
+	case r.reduces:
+		per := blockBytes / r.dtype.Size()
+		for end := from + n; from < end; from += per {
+			r.combine(m, from, min(per, end-from), s)
+		}
 		return
 	}
 	for p := range m.parts(from, n) {
@@ -130,6 +143,26 @@ func (r *Run) copy(dst, src []byte, stream bool) {
 	default:
 		r.kernels.Copy(dst, src)
 	}
+}
+
+// onePass reports whether a move is a sum that needs no accumulator in memory.
+func (r *Run) onePass(m *Move) bool {
+	if r.op != kernel.Sum || len(r.scale) > 0 || len(m.Src) == 1 {
+		return false
+	}
+	return !r.stream || !slices.ContainsFunc(m.Dst, func(d Span) bool { return !r.inPlace(d) })
+}
+
+// sum adds up the sources of a move in registers.
+func (r *Run) sum(m *Move, from, n int, s *Scratch) {
+	s.dst, s.src = s.dst[:0], s.src[:0]
+	for _, d := range m.Dst {
+		s.dst = append(s.dst, r.memory(d, from, n))
+	}
+	for _, src := range m.Src {
+		s.src = append(s.src, r.memory(src, from, n))
+	}
+	r.kernels.SumAll(r.dtype, s.dst, s.src, r.total)
 }
 
 func (r *Run) combine(m *Move, from, n int, s *Scratch) {

@@ -121,6 +121,22 @@ func addScaled[T float32 | float64](acc, src []T, a T) {
 	}
 }
 
+func load(d tensor.DType, acc, src []byte) {
+	if AccType(d) == d {
+		copy(acc, src)
+		return
+	}
+	widen(d, cast[float32](acc), src)
+}
+
+func store(d tensor.DType, dst, acc []byte) {
+	if AccType(d) == d {
+		copy(dst, acc)
+		return
+	}
+	narrow(d, dst, cast[float32](acc))
+}
+
 // widen converts len(acc) numbers of the 16-bit type d.
 func widen(d tensor.DType, acc []float32, src []byte) {
 	if d == tensor.F16 {
@@ -148,5 +164,30 @@ func narrow(d tensor.DType, dst []byte, acc []float32) {
 	half := cast[tensor.BFloat16](dst)[:len(acc)]
 	for i := range acc {
 		half[i] = tensor.BFloat16From(acc[i])
+	}
+}
+
+// sumAll writes the sum of all sources from the byte at on, times a for floats, to all destinations.
+func sumAll(d tensor.DType, dst, src [][]byte, at int, a float64) {
+	var room [few]float64 // as many bytes of accumulator
+	acc := unsafe.Slice((*byte)(unsafe.Pointer(&room)), unsafe.Sizeof(room))
+	for end := len(src[0]); at < end; {
+		n := min((end-at)/d.Size(), len(acc)/AccType(d).Size())
+		sum, next := acc[:n*AccType(d).Size()], at+n*d.Size()
+		load(d, sum, src[0][at:next])
+		for _, x := range src[1:] {
+			if x = x[at:next]; AccType(d) == d {
+				pair(d, Sum, sum, sum, x)
+			} else {
+				foldHalf(d, Sum, cast[float32](sum), x)
+			}
+		}
+		if a != 1 {
+			loadScaled(AccType(d), sum, sum, a)
+		}
+		for _, x := range dst {
+			store(d, x[at:next], sum)
+		}
+		at = next
 	}
 }

@@ -62,6 +62,7 @@ type (
 	foldTable   [tensor.U8 + 1]func(acc, src *byte, blocks int)
 	moveTable   [tensor.U8 + 1]func(dst, src *byte, blocks int)
 	scaledTable [tensor.U8 + 1]func(acc, src *byte, blocks int, a float64)
+	sumTable    [tensor.U8 + 1]func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 )
 
 // Impl is an implementation. What its tables lack, and what is left after the last whole block, is done by generic.go.
@@ -73,6 +74,7 @@ type Impl struct {
 	load, store, stream    moveTable // 16-bit types; others are copied
 	loadScaled, foldScaled scaledTable
 	streamCopy             func(dst, src *byte, blocks int)
+	sumAll                 sumTable
 }
 
 // impls has what this CPU can run, the plainest first.
@@ -153,6 +155,24 @@ func (k *Impl) FoldScaled(d tensor.DType, acc, src []byte, a float64) {
 // Scale multiplies the accumulator of numbers of type d: acc = a*acc, for floats. Unless d is f64, the factor is
 // float32(a).
 func (k *Impl) Scale(d tensor.DType, acc []byte, a float64) { k.LoadScaled(AccType(d), acc, acc, a) }
+
+// SumAll writes the sum of all sources, times a for floats, to all destinations, in one pass: the same bits as Load, Fold, Scale and Store, but no accumulator in
+// between. All have the length of the first source, are in whole elements, and are the same memory or do not overlap.
+func (k *Impl) SumAll(d tensor.DType, dst, src [][]byte, a float64) {
+	at, end := 0, len(src[0])
+	for _, b := range dst {
+		first(b, end)
+	}
+	for _, b := range src {
+		first(b, end)
+	}
+	if f := k.sumAll[d]; f != nil && len(dst) > 0 {
+		n := end / blockOf(d)
+		f(unsafe.SliceData(dst), len(dst), unsafe.SliceData(src), len(src), n, a)
+		at = n * blockOf(d)
+	}
+	sumAll(d, dst, src, at, a)
+}
 
 // Store rounds to the nearest, ties to even: dst = acc. The length of dst decides how many elements.
 func (k *Impl) Store(d tensor.DType, dst, acc []byte) {

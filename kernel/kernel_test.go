@@ -34,6 +34,19 @@ func calls() []call {
 		{"FoldScaled", true, false, true, func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, a float64) { k.FoldScaled(d, out, x, a) }},
 		{"Scale", true, false, true, func(k *kernel.Impl, d tensor.DType, out, _, _ []byte, a float64) { k.Scale(d, out, a) }},
 	}
+	var again []byte // used again and again, lest the test allocate
+	dst, src := make([][]byte, 2), make([][]byte, 3)
+	list = append(list,
+		call{"SumAll", false, false, false, func(k *kernel.Impl, d tensor.DType, out, x, y []byte, _ float64) {
+			dst[0], src[0], src[1] = out, x, y
+			k.SumAll(d, dst[:1], src[:2], 1)
+		}},
+		call{"SumAll of three, scaled", false, false, true, func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64) {
+			again = append(again[:0], out...)
+			dst[0], dst[1], src[0], src[1], src[2] = out, again, y, x, y
+			k.SumAll(d, dst, src, a)
+			copy(out, again)
+		}})
 	for _, op := range ops {
 		list = append(list,
 			call{"Pair " + op.String(), true, false, false,
@@ -251,6 +264,8 @@ func TestExactAliasing(t *testing.T) {
 				}
 				check("Load", func(out []byte) { copy(out, x) }, func(out []byte) { k.Load(d, out, out) })
 				check("Stream", func(out []byte) { copy(out, x) }, func(out []byte) { k.Stream(d, out, out) })
+				check("SumAll", func(out []byte) { k.SumAll(d, [][]byte{out}, [][]byte{x, y, x}, 1) },
+					func(out []byte) { k.SumAll(d, [][]byte{bytes.Clone(y), out}, [][]byte{out, y, out}, 1) })
 				if d.Float() {
 					check("LoadScaled", func(out []byte) { k.LoadScaled(d, out, x, 0.3) },
 						func(out []byte) { k.LoadScaled(d, out, out, 0.3) })
@@ -303,6 +318,8 @@ func TestMisuse(t *testing.T) {
 		"scale of integers":  func() { k.LoadScaled(tensor.I32, b, b, 2) },
 		"short stored":       func() { k.Store(tensor.BF16, b, b) },
 		"scale of raw bytes": func() { k.Scale(tensor.U8, b, 2) },
+		"short source":       func() { k.SumAll(tensor.F32, [][]byte{b}, [][]byte{b, b[:32]}, 1) },
+		"short result":       func() { k.SumAll(tensor.F32, [][]byte{b, b[:32]}, [][]byte{b}, 1) },
 	} {
 		func() {
 			defer func() {

@@ -34,6 +34,10 @@ var avx2 = Impl{
 	store:      moveTable{tensor.F16: avx2StoreF16, tensor.BF16: avx2StoreBF16},
 	stream:     moveTable{tensor.F16: avx2StreamF16, tensor.BF16: avx2StreamBF16},
 	streamCopy: avx2StreamCopy,
+	sumAll: sumTable{
+		tensor.F64: avx2SumAllF64, tensor.F32: avx2SumAllF32, tensor.F16: avx2SumAllF16, tensor.BF16: avx2SumAllBF16,
+		tensor.I64: avx2SumAllI64, tensor.I32: avx2SumAllI32,
+	},
 	loadScaled: scaledTable{
 		tensor.F64: avx2LoadScaledF64, tensor.F32: avx2LoadScaledF32, tensor.F16: avx2LoadScaledF16, tensor.BF16: avx2LoadScaledBF16,
 	},
@@ -57,6 +61,10 @@ var avx512 = Impl{
 	store:      moveTable{tensor.F16: avx512StoreF16, tensor.BF16: avx512StoreBF16},
 	stream:     moveTable{tensor.F16: avx512StreamF16, tensor.BF16: avx512StreamBF16},
 	streamCopy: avx512StreamCopy,
+	sumAll: sumTable{
+		tensor.F64: avx512SumAllF64, tensor.F32: avx512SumAllF32, tensor.F16: avx512SumAllF16, tensor.BF16: avx512SumAllBF16,
+		tensor.I64: avx512SumAllI64, tensor.I32: avx512SumAllI32,
+	},
 	loadScaled: scaledTable{
 		tensor.F64: avx512LoadScaledF64, tensor.F32: avx512LoadScaledF32, tensor.F16: avx512LoadScaledF16, tensor.BF16: avx512LoadScaledBF16,
 	},

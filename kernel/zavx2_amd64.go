@@ -94,6 +94,36 @@ func avx2StoreBF16(dst *byte, src *byte, blocks int)
 //go:noescape
 func avx2StreamBF16(dst *byte, src *byte, blocks int)
 
+// avx2SumAllF64: each dst = a times the sum of all src, in their order.
+//
+//go:noescape
+func avx2SumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2SumAllF32: each dst = a times the sum of all src, in their order.
+//
+//go:noescape
+func avx2SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2SumAllF16: each dst = a times the sum of all src, in their order.
+//
+//go:noescape
+func avx2SumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2SumAllBF16: each dst = a times the sum of all src, in their order.
+//
+//go:noescape
+func avx2SumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2SumAllI64: each dst = the sum of all src, in their order.
+//
+//go:noescape
+func avx2SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2SumAllI32: each dst = the sum of all src, in their order.
+//
+//go:noescape
+func avx2SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx2StreamCopy: dst = src past the caches.
 //
 //go:noescape

@@ -44,6 +44,9 @@ func (v isa) kernels() {
 		v.store("Store", "", e, func(r, m Op) { VMOVUPS(r, m) })
 		v.store("Stream", " past the caches", e, VMOVNTDQ)
 	}
+	for _, e := range []element{f64, f32, f16, bf16, i64, i32} {
+		v.sumAll(e)
+	}
 	v.streamCopy()
 	v.weigh()
 	for _, e := range []element{f64, f32, f16, bf16} {

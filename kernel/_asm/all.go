@@ -1,0 +1,120 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// sliceBytes is the size of a slice's header, which begins with the pointer.
+const sliceBytes = 24
+
+// sumAll emits a function that adds up any number of sources and writes the sum to any number of destinations. Several blocks of the sum are in registers
+// while it walks the sources and then the destinations, so that every byte is read or written once.
+func (v isa) sumAll(e element) {
+	name := v.name + "SumAll" + e.name
+	what, floats := "the sum of all src", e.acc().mul != nil
+	if floats {
+		what = "a times " + what
+	}
+	TEXT(name, NOSPLIT, "func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)")
+	Doc(name + ": each dst = " + what + ", in their order.")
+	Pragma("noescape")
+	l := all{v: v, e: e, at: GP64()}
+	dst, dsts := Load(Param("dst"), GP64()), Load(Param("dsts"), GP64())
+	src, srcs := Load(Param("src"), GP64()), Load(Param("srcs"), GP64())
+	blocks := Load(Param("blocks"), GP64())
+	if floats {
+		a := v.factor(e.acc())
+		l.scale = func(r VecVirtual) { e.acc().mul(a, r, r) }
+	}
+	l.narrow = func(r VecVirtual) Register { return r }
+	if e.size < e.acc().size {
+		l.narrow = v.narrow(e)
+	}
+	step := func(n int, name string) {
+		l.gather(src, srcs, n, name)
+		l.spread(dst, dsts, n, name)
+		ADDQ(U32(n*e.block()), l.at)
+	}
+	XORQ(l.at, l.at)
+	SUBQ(Imm(unroll), blocks)
+	JLT(LabelRef("rest"))
+	Label("several")
+	step(unroll, "several")
+	SUBQ(Imm(unroll), blocks)
+	JGE(LabelRef("several"))
+	Label("rest")
+	ADDQ(Imm(unroll), blocks)
+	JZ(LabelRef("done"))
+	Label("one")
+	step(1, "one")
+	DECQ(blocks)
+	JNZ(LabelRef("one"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// all is what the steps of sumAll have in common: where they are in all arrays, in bytes, and the sum of the blocks there.
+type all struct {
+	v      isa
+	e      element
+	at     GPVirtual
+	sum    []VecVirtual
+	scale  func(VecVirtual) // nil: not
+	narrow func(VecVirtual) Register
+}
+
+// place is the vector of number i in the array whose slice slices points to.
+func (l *all) place(array GPVirtual, i int) Mem {
+	return Mem{Base: array, Index: l.at, Scale: 1, Disp: i * l.v.bytes * l.e.block() / block}
+}
+
+// gather adds up n blocks of all sources.
+func (l *all) gather(slices, count Register, n int, name string) {
+	slice, left, array := GP64(), GP64(), GP64()
+	MOVQ(slices, slice)
+	MOVQ(count, left)
+	MOVQ(Mem{Base: slice}, array)
+	l.sum = l.sum[:0]
+	for i := range n * block / l.v.bytes {
+		l.sum = append(l.sum, l.v.widen(l.e, l.place(array, i)))
+	}
+	Label(name + "Sources")
+	ADDQ(Imm(sliceBytes), slice)
+	DECQ(left)
+	JZ(LabelRef(name + "Summed"))
+	MOVQ(Mem{Base: slice}, array)
+	for i, r := range l.sum {
+		if l.e.size < l.e.acc().size {
+			l.e.acc().add(l.v.widen(l.e, l.place(array, i)), r, r)
+		} else {
+			l.e.add(l.place(array, i), r, r)
+		}
+	}
+	JMP(LabelRef(name + "Sources"))
+	Label(name + "Summed")
+}
+
+// spread scales and rounds the sum and writes it to all destinations.
+func (l *all) spread(slices, count Register, n int, name string) {
+	var out []Register
+	for _, r := range l.sum {
+		if l.scale != nil {
+			l.scale(r)
+		}
+		out = append(out, l.narrow(r))
+	}
+	slice, left, array := GP64(), GP64(), GP64()
+	MOVQ(slices, slice)
+	MOVQ(count, left)
+	Label(name + "Destinations")
+	MOVQ(Mem{Base: slice}, array)
+	for i, r := range out {
+		VMOVUPS(r, l.place(array, i))
+	}
+	ADDQ(Imm(sliceBytes), slice)
+	DECQ(left)
+	JNZ(LabelRef(name + "Destinations"))
+}
