@@ -115,6 +115,7 @@ type Reply struct {
 	Slots      int    `json:"slots,omitempty"`
 	SlotBytes  int    `json:"slot_bytes,omitempty"`
 	SpinUS     int    `json:"spin_us"`
+	Crowded    bool   `json:"crowded,omitempty"` // more workers than cores
 	ID         uint32 `json:"id"`
 	Bytes      int64  `json:"bytes,omitempty"`
 	Done       bool   `json:"done,omitempty"`

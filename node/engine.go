@@ -2,7 +2,6 @@ package node
 
 import (
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -83,9 +82,6 @@ func (e *engine) later(f func()) error {
 // away. In a row of short collectives nobody has to be woken. The engine parks at once while a flight of several hosts is under way, which takes longer.
 const linger = 50 * time.Microsecond
 
-// crowded reports whether there are more ranks than cores: then one that looks would only keep the one that it waits for from running.
-func crowded(ranks int) bool { return ranks > runtime.NumCPU() }
-
 // serve is the engine's thread, which is a goroutine; it ends after stop.
 func (e *engine) serve() {
 	var since time.Time // when there was work last
@@ -99,7 +95,7 @@ func (e *engine) serve() {
 			since = time.Now()
 		case e.isStopped():
 			return
-		case !crowded(len(e.members)) && len(e.crew.flights) == 0 && time.Since(since) < linger:
+		case len(e.crew.flights) == 0 && time.Since(since) < linger:
 			arena.Yield()
 		default:
 			e.park()
@@ -235,10 +231,13 @@ func (e *engine) execute(posted []*collective.Posted) error {
 	}
 	if len(e.schedule.Moves) > 0 {
 		e.run.Prepare(&e.schedule, e.calls)
-		e.lanes.execute(&e.run, e.schedule.Bytes)
+		e.share(&e.run, e.schedule.Bytes)
 	}
 	return nil
 }
+
+// share executes work of so many bytes on the lanes.
+func (e *engine) share(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members)) }
 
 func build(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {

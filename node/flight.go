@@ -166,7 +166,7 @@ func (c *crew) results(a *head.Apply) {
 func (e *engine) begin(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
-	e.lanes.execute(t, t.relay.Summed())
+	e.share(t, t.relay.Summed())
 	t.look()
 }
 
@@ -177,7 +177,7 @@ func (e *engine) land(id uint64) {
 	if t.settled {
 		return // and it is not used again: it has room for all of the state
 	}
-	e.lanes.execute(delivery{t}, t.relay.Written())
+	e.share(delivery{t}, t.relay.Written())
 	t.calls = nil
 	e.transfers.spare = append(e.transfers.spare, t)
 }
@@ -190,7 +190,7 @@ func (e *engine) abort(id uint64) {
 		return
 	}
 	t.rest()
-	e.lanes.execute(reversal{t}, t.relay.Placed())
+	e.share(reversal{t}, t.relay.Placed())
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pins++

@@ -103,7 +103,7 @@ func (e *engine) depart(p *passage, n head.Flight) {
 // arrive writes the new state to its place, which nobody reads before the flight counts, and sums it up.
 func (e *engine) arrive(p *passage) head.Proof {
 	if p.Change != nil {
-		e.lanes.execute(delivery{p.transfer}, p.transfer.relay.Written())
+		e.share(delivery{p.transfer}, p.transfer.relay.Written())
 		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte { return c.Out }))
 	}
 	return head.Proof(p.proof)
@@ -125,7 +125,7 @@ func nowhere(int) []byte { return nil }
 // prove adds to the proof what is in memory of the old state and of the new.
 func (e *engine) prove(p *passage, old, new func(rank int) []byte) {
 	proving := &proving{p, old, new, make([]reshape.Proof, len(p.New.Tensors))}
-	e.lanes.execute(proving, p.transfer.schedule.Bytes)
+	e.share(proving, p.transfer.schedule.Bytes)
 	for _, one := range proving.found {
 		p.proof = p.proof.Plus(one)
 	}

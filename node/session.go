@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
@@ -128,19 +129,11 @@ func (s *session) join(r *api.Request) error {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
 	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: 1,
-		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: spinMicros(a.here())}
+		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(linger / time.Microsecond), Crowded: a.here() > runtime.NumCPU()}
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
 	}
 	return s.conn.Send(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
-}
-
-// spinMicros is how long workers poll before they park.
-func spinMicros(ranks int) int {
-	if crowded(ranks) {
-		return 0
-	}
-	return int(linger / time.Microsecond)
 }
 
 func newMember(w topo.Worker) (*worker, error) {

@@ -47,7 +47,7 @@ class Calls:
     """
 
     def __init__(
-        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int, rank: int
+        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int, core: Optional[Core] = None
     ) -> None:
         self._link = link
         self.mapping = Mapping(block, fd)
@@ -59,7 +59,7 @@ class Calls:
         self._agent_bell, self._worker_bell = bells
         self._spin_ns = spin_us * 1000
         self._fence, self._order = fences()
-        self._core = Core(rank)
+        self._core = core
         self._lock = threading.Lock()
         self._tail = 0  # calls described
         self._published = 0  # calls that the agent knows of
@@ -186,7 +186,7 @@ class Calls:
                 _sched_yield()
                 before, now = now, perf_counter_ns()
                 if now > stop:
-                    if now - before > CROWDED_NS and self._spin_ns:
+                    if now - before > CROWDED_NS and self._core is not None and self._spin_ns:
                         self._core.leave(now)
                     try:
                         self._park(word, floor, deadline)

@@ -16,7 +16,7 @@ _PAUSE_NS = 20_000_000
 
 
 class Core:
-    """The core of its own that rank r has when there are as many cores as ranks: the r-th that this process may use."""
+    """The core of its own that rank r has where there are as many cores as ranks: the r-th that this process may use."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

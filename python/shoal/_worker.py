@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 from . import _fork
 from ._arena import Arena, Place
 from ._calls import Calls, left
+from ._core import Core
 from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, U8, DType, pack_shape
 from ._link import Link, Refused
 from ._scribe import AgentScribe
@@ -67,7 +68,7 @@ class Worker:
             self.name, self.host = str(reply["job"]), str(reply["host"])
             self.rank, self.size, self.generation = int(reply["rank"]), int(reply["size"]), int(reply.get("generation", 0))
             slots, slot_bytes, spin_us = (int(reply[k]) for k in ("slots", "slot_bytes", "spin_us"))
-            self.late = bool(reply.get("late"))
+            self.late, crowded = bool(reply.get("late")), bool(reply.get("crowded"))
             if len(fds) != 3 or not 0 <= self.rank < self.size or slots < 1 or slot_bytes < ERROR_TEXT_AT or slot_bytes % 64:
                 raise ValueError(f"{reply} with {len(fds)} descriptors")
             block = mmap.mmap(fds[0], HEADER_BYTES + slots * slot_bytes)
@@ -87,7 +88,7 @@ class Worker:
         self._alone = self.late
         self._elders: Optional[int] = None
         self.link = link
-        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, self.rank)
+        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, None if crowded else Core(self.rank))
         self.arena = Arena(link, self.calls.settle)
 
     def check(self) -> None:
