@@ -5,7 +5,7 @@ import html
 import math
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, LEFT, TOP = 360, 220, 80, 70, 64, 64
-COLOURS = ["#7a7a7a", "#0b6e99", "#2ca6a4", "#d1495b", "#8f6bb3", "#e28413"]
+COLOURS = ["#7a7a7a", "#0b6e99", "#2ca6a4", "#d1495b", "#8f6bb3", "#e28413", "#5b8c3a", "#8c564b", "#c2559d"]
 
 Points = list  # of (bytes, microseconds)
 
@@ -91,11 +91,13 @@ def svg(lines: dict) -> str:
         "<style>.grid{stroke:#ddd;stroke-width:.6;fill:none}.title{font-weight:bold;font-size:13px}</style>",
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
-    ends = [LEFT]  # of the legend's entries, by the length of their names
-    for name in lines:
-        ends.append(ends[-1] + 46 + 6 * len(name))
-    for x, name, colour in zip(ends, lines, COLOURS):
-        out.append(f'<circle cx="{x + 4:.1f}" cy="20" r="4" fill="{colour}"/>' + _text(x + 13, 24, name, "start"))
+    x, y = LEFT, 20
+    for name, colour in zip(lines, COLOURS):
+        length = 46 + 6 * len(name)
+        if x + length > width:
+            x, y = LEFT, y + 16
+        out.append(f'<circle cx="{x + 4}" cy="{y}" r="4" fill="{colour}"/>' + _text(x + 13, y + 4, name, "start"))
+        x += length
     for i, n in enumerate(processes):
         out += _row(lines, n, TOP + i * (HEIGHT + GAP_Y))
     return "\n".join([*out, "</svg>", ""])

@@ -12,8 +12,10 @@ TITLES = {
     "shoal-go": "shoal, Go",
     "shoal-python": "shoal, Python",
     "openmpi": "OpenMPI",
+    "openmpi-tcp": "OpenMPI, TCP",
     "mpich": "MPICH",
     "gloo": "torch + gloo",
+    "kungfu": "KungFu",
 }
 MIB = 1 << 20
 IN_MEMORY = 16 * MIB  # smaller buffers stay in the caches, where the limit of the memory says little
@@ -199,7 +201,10 @@ Time of the peer / time of shoal, each pair from one round; median, smallest and
 - **shoal**: `shoal bench allreduce`, tensors in the arena; from Go, and from Python with NumPy.
 - **OpenMPI**, **MPICH**: `MPI_Allreduce` with `MPI_IN_PLACE` from C over shared memory (the default); OpenMPI bound to
   cores where there are enough, else with `--oversubscribe --bind-to none`. In place because that is what shoal does.
+- **OpenMPI, TCP**: the same, over TCP on the loopback device instead of shared memory (`--mca pml ob1 --mca btl tcp,self`).
 - **torch + gloo**: `torch.distributed.all_reduce` over loopback TCP, one torch thread a process.
+- **KungFu**: its all-reduce from C++, in place, by its own launcher with its default strategy, which on one host is a star over Unix
+  sockets. No package has it: `run.py --kungfu DIR` measures what was built in a folder. For this page it {kungfu} measured.
 - **limit of the memory**: a C program in which one pinned process a core reads each buffer once and writes each result
   once, straight in shared memory, with spinning barriers. Buffers below 16 MiB fit the caches.
 """
@@ -214,7 +219,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
 
     page = PAGE.format(
         bars=_bars_table(results), times=tables(_times_table), bandwidths=tables(_bandwidth_table),
-        ratios=tables(_ratio_table), **facts(document))
+        ratios=tables(_ratio_table), kungfu="was" if "kungfu" in results.names else "was not", **facts(document))
     (folder / "benchmarks.md").write_text(page)
     lines = {name: {n: [(size, statistics.median(results.times(name, n, size))) for size in results.sizes
                         if results.times(name, n, size)] for n in results.processes} for name in results.names}

@@ -8,24 +8,27 @@ Every program follows one method, see docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
 
+import kungfu
 import report
 import turns
 
 HERE = pathlib.Path(__file__).resolve().parent
+LOOPBACK = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]  # OpenMPI's TCP, no shared memory
 
 
-def mpi(name: str, n: int, sizes: list[str]) -> list[str]:
+def mpi(name: str, n: int, sizes: list[str], *more: str) -> list[str]:
     flags = []
     if name == "openmpi":
         flags = ["--bind-to", "core"] if n <= (os.cpu_count() or 1) else ["--oversubscribe", "--bind-to", "none"]
         flags += ["--allow-run-as-root"] * (os.geteuid() == 0)
-    return [f"mpirun.{name}", *flags, "-np", str(n), str(turns.BUILD / f"allreduce_{name}"), *sizes]
+    return [f"mpirun.{name}", *flags, *more, "-np", str(n), str(turns.BUILD / f"allreduce_{name}"), *sizes]
 
 
 def shoal(*flags: str):
@@ -41,24 +44,29 @@ COMMANDS = {
     "openmpi": lambda n, sizes: mpi("openmpi", n, sizes),
     "shoal-python": shoal(f"--python={turns.PYTHON}"),
     "gloo": lambda n, sizes: [turns.PYTHON, str(HERE / "allreduce_gloo.py"), str(n), *sizes],
+    "openmpi-tcp": lambda n, sizes: mpi("openmpi", n, sizes, *LOOPBACK),
     "mpich": lambda n, sizes: mpi("mpich", n, sizes),
+}
+# What must be compiled for them: compiler, source, program, and further flags.
+SOURCES = {
+    "limit": ("gcc", "memory_limit.c", "memory_limit"),
+    "openmpi": ("mpicc.openmpi", "allreduce_mpi.c", "allreduce_openmpi"),
+    "openmpi-tcp": ("mpicc.openmpi", "allreduce_mpi.c", "allreduce_openmpi"),
+    "mpich": ("mpicc.mpich", "allreduce_mpi.c", "allreduce_mpich"),
 }
 
 
-def compile_programs(names: list[str]) -> None:
+def compile_programs(sources: list[tuple[str, ...]]) -> None:
     turns.BUILD.mkdir(parents=True, exist_ok=True)
-    sources = {"limit": ("gcc", "memory_limit.c", "memory_limit")}
-    for name in ("openmpi", "mpich"):
-        sources[name] = (f"mpicc.{name}", "allreduce_mpi.c", f"allreduce_{name}")
-    for name, (compiler, source, program) in sources.items():
-        if name in names:
-            subprocess.run([compiler, "-O3", "-march=native", "-Wall", "-o", turns.BUILD / program, HERE / source], check=True)
+    for compiler, source, program, *flags in dict.fromkeys(sources):
+        subprocess.run([compiler, "-O3", "-march=native", "-Wall", "-o", turns.BUILD / program, HERE / source, *flags], check=True)
 
 
-def run_program(name: str, n: int, sizes: list[int], limit_s: float) -> list[dict]:
+def run_program(name: str, command: list[str], sizes: list[int], limit_s: float) -> list[dict]:
     """Runs one program and returns its lines; raises Failure when it fails or one of its results is wrong."""
-    output = turns.output_of(COMMANDS[name](n, [str(s) for s in sizes]), limit_s)
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    output = turns.output_of(command, limit_s)
+    # KungFu's launcher writes before a line who has printed it.
+    lines = [json.loads(line[line.index('{"'):]) for line in output.splitlines() if '{"' in line]
     wrong = [line["bytes"] for line in lines if not line["verified"]]
     if wrong or [line["bytes"] for line in lines] != sizes:
         raise turns.Failure(f"{name}: {f'wrong results at {wrong} bytes' if wrong else 'not all results'}\n{output[-2000:]}")
@@ -66,11 +74,17 @@ def run_program(name: str, n: int, sizes: list[int], limit_s: float) -> list[dic
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    compile_programs(args.only)
+    commands = {name: COMMANDS[name] for name in args.only}
+    sources = [SOURCES[name] for name in args.only if name in SOURCES]
+    if args.kungfu:
+        commands["kungfu"] = functools.partial(kungfu.command, args.kungfu)
+        sources.append(kungfu.source(args.kungfu))
+    compile_programs(sources)
     results = []
     for n in args.n:
-        for name, about in turns.take(args, args.only, f"n={n} "):
-            results += [dict(line, **about) for line in run_program(name, n, args.bytes, args.limit)]
+        for name, about in turns.take(args, list(commands), f"n={n} "):
+            command = commands[name](n, [str(size) for size in args.bytes])
+            results += [dict(line, **about) for line in run_program(name, command, args.bytes, args.limit)]
     return results
 
 
@@ -80,6 +94,8 @@ def main() -> int:
     parser.add_argument("-n", type=turns.many(int), default=[2, 4], help="processes (2,4)")
     parser.add_argument("--bytes", type=turns.many(turns.parse_size), default=sizes, help=f"sizes of the tensor ({sizes})")
     parser.add_argument("--only", type=turns.many(turns.one_of(list(COMMANDS))), default=list(COMMANDS), help=f"programs ({','.join(COMMANDS)})")
+    parser.add_argument("--kungfu", type=kungfu.folder, metavar="DIR", help="measure KungFu too, which was built or installed in this folder: "
+                        f"{kungfu.NEEDS}. Its workers listen on ports from 10000 on, on all addresses of the machine")
     return turns.main(parser.parse_args(), "results", measure, report.text, report.write, needs="bench/peers/install.sh and make build")
 
 
