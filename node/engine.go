@@ -191,15 +191,13 @@ func (e *engine) take(m *worker) {
 	m.taken++
 	m.open++
 	err := e.read(m, p)
-	var broken *protocolError
-	switch {
-	case errors.As(err, &broken):
-		e.fail(p, err)
-		e.expel(m, err)
-	case err != nil:
-		e.fail(p, err)
-	default:
+	if err == nil {
 		e.crew.post(m, p)
+		return
+	}
+	e.fail(p, err)
+	if broken := (*protocolError)(nil); errors.As(err, &broken) { // only here: it costs memory to ask
+		e.expel(m, err)
 	}
 }
 

@@ -1,0 +1,55 @@
+//go:build !race
+
+// Under the race detector sync.Pool forgets things on purpose.
+
+package node_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/shoal-ml/shoal/fabric/arena"
+)
+
+// allocations is what a call of f allocates in the whole process, in the mean of some and rounded down, once it is used to it.
+func allocations(runs int, f func()) uint64 {
+	for range runs {
+		f()
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range runs {
+		f()
+	}
+	runtime.ReadMemStats(&after)
+	return (after.Mallocs - before.Mallocs) / uint64(runs)
+}
+
+// rounds returns a function that lets all workers post the same call and waits for its end.
+func rounds(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
+	return func() {
+		for _, w := range workers {
+			w.submit(d)
+		}
+		for _, w := range workers {
+			for w.control.Completion(w.ticket) == 0 {
+				runtime.Gosched()
+			}
+			if s := w.control.Completion(w.ticket); !s.OK() {
+				t.Fatalf("status %d, %q", s, w.control.ErrorText(w.ticket))
+			}
+		}
+	}
+}
+
+// From the post to the completion a collective of one host allocates nothing in all of its agent; one that ends a step, what the membership looks at.
+func TestCallsOfOneHostAllocateNothing(t *testing.T) {
+	for step, most := range map[bool]uint64{false: 0, true: 3} {
+		a, d := startAgent(t, 2), sound()
+		d.Step = step
+		workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1)}
+		if n := allocations(200, rounds(t, workers, d)); n > most {
+			t.Errorf("step %v: %d allocations a call", step, n)
+		}
+	}
+}
