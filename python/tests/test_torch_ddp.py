@@ -234,6 +234,28 @@ def test_models_that_differ_are_refused():
     assert all(texts) and any("params[0]" in text for text in texts), texts
 
 
+def _order():
+    """What happens in the second step: "submitted" a bucket, and "first" when the gradient of the layer at the input is computed, the last of all."""
+    import shoal
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    job, happens, share = shoal.join(), [], shoal.Step.share
+    loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4 * job.size, 512)), 2 * job.size, steps=2)
+    model = shoal.torch.ddp(nn.Sequential(*(nn.Linear(512, 512) for _ in range(5))))  # 1 MiB each, the least that a bucket has
+    model.module[0].weight.register_hook(lambda _: happens.append("first"))
+    shoal.Step.share = lambda *args, **options: happens.append("submitted") or share(*args, **options)
+    for (x,) in loader:
+        happens.clear()
+        model(x).sum().backward()
+    return happens
+
+
+def test_gradients_are_submitted_while_backward_goes_on():
+    for happens in world(2, _order):
+        assert happens.index("first") >= 3 and happens[-1] == "submitted", happens
+
+
 def _alone():
     import shoal.torch
 

@@ -1,0 +1,168 @@
+"""What shoal.torch asks of CUDA and of NCCL, with a stand-in for the driver and for torch's NCCL: all of it up to the call itself."""
+
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+
+from shoal.torch.cuda import Card, Wires
+
+PORTABLE = 1  # cudaHostRegisterPortable
+
+
+class Driver:
+    """libcudart, as torch shows it."""
+
+    def __init__(self):
+        self.calls, self.error = [], 0
+
+    def cudaHostRegister(self, address, nbytes, flags):  # noqa: N802, CUDA's name
+        self.calls.append(("register", address, nbytes, flags))
+        return self.error
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        self.calls.append(("unregister", address))
+        return self.error
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    one = Driver()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
+    return one
+
+
+def test_memory_is_registered_for_every_context(driver):
+    card = Card(torch.device("cuda:0"))
+    card.pin(1 << 40, 16 << 20)
+    card.unpin(1 << 40)
+    assert driver.calls == [("register", 1 << 40, 16 << 20, PORTABLE), ("unregister", 1 << 40)]
+
+
+@pytest.mark.parametrize("call", [lambda card: card.pin(0, 4096), lambda card: card.unpin(0)])
+def test_what_the_driver_refuses_is_an_error(driver, call):
+    driver.error = 712  # cudaErrorHostMemoryAlreadyRegistered
+    with pytest.raises(RuntimeError, match="cudaError 712"):
+        call(Card(torch.device("cuda:0")))
+
+
+class Operation:
+    """A reduction of NCCL's. The second wait tells of errors: before, the device only thinks that it is over."""
+
+    def __init__(self, error):
+        self.error, self.waits = error, 0
+
+    def wait(self, timeout=None):
+        self.waits += 1
+        if self.waits == 2 and self.error:
+            raise RuntimeError(self.error)
+
+
+class Group:
+    """torch.distributed.ProcessGroupNCCL."""
+
+    made, error = [], ""
+
+    class Options:
+        def __init__(self):
+            self.config = types.SimpleNamespace(blocking=None)
+
+    def __init__(self, store, rank, size, options):
+        self.place, self.blocking = (store, rank, size), options.config.blocking
+        self.tensors, self.operations, self.aborts = [], [], 0
+        Group.made.append(self)
+
+    def allreduce(self, tensors):
+        self.tensors += tensors
+        self.operations.append(Operation(Group.error))
+        return self.operations[-1]
+
+    def abort(self):
+        self.aborts += 1
+
+
+class Silent(Card):
+    """A card whose streams have nothing to do."""
+
+    def current(self):
+        return None
+
+    def mark(self, stream):
+        return types.SimpleNamespace(synchronize=lambda: None)
+
+
+@pytest.fixture
+def group(monkeypatch):
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
+    monkeypatch.setattr(Group, "made", [])
+    monkeypatch.setattr(Group, "error", "")
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # so that it is put back
+    return Group
+
+
+def wires():
+    return Silent(torch.device("cuda:0")).wires("store", 1, 3)
+
+
+def test_sums_are_waited_for_until_they_tell_of_errors(group):
+    one = wires()
+    assert isinstance(one, Wires)
+    tensors = [torch.zeros(2), torch.zeros(3)]
+    for tensor in tensors:
+        one.all_reduce(tensor)
+    one.wait()
+    (made,) = group.made
+    assert made.place == ("store", 1, 3) and made.blocking == 0
+    assert [t.data_ptr() for t in made.tensors] == [t.data_ptr() for t in tensors]
+    assert [operation.waits for operation in made.operations] == [2, 2]
+    one.wait()
+    assert [operation.waits for operation in made.operations] == [2, 2], "a sum is waited for again in the next step"
+
+
+def test_an_error_of_nccl_is_raised(group):
+    group.error = "a cable is loose"
+    one = wires()
+    one.all_reduce(torch.zeros(1))
+    with pytest.raises(RuntimeError, match="a cable is loose"):
+        one.wait()
+
+
+def test_what_was_aborted_never_counts(group):
+    """To the device an operation that was aborted is one that is over."""
+    one = wires()
+    one.all_reduce(torch.zeros(1))
+    one.abort()
+    assert group.made[0].aborts == 1
+    with pytest.raises(RuntimeError, match="aborted"):
+        one.wait()
+
+
+@pytest.mark.parametrize("given, want", [(None, "2"), ("3", "3")])
+def test_a_lost_partner_does_not_end_the_process(group, monkeypatch, given, want):
+    import os
+
+    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")
+    if given:
+        monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", given)
+    wires()
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == want
+
+
+def test_who_can_use_nccl(group, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="GPU-7"))
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 21, 5))
+    assert Card(torch.device("cuda:0")).identity() == ("GPU-7", 2 << 32 | 21 << 16 | 5)
+
+
+@pytest.mark.parametrize("lacks", ["uuid", "abort", "NCCL"])
+def test_who_cannot(group, monkeypatch, lacks):
+    properties = types.SimpleNamespace() if lacks == "uuid" else types.SimpleNamespace(uuid="GPU-7")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    if lacks == "abort":
+        monkeypatch.delattr(Group, "abort")
+    elif lacks == "NCCL":
+        monkeypatch.delattr(dist, "ProcessGroupNCCL")
+    with pytest.raises(RuntimeError, match="no NCCL that can be aborted"):
+        Card(torch.device("cuda:0")).identity()
