@@ -1,8 +1,9 @@
 // memory_limit: how fast the memory of this machine lets an in-place all-reduce of N float32 buffers be.
-// usage: memory_limit N BYTES…
+// usage: memory_limit [-foreign] N BYTES…
 // One process a core (pinned), N at most, all mapping the N buffers. Each owns a part of the elements, reads them once
 // from every buffer and writes the sum once to every buffer: the least traffic that such an all-reduce can have. No
-// kernel, no socket, no copy in between; barriers spin. One JSON object a size.
+// kernel, no socket, no copy in between; barriers spin. With -foreign the buffers begin and end in private memory of the
+// processes: each copies its own in and out, which such memory needs. One JSON object a size.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
@@ -20,10 +21,12 @@ typedef struct {
 
 typedef struct {
     Board *board;
-    float *x[MAX_RANKS];
-    size_t n;         // elements of a buffer
+    float *x[MAX_RANKS];   // what is summed
+    float *own[MAX_RANKS]; // of my ranks, what is filled and checked: x, or private memory
+    size_t n;              // elements of a buffer
     int ranks, workers, me;
-    size_t from, to;  // the elements that are mine
+    bool foreign;
+    size_t from, to; // the elements that are mine
 } Worker;
 
 static void barrier(Worker *w) {
@@ -63,20 +66,31 @@ static void reduce(const Worker *w) {
     }
 }
 
+// copy copies the buffers of my ranks where they are foreign, and waits for the others before a sum.
+static void copy(Worker *w, float *const *to, float *const *from) {
+    if (!w->foreign) return;
+    for (int r = w->me; r < w->ranks; r += w->workers) memcpy(to[r], from[r], w->n * sizeof(float));
+    if (to == w->x) barrier(w);
+}
+
 static double timed_call(Worker *w, int call) {
-    for (int r = w->me; r < w->ranks; r += w->workers) fill(w->x[r], w->n, call, r);
+    for (int r = w->me; r < w->ranks; r += w->workers) fill(w->own[r], w->n, call, r);
     barrier(w);
     double start = now_us();
+    copy(w, w->x, w->own);
     reduce(w);
     barrier(w);
+    copy(w, w->own, w->x);
     double us = now_us() - start;
+    barrier(w);
     for (int r = w->me; r < w->ranks; r += w->workers)
-        if (!holds_sum(w->x[r], w->n, call, w->ranks)) atomic_store(&w->board->bad, 1);
+        if (!holds_sum(w->own[r], w->n, call, w->ranks)) atomic_store(&w->board->bad, 1);
     barrier(w);
     return us;
 }
 
 static void work(Worker *w) {
+    for (int r = w->me; w->foreign && r < w->ranks; r += w->workers) w->own[r] = malloc(w->n * sizeof(float));
     cpu_set_t core;
     CPU_ZERO(&core);
     CPU_SET(w->me, &core);
@@ -102,11 +116,11 @@ static void *shared(size_t bytes) {
     return p;
 }
 
-static bool measure(int ranks, size_t bytes) {
+static bool measure(int ranks, size_t bytes, bool foreign) {
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     Worker w = {.board = shared(sizeof(Board)), .n = bytes / sizeof(float), .ranks = ranks,
-                .workers = ranks < cores ? ranks : cores};
-    for (int r = 0; r < ranks; r++) w.x[r] = shared(bytes);
+                .workers = ranks < cores ? ranks : cores, .foreign = foreign};
+    for (int r = 0; r < ranks; r++) w.own[r] = w.x[r] = shared(bytes);
     for (w.me = 0; w.me < w.workers; w.me++) {
         if (fork() == 0) {
             work(&w);
@@ -127,13 +141,15 @@ static bool measure(int ranks, size_t bytes) {
 }
 
 int main(int argc, char **argv) {
+    bool foreign = argc > 1 && !strcmp(argv[1], "-foreign");
+    argc -= foreign, argv += foreign;
     int ranks = argc > 2 ? atoi(argv[1]) : 0;
     if (ranks < 1 || ranks > MAX_RANKS) {
-        fprintf(stderr, "usage: memory_limit N BYTES…   (N from 1 to %d)\n", MAX_RANKS);
+        fprintf(stderr, "usage: memory_limit [-foreign] N BYTES…   (N from 1 to %d)\n", MAX_RANKS);
         return 2;
     }
     make_pool();
     bool good = true;
-    for (int i = 2; i < argc; i++) good &= measure(ranks, strtoull(argv[i], NULL, 10));
+    for (int i = 2; i < argc; i++) good &= measure(ranks, strtoull(argv[i], NULL, 10), foreign);
     return good ? 0 : 1;
 }

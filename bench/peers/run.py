@@ -40,9 +40,11 @@ def shoal(*flags: str):
 
 COMMANDS = {
     "limit": lambda n, sizes: [str(turns.BUILD / "memory_limit"), str(n), *sizes],
+    "limit-foreign": lambda n, sizes: [str(turns.BUILD / "memory_limit"), "-foreign", str(n), *sizes],
     "shoal-go": shoal(),
     "openmpi": lambda n, sizes: mpi("openmpi", n, sizes),
     "shoal-python": shoal(f"--python={turns.PYTHON}"),
+    "shoal-foreign": shoal(f"--python={turns.PYTHON}", "--foreign"),
     "gloo": lambda n, sizes: [turns.PYTHON, str(HERE / "allreduce_gloo.py"), str(n), *sizes],
     "openmpi-tcp": lambda n, sizes: mpi("openmpi", n, sizes, *LOOPBACK),
     "mpich": lambda n, sizes: mpi("mpich", n, sizes),
@@ -50,6 +52,7 @@ COMMANDS = {
 # What must be compiled for them: compiler, source, program, and further flags.
 SOURCES = {
     "limit": ("gcc", "memory_limit.c", "memory_limit"),
+    "limit-foreign": ("gcc", "memory_limit.c", "memory_limit"),
     "openmpi": ("mpicc.openmpi", "allreduce_mpi.c", "allreduce_openmpi"),
     "openmpi-tcp": ("mpicc.openmpi", "allreduce_mpi.c", "allreduce_openmpi"),
     "mpich": ("mpicc.mpich", "allreduce_mpi.c", "allreduce_mpich"),
