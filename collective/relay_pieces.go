@@ -56,7 +56,7 @@ func (r *Relay) piecesOf(n int) int { return (n + r.per - 1) / r.per }
 func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	if !g.direct {
-		per := chunkBytes / r.run.dtype.Size()
+		per := blockBytes / r.run.dtype.Size()
 		for at := 0; at < n; at += per {
 			r.sum(g, from+at, min(per, n-at), s)
 		}
