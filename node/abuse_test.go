@@ -213,6 +213,44 @@ func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
 	}
 }
 
+// A worker cannot end a step that goes on for the others, nor keep one open that ends: both hear of it, and no step counts before they agree.
+func TestLiesAboutTheStep(t *testing.T) {
+	a := startAgent(t, 2)
+	honest, liar := joinRaw(t, a, 0), joinRaw(t, a, 1)
+	step := sound()
+	step.Step = true
+	for said, lie := range map[string]func(d *arena.Descriptor){
+		"(f32[4], sum)":       func(d *arena.Descriptor) { d.Step = false },
+		"(f32[4], sum, more)": func(d *arena.Descriptor) { d.Step, d.More = false, true },
+	} {
+		d := step
+		lie(&d)
+		honest.submit(step)
+		liar.submit(d)
+		for rank, w := range []*rawWorker{honest, liar} {
+			status, text := w.wait()
+			if status != arena.Failed || !strings.Contains(text, "rank 0 called all_reduce(f32[4], sum, step), rank 1 called all_reduce"+said) {
+				t.Errorf("rank 1 called all_reduce%s, rank %d gets status %d, %q", said, rank, status, text)
+			}
+		}
+	}
+	if n := a.Status().Steps; n != 0 {
+		t.Errorf("%d steps counted", n)
+	}
+	for range 2 {
+		honest.submit(step)
+		liar.submit(step)
+		for rank, w := range []*rawWorker{honest, liar} {
+			if status, text := w.wait(); status != arena.Done {
+				t.Errorf("a sound step: rank %d gets status %d, %q", rank, status, text)
+			}
+		}
+	}
+	if n := a.Status().Steps; n != 2 {
+		t.Errorf("%d steps counted, not 2", n)
+	}
+}
+
 // A worker whose bookkeeping makes no sense is cut off; the others hear why, and only what needs it fails.
 func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
 	for name, abuse := range map[string]func(w *rawWorker){
