@@ -88,7 +88,7 @@ def reference():
         place = place.commit(1, [True])
 
 
-def main(mesh, steps, folder=None, every=0):
+def main(mesh, steps, folder=None, every=0, model=Perceptron, layout=LAYOUT):
     job = shoal.join()
     if folder:
         source = np.random.default_rng(job.rank)
@@ -97,7 +97,7 @@ def main(mesh, steps, folder=None, every=0):
         job.register("table", lambda: table, lambda x: table.__setitem__(slice(None), x))
         job.checkpoint(folder, every=int(every))
         print(f"PID {os.getpid()}", flush=True)
-    trained = shoal.train(Perceptron, layout=LAYOUT, catalogue=TENSORS, mesh=mesh, samples=SAMPLES, batch=BATCH, seed=SEED, steps=steps)
+    trained = shoal.train(model, layout=layout, catalogue=TENSORS, mesh=mesh, samples=SAMPLES, batch=BATCH, seed=SEED, steps=steps)
     for step in trained:
         if folder:
             print(f"NOISE {step.number} of {job.rank} {source.integers(1 << 30)} table {table.sum()}", flush=True)

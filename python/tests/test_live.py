@@ -55,7 +55,7 @@ def meshes_of(output):
 def training(launch, binary, tmp_path, monkeypatch):
     """Returns training(n, mesh): a job that trains until it is stopped, as a context manager."""
     monkeypatch.setattr(running_job, "Running", Training)
-    return lambda n, mesh, *more: running_job.running(launch, binary, tmp_path / "end", n, WORKER, mesh, 1 << 20, *more)
+    return lambda n, mesh, *more, worker=WORKER: running_job.running(launch, binary, tmp_path / "end", n, worker, mesh, 1 << 20, *more)
 
 
 def test_from_every_mesh_to_every_other(training):
@@ -68,6 +68,14 @@ def test_from_every_mesh_to_every_other(training):
         for mesh in walk[1:]:
             job.reshape(mesh)
         assert job.stop() == walk
+
+
+def test_state_that_is_flat_over_dp(training):
+    way = ["dp=4", "dp=2,tp=2", "dp=3", "tp=4", "dp=5", "dp=2,tp=2", "dp=4"]
+    with training(4, way[0], worker=WORKER.with_name("live_flat.py")) as job:
+        for mesh in way[1:]:
+            job.reshape(mesh)
+        assert job.stop() == way
 
 
 def test_the_plan_is_shown_and_changes_nothing(training):

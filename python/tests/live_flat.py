@@ -1,0 +1,47 @@
+"""The perceptron of live_numpy.py with its parameters and Adam's moments flat over dp, as ZeRO 3 has them: test_live.py trains it on meshes that change."""
+
+import sys
+
+import live_numpy
+import numpy as np
+
+LAYOUT = """
+shoal: layout/1
+mesh: dp=1,tp=1
+rules:
+- {match: "**up", place: "tp=shard(0,balanced), dp=flat"}
+- {match: "**down", place: "tp=shard(1,balanced), dp=flat"}
+- {match: "**bias", place: "dp=flat"}
+- {match: "**"}
+"""
+
+
+class Flat(live_numpy.Perceptron):
+    """Has what its ranks of tp share out over dp, and the whole of it only in a step."""
+
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self.whole = self.mine
+        self.mine = {name: self.own(w) for name, w in self.whole.items()}
+        self.state = {kind + name: np.zeros_like(w) for kind in live_numpy.KINDS[1:] for name, w in self.mine.items()}
+
+    def own(self, x):
+        """This rank's part of the elements; the last ones end in zeros."""
+        n = -(-x.size // self.dp.size)
+        return np.pad(x.ravel(), (0, n * self.dp.size - x.size))[n * self.dp.rank :][:n].copy()
+
+    def gradients(self, indices):
+        parts = self.mine
+        for name, w in self.whole.items():
+            w.flat[:] = self.dp.allgather(parts[name])[: w.size]
+        self.mine = self.whole
+        try:
+            loss = super().gradients(indices)
+        finally:
+            self.mine = parts
+        self.grad = {name: self.own(g) for name, g in self.grad.items()}
+        return loss
+
+
+if __name__ == "__main__":
+    live_numpy.main(sys.argv[1], int(sys.argv[2]), model=Flat, layout=LAYOUT)
