@@ -58,7 +58,7 @@ func (m *Matcher) lostError(lost topo.Worker, p *Posted) error {
 
 // agree reports whether two ranks mean the same collective. Lengths that may differ between ranks are for Schedule.
 func agree(a, b *Call) bool {
-	if a.Kind != b.Kind || a.Flags != b.Flags {
+	if a.Kind != b.Kind || a.Flags != b.Flags || a.Shared != b.Shared {
 		return false
 	}
 	if a.Kind == Barrier {

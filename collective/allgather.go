@@ -2,7 +2,7 @@ package collective
 
 // allGather gives every rank the inputs of all, in rank order. Inputs may have different lengths.
 //
-// Steps: 1. Bytes: n reads in all (the blocks) and P writes of n elements.
+// Steps: 1. Bytes: n reads in all (the blocks) and P writes of n elements; one where the result is shared.
 func (s *Schedule) allGather(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {

@@ -96,6 +96,7 @@ type Call struct {
 	In, Out   []byte  // the memory; nil where the rank gives or takes nothing
 	Splits    []int   // AllToAll: elements for each rank; nil = even
 	Shape     []int   // for messages and agreement
+	Shared    Shared  // where Out is, if it is no memory of the rank's own
 	Flags
 	Promoted bool // the root of a broadcast is lost and this call has taken its part: what was Out is In
 	Far      *Far // the memory is on another host; nil = it is here
@@ -174,6 +175,7 @@ func (c *Call) String() string {
 	if c.Sparing {
 		b.WriteString(", sparing")
 	}
+	c.Shared.write(&b, c.Group)
 	b.WriteByte(')')
 	return b.String()
 }
@@ -198,6 +200,9 @@ func (c *Call) Check(size, self int) error {
 		return fieldError("peer", "rank %d is outside a group of %d", c.Peer, size)
 	case c.Kind.Pairwise() && c.Peer == self:
 		return fieldError("peer", "rank %d cannot send to itself", c.Peer)
+	}
+	if err := c.checkShared(); err != nil {
+		return err
 	}
 	if err := c.checkLengths(size, self); err != nil {
 		return err

@@ -31,7 +31,7 @@ type role struct{ gives, takes bool }
 const cutAlign = 64
 
 // Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give the same schedule, sites and
-// route, and calls that differ only in being Far.
+// route, and calls that differ only in being Far; outputs that are one memory are listed once where they are.
 func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
 	r.per = route.Piece / max(1, r.acc.Size()) // a barrier has no type

@@ -151,6 +151,9 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 		return calls
 	}
 	want, got := once(), once()
+	if shared := kind == collective.AllReduce || kind == collective.AllGather; shared && rng.IntN(2) == 0 {
+		share(got, of)
+	}
 	var inputs [][]byte
 	for _, c := range want {
 		inputs = append(inputs, bytes.Clone(c.In))

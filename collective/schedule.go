@@ -118,7 +118,11 @@ func (s *Schedule) Build(calls []*Call) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range s.Moves {
+	for i := range s.Moves {
+		m := &s.Moves[i]
+		if calls[0].Shared.Name != "" {
+			m.Dst = once(m.Dst, calls)
+		}
 		s.Bytes += m.N * calls[0].DType.Size() * (len(m.Src) + len(m.Dst))
 	}
 	return nil

@@ -137,6 +137,8 @@ func (c Call) sound() error {
 		return fmt.Errorf("a call of %d and %d elements", c.Far.In, c.Far.Out)
 	case !barrier && (c.Peer < collective.AnyRank || c.Peer >= collective.MaxMembers):
 		return fmt.Errorf("a call with peer %d", c.Peer)
+	case len(c.Shared.Name) > collective.MaxName || c.Shared.Off < 0:
+		return fmt.Errorf("a call into byte %d of a shared result with a name of %d bytes", c.Shared.Off, len(c.Shared.Name))
 	case len(c.Splits) > collective.MaxMembers, len(c.Shape) > maxDims:
 		return fmt.Errorf("a call with %d splits and %d dimensions", len(c.Splits), len(c.Shape))
 	case !barrier && slices.ContainsFunc(slices.Concat(c.Splits, c.Shape), func(n int) bool { return n < 0 || n > math.MaxInt64/2 }):

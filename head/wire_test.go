@@ -18,6 +18,8 @@ func TestEncode(t *testing.T) {
 	data, _ := cursor.New(100, 10, 7, true)
 	call := head.Call{Worker: 3, Ticket: 1 << 63, Call: sum(2)}
 	call.In, call.Out, call.Far = nil, nil, &collective.Far{In: 2, Out: 2}
+	shared := call
+	shared.Far, shared.Shared = &collective.Far{In: 2, Out: 2}, collective.Shared{Group: 2, Name: "total", Off: 8}
 	vote := member.Vote{Ballot: member.Ballot{Round: 2, Host: "B"}, Record: member.Record{Head: "A", Hosts: []member.Host{{Name: "A"}}}}
 	for _, c := range []struct {
 		m    head.Message
@@ -30,6 +32,9 @@ func TestEncode(t *testing.T) {
 			`{"frame":{"term":1,"up":true,"first":2,"ack":3,"bodies":[` +
 				`{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}},` +
 				`{"stated":{"worker":1,"data":{"samples":100,"batch":10,"seed":7}}}]}}`},
+		{head.Frame{First: 2, Up: true, Bodies: []head.Body{head.Posted{Call: shared}}},
+			`{"frame":{"up":true,"first":2,"bodies":[{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],` +
+				`"shared":{"group":2,"name":"total","off":8},"far":{"in":2,"out":2}}}]}}`},
 		{head.Frame{First: 1, Bodies: []head.Body{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"}, head.Begin{}}},
 			`{"frame":{"first":1,"bodies":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
 		{head.Frame{First: 1, Bodies: []head.Body{head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
@@ -86,18 +91,20 @@ func TestDecodeRefuses(t *testing.T) {
 		up(`{"posted":{"kind":12,"dtype":2,"far":{}}}`):              "kind 12",
 		up(`{"posted":{"kind":1,"dtype":8,"far":{}}}`):               "dtype 8",
 		up(`{"posted":{"kind":1,"dtype":2,"reduction":9,"far":{}}}`): "reduction 9",
-		call(``):                                      "lengths",
-		call(`,"in":"AAAA"`):                          "in",
-		call(`,"far":{"in":-1}`):                      "-1 and 0 elements",
-		call(`,"far":{"out":281474976710657}`):        "281474976710657 elements",
-		call(`,"far":{},"peer":-2`):                   "peer -2",
-		call(`,"far":{},"peer":65536`):                "peer 65536",
-		call(`,"far":{},"shape":[1,-1]`):              "shape [1 -1]",
-		call(`,"far":{},"shape":[1,1,1,1,1,1,1,1,1]`): "9 dimensions",
-		call(`,"far":{},"splits":[-1]`):               "splits [-1]",
-		exec(``):                                      "0 collectives",
-		exec(`{}`):                                    "without calls",
-		exec(`{"calls":[{"kind":11}],"of":[0]}`):      "without a route",
+		call(``):                                         "lengths",
+		call(`,"in":"AAAA"`):                             "in",
+		call(`,"far":{"in":-1}`):                         "-1 and 0 elements",
+		call(`,"far":{"out":281474976710657}`):           "281474976710657 elements",
+		call(`,"far":{},"peer":-2`):                      "peer -2",
+		call(`,"far":{},"peer":65536`):                   "peer 65536",
+		call(`,"far":{},"shape":[1,-1]`):                 "shape [1 -1]",
+		call(`,"far":{},"shape":[1,1,1,1,1,1,1,1,1]`):    "9 dimensions",
+		call(`,"far":{},"splits":[-1]`):                  "splits [-1]",
+		call(`,"far":{},"shared":{"name":"x","off":-8}`): "byte -8",
+		call(`,"far":{},"shared":{"name":"` + strings.Repeat("x", 256) + `"}`): "a name of 256 bytes",
+		exec(``):                                 "0 collectives",
+		exec(`{}`):                               "without calls",
+		exec(`{"calls":[{"kind":11}],"of":[0]}`): "without a route",
 		exec(`{"calls":[{"kind":11}],"of":[0],"route":"ring/100"}`):                             "is no route",
 		exec(`{"calls":[{"kind":11}],"route":"ring/64"}`):                                       "1 calls of the hosts []",
 		exec(`{"calls":[{"kind":11}],"of":[1],"route":"ring/64"}`):                              "the hosts [1]",
