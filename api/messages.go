@@ -7,6 +7,7 @@ const (
 	TypeJoin    = "join"
 	TypeJoined  = "joined"
 	TypeSegment = "segment"
+	TypeShared  = "shared"
 	TypeFree    = "free"
 	TypeFreed   = "freed"
 	TypeGroup   = "group"
@@ -44,6 +45,8 @@ type Request struct {
 	Bytes    int64   `json:"bytes,omitempty"`
 	ID       uint32  `json:"id,omitempty"`
 	Ranks    []int   `json:"ranks,omitempty"`
+	Group    uint32  `json:"group,omitempty"`
+	Name     string  `json:"name,omitempty"`
 	Samples  uint64  `json:"samples,omitempty"`
 	Batch    uint64  `json:"batch,omitempty"`
 	Seed     uint64  `json:"seed,omitempty"`

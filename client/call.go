@@ -30,7 +30,8 @@ func (c *call) submit(g *Group, h *Handle) error {
 		return errFreed
 	}
 	k, m := g.job.calls, &g.job.mem
-	if err := k.use(); err != nil {
+	err := k.use()
+	if err != nil {
 		return err
 	}
 	defer k.done()
@@ -38,13 +39,22 @@ func (c *call) submit(g *Group, h *Handle) error {
 		Flags: arena.Flags{More: c.more, Step: c.step}}
 	c.describeShape(&d)
 	var staged [3][]byte
-	in, err := c.place(m, c.in, &staged[0])
-	if err != nil {
+	var in, out arena.Ref
+	shared := m.within(c.out)
+	if shared != nil {
+		if out, err = c.into(g.job, shared); err != nil {
+			return err
+		}
+	}
+	if in, err = c.place(m, c.in, &staged[0]); err != nil {
 		return err
 	}
 	copy(staged[0], c.in)
-	out := in
-	if !sameBytes(c.in, c.out) {
+	switch {
+	case shared != nil:
+	case c.inPlace():
+		out = in
+	default:
 		if out, err = c.place(m, c.out, &staged[1]); err != nil {
 			return err
 		}

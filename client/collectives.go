@@ -122,7 +122,7 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 	}
 	h := &Handle{}
 	if g.job.aside {
-		h.err = c.alone()
+		h.err = c.alone(&g.job.mem)
 	} else if err := c.submit(g, h); err != nil {
 		h.err, h.calls = err, nil
 	}
@@ -130,12 +130,20 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 }
 
 // alone does a collective of one rank.
-func (c *call) alone() error {
+func (c *call) alone(m *memory) error {
 	if c.peer != 0 || c.kind.Pairwise() {
 		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)
 	}
 	if len(c.out) > 0 && len(c.out) != len(c.in) && c.kind != collective.Broadcast {
 		return fmt.Errorf("client: %v of %d bytes into %d", c.kind, len(c.in), len(c.out))
+	}
+	if s := m.within(c.out); s != nil {
+		if c.inPlace() {
+			return errInPlace
+		}
+		if err := s.own(); err != nil {
+			return err
+		}
 	}
 	copy(c.out, c.in)
 	return nil

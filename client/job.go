@@ -263,7 +263,8 @@ type Group struct {
 }
 
 // Free tells that this worker needs the group no more: the job forgets it when no member does, so that a job that makes groups as long as it
-// runs does not come to the limit. No call of it may be open, and none can be made behind it.
+// runs does not come to the limit. No call of it may be open, none can be made behind it, and its shared
+// results are gone.
 func (g *Group) Free() error {
 	j := g.job
 	switch {
@@ -272,7 +273,7 @@ func (g *Group) Free() error {
 	case j.aside || g.freed.Swap(true):
 		return nil
 	}
-	return j.tell(&api.Request{Type: api.TypeUngroup, ID: uint32(g.id)})
+	return errors.Join(j.mem.unshare(g.id), j.tell(&api.Request{Type: api.TypeUngroup, ID: uint32(g.id)}))
 }
 
 // Rank is this worker's number in the group.

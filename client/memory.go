@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -51,6 +52,7 @@ type memory struct {
 	freed   func(id uint32) error                       // tells the agent
 
 	mu      sync.Mutex
+	shares  atomic.Pointer[[]*sharing] // replaced as a whole
 	maps    []mapped
 	room    []byte
 	staging [64][][]byte
@@ -152,6 +154,10 @@ func (m *memory) giveBack(b []byte) {
 }
 
 func (m *memory) close() (err error) {
+	for _, s := range m.shown() {
+		err = errors.Join(err, s.Close())
+	}
+	m.show(nil)
 	for _, s := range m.maps {
 		err = errors.Join(err, s.s.Close())
 	}

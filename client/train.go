@@ -149,7 +149,12 @@ func (t *Trainer) Err() error { return t.err }
 
 // Commit averages the gradient over the samples of all workers and ends the step.
 func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
-	err := AllReduce(ctx, t.job, gradient, collective.Mean, Weight(t.weight), EndStep())
+	return CommitInto(ctx, t, gradient, gradient)
+}
+
+// CommitInto is Commit with the average in other memory, such as a shared result; the gradient stays as it is.
+func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
+	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight), EndStep())
 	if err == nil {
 		err = t.advance()
 	}

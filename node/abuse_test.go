@@ -399,9 +399,19 @@ func FuzzDescriptor(f *testing.F) {
 		d.Encode(seed[:])
 		f.Add(seed[8:])
 	}
+	var shared [192]byte
+	d := sound()
+	d.Out.Segment = 2
+	d.Encode(shared[:])
+	f.Add(shared[8:])
 	f.Add(bytes.Repeat([]byte{0xff}, 184))
 	a := serveAgent(f)
 	w := joinRaw(f, a, 0)
+	if r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 8192}); r.ID != 2 {
+		f.Fatalf("a shared result: %+v", r)
+	} else {
+		arena.CloseFDs(fds)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w.t = t
 		var raw [192]byte

@@ -299,7 +299,12 @@ func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
 
 // ungroup tells that a worker needs a group no more. A stopped engine has forgotten all.
 func (a *Agent) ungroup(w topo.Worker, id topo.GroupID) {
-	_ = a.engine.later(func() { a.crew.input(func() { a.crew.agent.Ungroup(w, id) }) })
+	_ = a.engine.later(func() {
+		a.crew.input(func() { a.crew.agent.Ungroup(w, id) })
+		if m := a.engine.byID[w]; m != nil {
+			m.forget(id)
+		}
+	})
 }
 
 // state notes what the job trains on.

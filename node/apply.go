@@ -24,14 +24,16 @@ func (c *crew) apply(a *head.Apply) {
 			}
 		}
 	}
-	for _, m := range c.here(a.Released) {
+	released := c.here(a.Released)
+	for _, m := range released {
 		m.entered = false
 		c.tell(m, arena.View{Size: 1, Released: true}, a.State)
 	}
+	c.engine.leave(released)
 	for i, part := range a.Parts {
 		c.complete(part, c.errs[i], a.Changed)
 	}
-	for _, m := range slices.Concat(c.here(a.Entered), c.here(a.Released)) {
+	for _, m := range slices.Concat(c.here(a.Entered), released) {
 		c.goOn(m)
 	}
 	if a.Parted != "" && !c.parted {

@@ -197,6 +197,9 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 			return err
 		}
 	}
+	if err := c.checkShared(call); err != nil {
+		return err
+	}
 	return call.Check(size, self)
 }
 

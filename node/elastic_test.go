@@ -24,6 +24,7 @@ type flock struct {
 	group *group.Group
 
 	ballast   int                                 // bytes of state beside the parameters
+	averages  map[int][]float64                   // by step; nil = the average comes in place of the gradient, and not in a shared result
 	folder    string                              // for checkpoints; "" = none are made
 	handsOver func(j *client.Job, seat int) error // runs where this worker is about to give a joiner the state; may be nil
 
@@ -112,6 +113,10 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 		}
 	}
 	g := make([]float64, len(p))
+	average, err := f.shares(j, g)
+	if err != nil {
+		return err
+	}
 	for t.Next(ctx) {
 		for i := range g {
 			g[i] = 0
@@ -124,11 +129,14 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 		}
 		count, size := t.Weight() > 0, j.Size()
 		epoch, samples := t.Epoch(), slices.Clone(t.Samples())
-		if err := client.Commit(ctx, t, g); err != nil {
+		if err := client.CommitInto(ctx, t, average, g); err != nil {
+			return err
+		}
+		if err := f.saw(t, average); err != nil {
 			return err
 		}
 		for i := range p {
-			velocity[i] = 0.5*velocity[i] + g[i]
+			velocity[i] = 0.5*velocity[i] + average[i]
 			p[i] -= 0.01 * velocity[i]
 		}
 		if count {

@@ -23,6 +23,7 @@ type engine struct {
 	name      fabric.Host
 	broke     func(w topo.Worker, err error)
 	transfers *transfers
+	results   results
 
 	schedule collective.Schedule
 	run      collective.Run
@@ -43,7 +44,7 @@ func newEngine(l *lanes, broke func(w topo.Worker, err error)) (*engine, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bell: bell, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke, transfers: newTransfers()}, nil
+	return &engine{bell: bell, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke, transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
 }
 
 // admit makes a worker known.

@@ -74,6 +74,8 @@ func (s *session) answer(r *api.Request) error {
 	switch r.Type {
 	case api.TypeSegment:
 		return s.segment(r.Bytes)
+	case api.TypeShared:
+		return s.shared(r)
 	case api.TypeFree:
 		return s.free(r.ID)
 	case api.TypeGroup:
@@ -146,7 +148,7 @@ func newMember(w topo.Worker) (*worker, error) {
 		block.Close()
 		return nil, err
 	}
-	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}}, nil
+	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
 }
 
 func (s *session) segment(n int64) error {
@@ -170,10 +172,13 @@ func (s *session) free(id uint32) error {
 	known := false
 	err := s.agent.engine.do(func() {
 		m := s.agent.engine.byID[s.worker]
-		seg := m.segments[id]
-		if known = seg != nil; known {
+		if seg := m.segments[id]; seg != nil {
 			delete(m.segments, id)
-			m.dying = append(m.dying, seg)
+			m.dying, known = append(m.dying, seg), true
+		}
+		if r := m.results[id]; r != nil {
+			delete(m.results, id)
+			m.dying, known = append(m.dying, r), true
 		}
 	})
 	if err != nil {

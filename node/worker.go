@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -18,18 +19,19 @@ type worker struct {
 	block    *arena.Segment // of the control block
 	control  *arena.Control
 	bell     *arena.Bell
-	segments map[uint32]*arena.Segment
-	dying    []*arena.Segment // freed by the worker, perhaps still used by open calls
-	entered  bool             // it takes part in the job, as it knows
-	fresh    bool             // it has entered, and not begun a step yet: perhaps it has not got the state
-	enter    uint64           // the ticket of its call that asks to take part; 0 = none waits
-	taken    uint64           // tickets read from the control block
-	open     int              // calls that are not complete
-	broken   bool             // nothing more is taken from it
-	left     bool             // its process is gone: what it posted still counts
-	over     bool             // it was freed
-	saving   bool             // its part of a checkpoint is being written
-	pins     int              // why its segments must stay: links may still read them
+	segments map[uint32]*arena.Segment // its own
+	results  map[uint32]*result        // that it shares; numbered with the segments
+	dying    []io.Closer               // of these: given back by the worker, perhaps still used by open calls
+	entered  bool                      // it takes part in the job, as it knows
+	fresh    bool                      // it has entered, and not begun a step yet: perhaps it has not got the state
+	enter    uint64                    // the ticket of its call that asks to take part; 0 = none waits
+	taken    uint64                    // tickets read from the control block
+	open     int                       // calls that are not complete
+	broken   bool                      // nothing more is taken from it
+	left     bool                      // its process is gone: what it posted still counts
+	over     bool                      // it was freed
+	saving   bool                      // its part of a checkpoint is being written
+	pins     int                       // why its segments must stay: links may still read them
 }
 
 // reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
@@ -52,7 +54,10 @@ func (m *worker) close() {
 	for _, s := range m.segments {
 		s.Close()
 	}
-	m.segments = nil
+	for _, r := range m.results {
+		r.Close()
+	}
+	m.segments, m.results = nil, nil
 	m.bell.Close()
 	m.block.Close()
 }
@@ -95,7 +100,7 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	if c.In, err = m.memory("in", d.In, c.DType.Size()); err != nil {
 		return err
 	}
-	if c.Out, err = m.memory("out", d.Out, c.DType.Size()); err != nil {
+	if c.Out, err = m.output(d, c); err != nil {
 		return err
 	}
 	if d.NDim > arena.MaxDims {
@@ -111,6 +116,18 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	return m.splits(d, c)
 }
 
+// output is where a call gets its result: in a segment of the worker, or in a result that it shares.
+func (m *worker) output(d *arena.Descriptor, c *collective.Call) ([]byte, error) {
+	r := m.results[d.Out.Segment]
+	if r == nil {
+		return m.memory("out", d.Out, c.DType.Size())
+	}
+	if d.Out.Count > 0 {
+		c.Shared = collective.Shared{Group: r.group, Name: r.name, Off: int(d.Out.Offset)}
+	}
+	return m.part("out", d.Out, c.DType.Size(), r.segment.Mem)
+}
+
 // memory is the part of a segment that a Ref points to; nil for no elements.
 func (m *worker) memory(field string, r arena.Ref, size int) ([]byte, error) {
 	if r.Segment == 0 {
@@ -123,7 +140,12 @@ func (m *worker) memory(field string, r arena.Ref, size int) ([]byte, error) {
 	if s == nil {
 		return nil, fieldOf(m, field+".segment", "%d is no segment of this worker", r.Segment)
 	}
-	total := uint64(len(s.Mem))
+	return m.part(field, r, size, s.Mem)
+}
+
+// part is what a Ref points to in the memory of its segment.
+func (m *worker) part(field string, r arena.Ref, size int, mem []byte) ([]byte, error) {
+	total := uint64(len(mem))
 	switch {
 	case r.Offset%uint64(size) != 0:
 		return nil, fieldOf(m, field+".offset", "%d is not a multiple of the element size %d", r.Offset, size)
@@ -133,7 +155,7 @@ func (m *worker) memory(field string, r arena.Ref, size int) ([]byte, error) {
 		return nil, fieldOf(m, field+".count", "%d elements of %d bytes at offset %d exceed segment %d of %d bytes", r.Count, size, r.Offset, r.Segment, total)
 	}
 	end := r.Offset + r.Count*uint64(size)
-	return s.Mem[r.Offset:end:end], nil
+	return mem[r.Offset:end:end], nil
 }
 
 // splits copies the split counts of an all-to-all out of the arena.

@@ -19,6 +19,9 @@ type Segment struct{ Mem []byte }
 // NewSegment fails here.
 func NewSegment(string, int64) (*Segment, error) { return nil, ErrUnsupported }
 
+// NewResult fails here.
+func NewResult(string, int64) (*Segment, error) { return nil, ErrUnsupported }
+
 // OpenSegment fails here.
 func OpenSegment(int) (*Segment, error) { return nil, ErrUnsupported }
 
@@ -27,6 +30,21 @@ func (s *Segment) FD() int { return -1 }
 
 // Close does nothing.
 func (s *Segment) Close() error { return nil }
+
+// Window is where a worker sees a shared result.
+type Window struct{ Mem []byte }
+
+// NewWindow fails here.
+func NewWindow(int) (*Window, error) { return nil, ErrUnsupported }
+
+// Show fails here.
+func (w *Window) Show(int) error { return ErrUnsupported }
+
+// Own fails here.
+func (w *Window) Own() error { return ErrUnsupported }
+
+// Close does nothing.
+func (w *Window) Close() error { return nil }
 
 // Bell wakes a parked thread of another process.
 type Bell struct{}

@@ -21,7 +21,14 @@ type Segment struct {
 
 // NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so that a later access
 // cannot fail, and maps it. name is what /proc/PID/maps shows.
-func NewSegment(name string, n int64) (*Segment, error) {
+func NewSegment(name string, n int64) (*Segment, error) { return newSegment(name, n, 0) }
+
+// NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map it to read, or a private copy of it.
+func NewResult(name string, n int64) (*Segment, error) {
+	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE)
+}
+
+func newSegment(name string, n int64, seals int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
 		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that much memory; check the shape", n)
 	}
@@ -34,7 +41,7 @@ func NewSegment(name string, n int64) (*Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arena: memfd_create: %w", err)
 	}
-	s, err := reserve(fd, n)
+	s, err := reserve(fd, n, seals)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("arena: a segment of %s: %w", bytesText(n), err)
@@ -42,7 +49,8 @@ func NewSegment(name string, n int64) (*Segment, error) {
 	return s, nil
 }
 
-func reserve(fd int, n int64) (*Segment, error) {
+// reserve makes a memfd n bytes long and maps it before it is sealed: a seal may leave what is mapped and forbid more of it.
+func reserve(fd int, n int64, seals int) (*Segment, error) {
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
 	}
@@ -59,10 +67,15 @@ func reserve(fd int, n int64) (*Segment, error) {
 			}
 		}
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return nil, fmt.Errorf("sealing: %w", err)
+	s, err := mapFD(fd, n)
+	if err != nil {
+		return nil, err
 	}
-	return mapFD(fd, n)
+	seals |= unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(fmt.Errorf("sealing: %w", err), unix.Munmap(s.Mem))
+	}
+	return s, nil
 }
 
 // OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over, also when it fails.

@@ -1,0 +1,165 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// sharing is a shared result as this worker sees it.
+type sharing struct {
+	*arena.Window
+	group topo.GroupID
+	name  string
+	bytes int
+
+	mu         sync.Mutex
+	id         uint32
+	generation topo.Generation // for which the agent's memory is behind the window; 0 = it is this worker's own
+}
+
+// Shared returns n elements that all ranks of r on this host see, and only the agent writes: the output of AllReduceInto and AllGather. What is the
+// same for all of them is then written once, and not once a rank. Ranks that give the same name get the same memory; the others' next call with it
+// waits until this rank has called too, so a result stays as it is until then. The program that writes to the slice is ended by the kernel. It
+// lives as long as the group. A worker that is released keeps what is in it.
+func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
+	g := r.group()
+	size := int(unsafe.Sizeof(*new(T)))
+	switch {
+	case n < 1:
+		return nil, fmt.Errorf("client: a shared result of %d elements", n)
+	case g.freed.Load():
+		return nil, errFreed
+	case g.job.solo:
+		return make([]T, n), nil
+	}
+	s, err := g.share(name, n*size)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&s.Mem[0])), n), nil
+}
+
+// share makes a window for a result, or finds it.
+func (g *Group) share(name string, bytes int) (*sharing, error) {
+	m := &g.job.mem
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.shown() {
+		if s.group == g.id && s.name == name && s.bytes == bytes {
+			return s, nil
+		}
+	}
+	page := os.Getpagesize()
+	w, err := arena.NewWindow((bytes + page - 1) / page * page)
+	if err != nil {
+		return nil, err
+	}
+	s := &sharing{Window: w, group: g.id, name: name, bytes: bytes}
+	if !g.job.aside {
+		if err := s.show(g.job); err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
+	}
+	m.show(append(m.shown(), s))
+	return s, nil
+}
+
+// show puts the memory of the agent behind the window, once a generation: it may be another one then.
+func (s *sharing) show(j *Job) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.generation == j.generation {
+		return nil
+	}
+	reply, fds, err := j.request(&api.Request{Type: api.TypeShared, Group: uint32(s.group), Name: s.name, Bytes: int64(s.bytes)}, 1)
+	if err != nil {
+		return err
+	}
+	if err := s.Show(fds[0]); err != nil {
+		return err
+	}
+	s.id, s.generation = reply.ID, j.generation
+	return nil
+}
+
+// own makes what is in the window this worker's own, in a job of one.
+func (s *sharing) own() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generation = 0
+	return s.Own()
+}
+
+// into says where the output of a call lies in a shared result.
+func (c *call) into(j *Job, s *sharing) (arena.Ref, error) {
+	if c.inPlace() {
+		return arena.Ref{}, errInPlace
+	}
+	if err := s.show(j); err != nil {
+		return arena.Ref{}, err
+	}
+	off := uintptr(unsafe.Pointer(&c.out[0])) - uintptr(unsafe.Pointer(&s.Mem[0]))
+	return arena.Ref{Segment: s.id, Offset: uint64(off), Count: uint64(len(c.out) / c.dtype.Size())}, nil
+}
+
+var errInPlace = errors.New("client: a shared result is read-only: give the input in other memory, as AllReduceInto takes it")
+
+// shown lists the shared results.
+func (m *memory) shown() []*sharing {
+	if list := m.shares.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// show sets that list. It is copied, for find looks at it without the lock.
+func (m *memory) show(list []*sharing) {
+	list = append([]*sharing(nil), list...)
+	m.shares.Store(&list)
+}
+
+// within finds the shared result that b is a part of; nil if it is none.
+func (m *memory) within(b []byte) *sharing {
+	for _, s := range m.shown() {
+		if p, start := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(&s.Mem[0])); len(b) > 0 && p >= start && p+uintptr(len(b)) <= start+uintptr(s.bytes) {
+			return s
+		}
+	}
+	return nil
+}
+
+// unshare closes the shared results of a group.
+func (m *memory) unshare(g topo.GroupID) (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var rest []*sharing
+	for _, s := range m.shown() {
+		if s.group != g {
+			rest = append(rest, s)
+			continue
+		}
+		err = errors.Join(err, s.Close())
+	}
+	m.show(rest)
+	return err
+}
+
+// AllReduceInto fills out on every rank with the reduction of all ranks' in, which stays as it is. All ranks end with the same bytes.
+// With out from Shared, they are written once a host.
+func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction, opts ...Option) error {
+	return wait(ctx, AllReduceIntoAsync(r, out, in, op, opts...))
+}
+
+// AllReduceIntoAsync starts an AllReduceInto. Both slices must be left alone until Wait returns.
+func AllReduceIntoAsync[T Element](r Ranks, out, in []T, op collective.Reduction, opts ...Option) *Handle {
+	return start(r, collective.AllReduce, op, 0, in, out, opts)
+}
