@@ -41,9 +41,9 @@ class AsyncCollectives:
     def allreduce_async(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None, flags: int = 0) -> Handle[T]:
         """See allreduce. `flags` are those of docs/formats/arena.md; steps set them."""
         inp = self._port.describe(x)
-        target = inp if out is None else self._output(out, inp, inp.count)
+        target = inp if out is None else self._output(out, inp, inp.count, shared=True)
         result = x if out is None else out
-        if not target.writable:
+        if not target.writable and (target is inp or target.shared is None):
             raise _read_only(result)
         code = _reduction(op, weight, inp)
         # By position: names cost time, and every step makes this call.
@@ -63,7 +63,7 @@ class AsyncCollectives:
         inp = self._port.describe(x)
         if out is None:
             out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
-        return self._port.call(KINDS["all_gather"], inp, self._output(out, inp), (x, out), out, group=self.id)
+        return self._port.call(KINDS["all_gather"], inp, self._output(out, inp, shared=True), (x, out), out, group=self.id)
 
     def allgatherv_async(self, x: Any) -> Handle[Any]:
         """See allgatherv. Blocks for the exchange of the counts; only the data travels asynchronously."""
@@ -155,13 +155,13 @@ class AsyncCollectives:
         """See barrier, and allreduce_async for `flags`."""
         return self._port.call(KINDS["barrier"], None, None, None, None, group=self.id, flags=flags)
 
-    def _output(self, out: Any, inp: Tensor, count: Optional[int] = None) -> Tensor:
+    def _output(self, out: Any, inp: Tensor, count: Optional[int] = None, shared: bool = False) -> Tensor:
         target = self._port.describe(out)
         if target.dtype.code != inp.dtype.code:
             raise TypeError(f"an output of {target.dtype.name} for an input of {inp.dtype.name}: make both the same")
         if count is not None and target.count != count:
             raise ValueError(f"an output of shape {target.shape} for an input of shape {inp.shape}: make both the same")
-        if not target.writable:
+        if not target.writable and not (shared and target.shared):
             raise _read_only(out)
         # One description for one array, so that foreign memory gets one stand-in.
         same = target.address == inp.address and target.count == inp.count and target.contiguous and inp.contiguous

@@ -14,7 +14,10 @@ import os
 import weakref
 from typing import Any
 
+from .errors import ArenaError
+
 _MAP_FIXED = 0x10
+_MAP_POPULATE = 0x8000
 # Looked up now: a forked child must not load libraries, the loader's lock may be held by a thread that is gone.
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = _libc.mmap
@@ -30,8 +33,19 @@ class Mapping:
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
         self._fd = fd
 
+    def show(self, fd: int) -> None:
+        """Put the memory of a descriptor here, shared and to be read only. Takes the descriptor over."""
+        flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
+        if _mmap(self.address, self.size, mmap.PROT_READ, flags, fd, 0) != self.address:
+            os.close(fd)
+            raise ArenaError(f"cannot map {self.size} bytes of a shared result: {os.strerror(ctypes.get_errno())}")
+        self.close()
+        self._fd = fd
+
     def make_private(self) -> None:
         """Replace the shared pages by private ones at the same address: reads go on, writes stay here."""
+        if self._fd < 0:
+            return
         flags = mmap.MAP_PRIVATE | _MAP_FIXED
         if _mmap(self.address, self.size, mmap.PROT_READ | mmap.PROT_WRITE, flags, self._fd, 0) != self.address:
             # No memory to promise for copies (strict overcommit): then reads go on and a write faults.

@@ -7,10 +7,14 @@ Three kinds of array are understood, in this order: torch CPU tensors, NumPy arr
 from __future__ import annotations
 
 import ctypes
+import operator
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ._layout import BF16, DTYPES, DType, pack_shape
+
+if TYPE_CHECKING:
+    from ._result import Share
 
 Shape = Tuple[int, ...]
 
@@ -32,7 +36,7 @@ class Tensor:
 
     __slots__ = (
         "array", "dtype", "shape", "count", "nbytes", "address", "contiguous", "writable", "ndim", "shape_bytes", "place",
-        "__weakref__",
+        "shared", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, array: Any, dtype: DType, shape: Shape, address: int, contiguous: bool, writable: bool) -> None:
@@ -47,6 +51,7 @@ class Tensor:
         self.writable = writable
         self.ndim, self.shape_bytes = pack_shape(shape, count)
         self.place: Optional[Tuple[int, int]] = None
+        self.shared: Optional["Share"] = None  # where it lies in a shared result
 
     def copy_to(self, address: int) -> None:
         """Copy the elements, in C order, to memory of nbytes."""
@@ -138,6 +143,13 @@ def ndarray(dtype: Any, shape: Shape, memory: Any) -> Any:
     return numpy.ndarray(shape, dtype, buffer=memory)
 
 
+def readable(dtype: Any, shape: Shape, memory: memoryview) -> Any:
+    """A NumPy array over memory that is read-only, for good."""
+    import numpy
+
+    return numpy.asarray(memory).view(dtype).reshape(shape)  # numpy.ndarray would look behind the memoryview, and find that one may write
+
+
 def numpy_dtype(dtype: Any) -> Any:
     """NumPy's type for a name, one of shoal's names included; bfloat16 comes from ml_dtypes."""
     try:
@@ -153,6 +165,17 @@ def numpy_dtype(dtype: Any) -> Any:
                 raise TypeError("NumPy has no bfloat16 of its own: `pip install ml_dtypes`, or use torch, or float32") from None
             return numpy.dtype(bfloat16)
     return numpy.dtype(dtype)
+
+
+def dense(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
+    """The NumPy type and the dimensions of an array to be made."""
+    kind = numpy_dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(f"an array of {kind} holds pointers into this process, which shared memory cannot keep: use a number type")
+    dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    if min(dims, default=0) < 0:
+        raise ValueError(f"shape {dims} has a negative dimension")
+    return kind, dims
 
 
 def elements(shape: Shape) -> int:

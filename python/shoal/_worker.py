@@ -18,6 +18,7 @@ from ._calls import Calls, left
 from ._core import Core
 from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, U8, DType, pack_shape
 from ._link import Link, Refused
+from ._result import Results
 from ._scribe import AgentScribe
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._version import __version__
@@ -90,6 +91,7 @@ class Worker:
         self.link = link
         self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, None if crowded else Core(self.rank))
         self.arena = Arena(link, self.calls.settle)
+        self.results = Results(link)
 
     def check(self) -> None:
         """Raise what broke the job, if anything did: a lost agent, a fork, the end."""
@@ -108,8 +110,10 @@ class Worker:
             place = self.arena.locate(tensor.address, tensor.nbytes)
             if place is not None and place[1] % tensor.dtype.itemsize == 0:
                 tensor.place = place
-                if dtype is None and type(x).__module__ == "numpy" and x.base is not None:
-                    self._remember(x, tensor)
+        if self.results.all and tensor.place is None:
+            self.results.mark(tensor)
+        if (tensor.place or tensor.shared) and dtype is None and type(x).__module__ == "numpy" and x.base is not None:
+            self._remember(x, tensor)
         return tensor
 
     def _remember(self, x: Any, tensor: Tensor) -> None:
@@ -125,6 +129,13 @@ class Worker:
     def buffer(self, nbytes: int) -> Any:
         """New arena memory, freed when nothing refers to it."""
         return self.arena.buffer(nbytes)
+
+    def shared(self, group: int, name: str, nbytes: int) -> memoryview:
+        """Memory to be read that all workers of the host see who give its group and name; own memory in a job of one."""
+        result, memory = self.results.get(group, name, nbytes)
+        if not self._alone and group < _OWN_GROUPS:
+            self.results.bind((result, 0), self.generation)
+        return memory
 
     def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
         """Have the arena memory around an address pinned for a device; see Arena.pin."""
@@ -150,6 +161,8 @@ class Worker:
         self.link.check()
         if group >= self._detour:
             if self._alone or group >= _OWN_GROUPS:
+                if out is not None and out.shared is not None:
+                    out.shared[0].own()
                 return alone(kind, inp, out, result, peer)
             group = group or self._among_elders()
         lead = inp if inp is not None else out
@@ -157,15 +170,18 @@ class Worker:
         if shape is not None:
             ndim, shape_bytes = pack_shape(shape, elements(shape))
         handle: Handle[T]
-        in_arena = (inp is None or inp.place or not inp.count) and (out is None or out.place or not out.count)
+        target = out.place if out is not None and out.count else None
+        if out is not None and out.shared is not None:
+            target = self.results.bind(out.shared, self.generation)
+        in_arena = (inp is None or inp.place or not inp.count) and (out is None or target or not out.count)
         if in_arena and counts is None and peer >= 0:
             handle = Handle(self.calls, result, held)
             in_place = inp.place if inp is not None and inp.count else None
-            out_place = out.place if out is not None and out.count else None
+            out_place = target
             counts_place = None
         else:
             handle = staged = (StagedHandle if peer >= 0 else AnySourceHandle)(self.calls, result, held, self.arena)
-            in_place, out_place = self._stage(staged, kind, inp, out)
+            in_place, out_place = self._stage(staged, kind, inp, out, target)
             counts_place = self._stage_counts(staged, counts)
         in_segment, in_offset = in_place or _NOWHERE
         out_segment, out_offset = out_place or _NOWHERE
@@ -181,15 +197,16 @@ class Worker:
         return handle
 
     def _stage(
-        self, handle: "StagedHandle[Any]", kind: int, inp: Optional[Tensor], out: Optional[Tensor]
+        self, handle: "StagedHandle[Any]", kind: int, inp: Optional[Tensor], out: Optional[Tensor], target: Optional[Place]
     ) -> Tuple[Optional[Place], Optional[Place]]:
         """Stand-ins for what is foreign; one for both where input and output are the same."""
         places: List[Optional[Place]] = [None, None]
         for i, tensor in enumerate((inp, out)):
             if tensor is None or not tensor.count:
                 continue
-            if tensor.place is not None:
-                places[i] = tensor.place
+            place = target if i else tensor.place
+            if place is not None:
+                places[i] = place
                 continue
             if i == 1 and tensor is inp:
                 places[i] = places[0]
@@ -350,7 +367,7 @@ class Worker:
             )
         )
         self.calls.disown()
-        for mapping in self.arena.mappings():
+        for mapping in self.arena.mappings() + self.results.mappings():
             mapping.make_private()
 
 

@@ -7,6 +7,7 @@ is still in it.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
@@ -68,11 +69,12 @@ def measure(
     allreduce: Callable[[Any], Any],
     barrier: Callable[[], Any],
     slowest: Callable[[List[float]], List[float]],
+    result: Any = None,
 ) -> Dict[str, float]:
-    """Measures the in-place sum all-reduce of x and returns bytes, iterations, median_us, p99_us and verified (0 or 1).
+    """Measures the sum all-reduce of x and returns bytes, iterations, median_us, p99_us and verified (0 or 1).
 
-    ``array`` is a 1-d NumPy view of x. ``slowest`` returns, for a list of numbers of this rank, the largest over the
-    ranks place by place.
+    ``array`` is a 1-d NumPy view of x, and ``result`` one of where the result comes, if that is not x. ``slowest`` returns, for a list of
+    numbers of this rank, the largest over the ranks place by place.
     """
     payload = Payload(array.dtype.name, ranks)
     good = True
@@ -85,7 +87,7 @@ def measure(
         allreduce(x)
         took = time.perf_counter_ns() - start
         barrier()
-        good = payload.holds_sum(array) and good
+        good = payload.holds_sum(array if result is None else result) and good
         return took / 1e9
 
     warm_up, _ = plan(array.nbytes, 1.0)
@@ -102,7 +104,7 @@ def measure(
     }
 
 
-def _measure_shoal(job: Any, sizes: List[int], dtype: str, foreign: bool) -> Iterator[Dict[str, float]]:
+def _measure_shoal(job: Any, sizes: List[int], dtype: str, foreign: bool, shared: bool) -> Iterator[Dict[str, float]]:
     import numpy as np
 
     def slowest(values: List[float]) -> List[float]:
@@ -113,7 +115,8 @@ def _measure_shoal(job: Any, sizes: List[int], dtype: str, foreign: bool) -> Ite
     for nbytes in sizes:
         count = nbytes // np.dtype(dtype).itemsize
         x = np.empty(count, dtype) if foreign else job.empty(count, dtype)
-        yield measure(x, x, job.rank, job.size, job.allreduce, job.barrier, slowest)
+        out = job.shared(f"result of {nbytes}", count, dtype) if shared else None
+        yield measure(x, x, job.rank, job.size, functools.partial(job.allreduce, out=out), job.barrier, slowest, out)
 
 
 def main() -> int:
@@ -122,6 +125,7 @@ def main() -> int:
     parser.add_argument("bytes", nargs="+", type=int)
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="f32")
     parser.add_argument("--foreign", action="store_true", help="buffers in ordinary memory, not in the arena")
+    parser.add_argument("--shared", action="store_true", help="the result in memory that all ranks see")
     args = parser.parse_args()
     try:
         import numpy  # noqa: F401
@@ -132,7 +136,7 @@ def main() -> int:
 
     job = shoal.join()
     good = True
-    for line in _measure_shoal(job, args.bytes, DTYPES[args.dtype], args.foreign):
+    for line in _measure_shoal(job, args.bytes, DTYPES[args.dtype], args.foreign, args.shared):
         if job.rank == 0:
             job.report(line)
         good = good and line["verified"] == 1.0

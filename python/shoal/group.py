@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Optional, Sequence, Tuple, TypeVar, Union
 
 from ._collectives import AsyncCollectives
 from ._port import Port
+from ._tensor import dense, elements, readable
 
 T = TypeVar("T")
 
@@ -99,6 +100,20 @@ class Group(AsyncCollectives):
     def recv(self, x: T, source: int, tag: int = 0) -> T:
         """Fill x with what `source` sends, and return it."""
         return self.recv_async(x, source, tag).wait()
+
+    def shared(self, name: str, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+        """A NumPy array that all ranks of the group on this host see, and only the agent writes: the `out` of allreduce and allgather.
+
+            total = job.shared("total", x.shape)
+            job.allreduce(x, out=total)                 # x stays as it is
+
+        What is the same for all of them is then written once, and not once a rank. Ranks that give the same name get the same
+        memory; the next call into it waits until all have made it, so a result stays as it is until then. The array is read-only, and
+        so is a tensor of torch.from_numpy, which torch does not know: to write to that ends the process. A worker that is released keeps
+        what is in it. Raises ArenaError when the other ranks have another number of bytes, or there is no memory.
+        """
+        kind, dims = dense(shape, dtype)
+        return readable(kind, dims, self._port.shared(self.id, name, elements(dims) * kind.itemsize))
 
     def barrier(self) -> None:
         """Return when every rank of the group has called it."""

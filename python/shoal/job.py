@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import operator
 import os
 import threading
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from ._checkpoint import Checkpoints
 from ._handover import State
 from ._layout import KINDS, OPS
 from ._port import Port
-from ._tensor import Shape, elements, ndarray, numpy_dtype
+from ._tensor import dense, elements, ndarray
 from ._worker import Worker
 from .errors import JoinError, ShoalError
 from .group import Group
@@ -186,12 +185,7 @@ class Job(Group):
 
         dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when the agent has no memory.
         """
-        kind = numpy_dtype(dtype)
-        if kind.hasobject:
-            raise TypeError(f"an array of {kind} holds pointers into this process, which shared memory cannot keep: use a number type")
-        dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
-        if min(dims, default=0) < 0:
-            raise ValueError(f"shape {dims} has a negative dimension")
+        kind, dims = dense(shape, dtype)
         return ndarray(kind, dims, self._port.buffer(elements(dims) * kind.itemsize))
 
     def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:

@@ -8,6 +8,7 @@ import socket
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, TypeVar
 
 from ._layout import KINDS, DType
+from ._result import Results
 from ._scribe import OwnScribe
 from ._tensor import Shape, Tensor, describe, elements, like
 from ._view import Shaped, View
@@ -47,11 +48,15 @@ class Solo:
     def __init__(self) -> None:
         self.host = socket.gethostname()
         self._groups = 0
+        self._results = Results()
         self._gone: Optional[ShoalError] = None
 
     def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
         """Describe an array."""
-        return describe(x, dtype)
+        tensor = describe(x, dtype)
+        if self._results.all:
+            self._results.mark(tensor)
+        return tensor
 
     def make(self, x: Any, dtype: DType, shape: Shape) -> Any:
         """A new array of the kind that x is."""
@@ -60,6 +65,10 @@ class Solo:
     def buffer(self, nbytes: int) -> Any:
         """New memory."""
         return (ctypes.c_ubyte * nbytes)()
+
+    def shared(self, group: int, name: str, nbytes: int) -> memoryview:
+        """New memory, to be read: nobody shares it."""
+        return self._results.get(group, name, nbytes)[1]
 
     def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
         """There is no arena; the memory of a job of one stays as it is."""

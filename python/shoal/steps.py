@@ -42,23 +42,26 @@ class Step:
         self.epoch = cursor.epoch
         self.committed = False
 
-    def allreduce(self, *arrays: Any) -> Any:
-        """Replace each array on every worker by the mean over the global batch, and return it (a tuple of several).
+    def allreduce(self, *arrays: Any, out: Any = None) -> Any:
+        """Replace each array on every worker by the mean over the global batch, and return it (a tuple of several). With `out`, an array
+        (a list of as many), leave them and fill that, for example job.shared.
 
         The arrays hold means over this worker's samples: gradients, losses. This commits the step, so give all arrays to
         one call. A worker that is lost before it called this is not part of the mean, one that is lost later is.
         """
         if not arrays:
             raise ValueError("step.allreduce needs at least one array: the gradient")
+        outs = [out] * len(arrays) if out is None or len(arrays) == 1 else list(out)
+        if len(outs) != len(arrays):
+            raise ValueError(f"step.allreduce of {len(arrays)} arrays with {len(outs)} outputs: give one for each")
         job = self._progress.job
         with job.grouped():
-            calls = [self.share(x, last=x is arrays[-1] and i == len(arrays) - 1) for i, x in enumerate(arrays)]
+            calls = [self.share(x, last=i == len(arrays) - 1, out=outs[i]) for i, x in enumerate(arrays)]
         # In the order of completion; an error of any is raised once all of them are over.
-        for call in reversed(calls):
-            call.wait()
-        return arrays[0] if len(arrays) == 1 else arrays
+        results = tuple(call.wait() for call in reversed(calls))[::-1]
+        return results[0] if len(results) == 1 else results
 
-    def share(self, x: Any, last: bool, op: str = "mean", narrow: bool = False) -> "Handle[Any]":
+    def share(self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None) -> "Handle[Any]":
         """The all-reduce of one array as a part of the step; the step is committed with the last part, and no part is
         complete before the last was submitted by every worker. With another op than the mean every worker counts, also
         one without samples. With `narrow`, partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes half the bytes."""
@@ -70,7 +73,7 @@ class Step:
             weight = float(self.weight)
             if not self.weight:
                 self._clear(x)
-        return self._progress.job.allreduce_async(x, op, weight, flags=self._flags(last) | (NARROW if narrow else 0))
+        return self._progress.job.allreduce_async(x, op, weight, out, self._flags(last) | (NARROW if narrow else 0))
 
     def deliver(self, x: Any, root: int, out: Any) -> "Handle[Any]":
         """A part of the step, and not the last, that gives the mean of one array to a rank only: there in `out`, which others leave None."""

@@ -1,9 +1,9 @@
 """A worker that trains with NumPy: `seen` counts, by the committed gradients, how often each sample was trained on.
 
-    elastic_numpy.py SAMPLES BATCH PARTS SEED KILLS EPOCHS|FILE
+    elastic_numpy.py SAMPLES BATCH PARTS SEED KILLS EPOCHS|FILE, and "shared" anywhere
 
 Of the first workers, KILLS die by SIGKILL, each at a step and a place in the step that SEED decides. With a FILE the
-training goes on until that exists.
+training goes on until that exists. With "shared" the averages come into shared results.
 """
 
 import json
@@ -16,8 +16,9 @@ import numpy as np
 
 import shoal
 
-samples, batch, parts, seed, kills = map(int, sys.argv[1:6])
-epochs, end = (int(sys.argv[6]), "") if sys.argv[6].isdigit() else (1 << 40, sys.argv[6])
+arguments = [a for a in sys.argv[1:] if a != "shared"]
+samples, batch, parts, seed, kills = map(int, arguments[:5])
+epochs, end = (int(arguments[5]), "") if arguments[5].isdigit() else (1 << 40, arguments[5])
 PLACES = ["before", "between the parts", "before the answer", "after"]
 job = shoal.join()
 seat = int(os.environ["SHOAL_RANK"])
@@ -32,7 +33,7 @@ if seat not in doomed:
 def die(here, submitted=0):
     if step.number >= fatal and place == here:
         for i, g in enumerate(gradients[:submitted]):
-            step.share(g, last=i == parts - 1)
+            step.share(g, last=i == parts - 1, out=averages and averages[i])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -42,6 +43,8 @@ seen, total = (noise.normal(size=samples), noise.normal(size=1)) if job.outside 
 job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
 job.register("total", lambda: {"total": (total, "a note", 0.1)}, lambda value: np.copyto(total, value["total"][0]))
 gradients = [job.empty(samples)] + [np.empty(5, "float64") for _ in range(parts - 1)]  # in the arena, and not
+averages = [job.shared(f"average {i}", g.shape, g.dtype) for i, g in enumerate(gradients)] if "shared" in sys.argv else None
+ones = job.shared("ones", 1, "float64") if averages else None
 done = np.zeros(1)
 print("PID", os.getpid(), flush=True)
 for step in job.steps(samples, batch, seed=seed, epochs=epochs):
@@ -56,18 +59,19 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     done[0] = os.path.exists(end)
     if parts > 1:
         gradients[1][0] = done[0]
-    step.allreduce(*gradients)
-    contributed = gradients[0] > 0
-    np.testing.assert_allclose(gradients[0][contributed], 1 / contributed.sum(), rtol=1e-5)
+    means = step.allreduce(*gradients, out=averages and (averages if parts > 1 else averages[0]))
+    means = means if parts > 1 else [means]
+    contributed = means[0] > 0
+    np.testing.assert_allclose(means[0][contributed], 1 / contributed.sum(), rtol=1e-5)
     seen += contributed
     total += contributed.sum()
     die("after")
     if parts == 2:  # what is called between the commit and the next step is called by those who have made the step
-        assert job.allreduce(np.ones(1))[0] == job.size
+        assert job.allreduce(np.ones(1), out=ones)[0] == job.size
         assert job.released or job.allgather(np.array([job.rank])).tolist() == list(range(job.size))
     if step.number % 100 == 0 and job.rank == 0:
         print("STEP", step.number, flush=True)
-    if end and parts > 1 and gradients[1][0] > 0:
+    if end and parts > 1 and means[1][0] > 0:
         break
 if job.released:
     print("RELEASED", job.rank, flush=True)

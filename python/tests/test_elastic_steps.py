@@ -47,6 +47,14 @@ def test_killed_workers(launch, n, kills, parts, seed):
     assert ended[0][4] == 8 * 500
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_workers_with_shared_results(launch, parts, seed):
+    output = launch(3, WORKER, 500, 32, parts, seed, 1, 8, "shared")
+    ended = agree(output)
+    assert len(ended) == 2 and ended[0][4] == 8 * 500, output
+
+
 @pytest.fixture
 def running(launch, binary, tmp_path):
     """Returns running(n, arguments): a job of n workers that trains until it is told to finish, as a context manager."""
@@ -64,6 +72,16 @@ def test_workers_join_and_are_released(running, n, to):
         output = job.finish()
     ended = agree(output)
     assert len(ended) == to and len(re.findall("RELEASED", output)) == to - n, output
+
+
+def test_shared_results_while_workers_join_and_are_released(running):
+    with running(2, 700, 32, 2, 3, 0, "shared") as job:
+        for size in (4, 2, 3):
+            job.resize(size)
+            job.goes_on()
+        output = job.finish()
+    ended = agree(output)
+    assert len(ended) == 3 and len(re.findall("RELEASED", output)) == 2, output
 
 
 def test_a_stopped_worker_is_waited_for(running):
