@@ -42,6 +42,7 @@ COMMANDS = {
     "limit": lambda n, sizes: [str(turns.BUILD / "memory_limit"), str(n), *sizes],
     "limit-foreign": lambda n, sizes: [str(turns.BUILD / "memory_limit"), "-foreign", str(n), *sizes],
     "shoal-go": shoal(),
+    "shoal-shared": shoal("--shared"),
     "openmpi": lambda n, sizes: mpi("openmpi", n, sizes),
     "shoal-python": shoal(f"--python={turns.PYTHON}"),
     "shoal-foreign": shoal(f"--python={turns.PYTHON}", "--foreign"),

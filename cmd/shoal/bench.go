@@ -30,6 +30,7 @@ type benchOptions struct {
 	dtype   string
 	python  string // interpreter; "" = the Go client
 	foreign bool
+	shared  bool
 	json    bool
 }
 
@@ -55,7 +56,7 @@ func newBenchAllReduceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Measure the all-reduce of N processes on this machine",
-		Long: `Measure the time of an in-place sum all-reduce of N processes on this machine, size by size.
+		Long: `Measure the time of a sum all-reduce of N processes on this machine, size by size: in place, or into a shared result.
 
 Before each call the buffers are filled with new random data and all processes meet at a barrier; when all have returned,
 every element of the result is checked. A call takes as long as on its slowest rank. The number of calls follows from size
@@ -81,6 +82,7 @@ and speed.`,
 	flags.StringVar(&o.python, "python", "", "measure from Python: the `interpreter`, which needs NumPy and the package shoal")
 	flags.Lookup("python").NoOptDefVal = "python3"
 	flags.BoolVar(&o.foreign, "foreign", false, "buffers in the process's own memory, copied in and out, instead of the arena")
+	flags.BoolVar(&o.shared, "shared", false, "the result in memory that all processes map and only the agent writes, instead of in place")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
 	return cmd
 }
@@ -124,6 +126,9 @@ func (o benchOptions) command(sizes []int64) ([]string, error) {
 	command = append(command, "--dtype", o.dtype)
 	if o.foreign {
 		command = append(command, "--foreign")
+	}
+	if o.shared {
+		command = append(command, "--shared")
 	}
 	for _, bytes := range sizes {
 		command = append(command, strconv.FormatInt(bytes, 10))

@@ -12,8 +12,9 @@ type benchLine struct {
 	N             int     `json:"n"`
 	Bytes         int64   `json:"bytes"`
 	DType         string  `json:"dtype"`
-	Client        string  `json:"client"` // go or python
-	Memory        string  `json:"memory"` // arena or foreign
+	Client        string  `json:"client"`           // go or python
+	Memory        string  `json:"memory"`           // arena or foreign
+	Shared        bool    `json:"shared,omitempty"` // one result for all processes
 	Iterations    int     `json:"iterations"`
 	MedianUS      float64 `json:"median_us"`
 	P99US         float64 `json:"p99_us"`
@@ -24,7 +25,7 @@ type benchLine struct {
 // newBenchLine completes o's part of a line with what rank 0 reported.
 func newBenchLine(o benchOptions, metrics map[string]float64) benchLine {
 	l := benchLine{
-		N: o.n, DType: o.dtype, Client: "go", Memory: "arena",
+		N: o.n, DType: o.dtype, Client: "go", Memory: "arena", Shared: o.shared,
 		Bytes: int64(metrics["bytes"]), Iterations: int(metrics["iterations"]),
 		MedianUS: metrics["median_us"], P99US: metrics["p99_us"], Verified: metrics["verified"] == 1,
 	}
@@ -52,7 +53,11 @@ func (p *benchPrinter) print(l benchLine) error {
 		return json.NewEncoder(p.out).Encode(l)
 	}
 	if p.rows == 0 {
-		fmt.Fprintf(p.out, "all-reduce, sum of %s, %d processes, client %s, buffers in %s memory\n\n", l.DType, l.N, l.Client, l.Memory)
+		result := ""
+		if l.Shared {
+			result = ", one shared result"
+		}
+		fmt.Fprintf(p.out, "all-reduce, sum of %s, %d processes, client %s, buffers in %s memory%s\n\n", l.DType, l.N, l.Client, l.Memory, result)
 		p.row("size", "median", "p99", "bandwidth", "calls", "verified")
 	}
 	p.rows++

@@ -69,9 +69,9 @@ func TestBenchRefusesFlags(t *testing.T) {
 }
 
 func TestBenchCommandOfARank(t *testing.T) {
-	o := benchOptions{n: 2, dtype: "f64", python: "python3", foreign: true}
+	o := benchOptions{n: 2, dtype: "f64", python: "python3", foreign: true, shared: true}
 	got, err := o.command([]int64{8, 4096})
-	want := []string{"python3", "-m", "shoal.bench", "--dtype", "f64", "--foreign", "8", "4096"}
+	want := []string{"python3", "-m", "shoal.bench", "--dtype", "f64", "--foreign", "--shared", "8", "4096"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("command: %v\n%s", err, diff)
 	}
@@ -151,14 +151,14 @@ func TestBenchPrinter(t *testing.T) {
 
 	out.Reset()
 	table := &benchPrinter{out: &out}
-	line.Verified = false
+	line.Verified, line.Shared = false, true
 	for range 2 {
 		if err := table.print(line); err != nil {
 			t.Fatal(err)
 		}
 	}
 	rows := strings.Split(out.String(), "\n")
-	if len(rows) != 6 || !strings.Contains(rows[0], "2 processes, client python, buffers in arena memory") ||
+	if len(rows) != 6 || !strings.Contains(rows[0], "2 processes, client python, buffers in arena memory, one shared result") ||
 		strings.Join(strings.Fields(rows[3]), " ") != "4 KiB 20.5 µs 31.0 µs 0.20 GB/s 500 NO" {
 		t.Errorf("table:\n%s", out.String())
 	}

@@ -87,31 +87,31 @@ type benchWorker[T number] struct {
 	correct bool
 }
 
-// call refills x, waits for the others, and times one all-reduce, which it checks when the others have theirs: until then they need
+// call refills x, waits for the others, and times one all-reduce into out, which it checks when the others have theirs: until then they need
 // the processors more.
-func (w *benchWorker[T]) call(ctx context.Context, x []T) (time.Duration, error) {
+func (w *benchWorker[T]) call(ctx context.Context, out, x []T) (time.Duration, error) {
 	w.payload.fill(x, w.job.Rank())
 	if err := client.Barrier(ctx, w.job); err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	err := client.AllReduce(ctx, w.job, x, collective.Sum)
+	err := client.AllReduceInto(ctx, w.job, out, x, collective.Sum)
 	took := time.Since(start)
 	if err == nil {
 		err = client.Barrier(ctx, w.job)
 	}
-	w.correct = w.payload.holdsSum(x) && w.correct
+	w.correct = w.payload.holdsSum(out) && w.correct
 	return took, err
 }
 
 // measure returns the metrics of one size: bytes, iterations, calls (with those that warm up), median_us, p99_us, verified (0 or 1).
-func (w *benchWorker[T]) measure(ctx context.Context, x []T, bytes int64) (map[string]float64, error) {
+func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (map[string]float64, error) {
 	w.correct = true
 	var last time.Duration
 	warmUp, _ := benchPlan(bytes, 1)
 	for range warmUp {
 		var err error
-		if last, err = w.call(ctx, x); err != nil {
+		if last, err = w.call(ctx, out, x); err != nil {
 			return nil, err
 		}
 	}
@@ -122,7 +122,7 @@ func (w *benchWorker[T]) measure(ctx context.Context, x []T, bytes int64) (map[s
 	_, n := benchPlan(bytes, time.Duration(slowest[0]))
 	us := make([]float64, n, n+1)
 	for i := range us {
-		took, err := w.call(ctx, x)
+		took, err := w.call(ctx, out, x)
 		if err != nil {
 			return nil, err
 		}
@@ -145,7 +145,7 @@ func (w *benchWorker[T]) measure(ctx context.Context, x []T, bytes int64) (map[s
 }
 
 // runBenchWorker measures every size; rank 0 reports.
-func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []int64, foreign bool) error {
+func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []int64, foreign, shared bool) error {
 	job, err := client.Join(ctx)
 	if err != nil {
 		return err
@@ -158,9 +158,16 @@ func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []i
 	} else if buf, err = client.Empty[T](job, elements); err != nil {
 		return err
 	}
+	out := buf
+	if shared {
+		if out, err = client.Shared[T](job, "result", elements); err != nil {
+			return err
+		}
+	}
 	w := &benchWorker[T]{job: job, payload: newPayload[T](job.Size())}
 	for _, bytes := range sizes {
-		metrics, err := w.measure(ctx, buf[:int(bytes)/dtype.Size()], bytes)
+		n := int(bytes) / dtype.Size()
+		metrics, err := w.measure(ctx, out[:n], buf[:n], bytes)
 		if err != nil {
 			return err
 		}
@@ -176,10 +183,11 @@ func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []i
 // benchWorkerCommand is the process that `shoal bench allreduce` starts for each rank.
 func newBenchWorkerCommand() *cobra.Command {
 	var dtype string
-	var foreign bool
+	var foreign, shared bool
 	cmd := &cobra.Command{Use: "allreduce-worker BYTES…", Hidden: true, Args: cobra.MinimumNArgs(1)}
 	cmd.Flags().StringVar(&dtype, "dtype", "f32", "")
 	cmd.Flags().BoolVar(&foreign, "foreign", false, "")
+	cmd.Flags().BoolVar(&shared, "shared", false, "")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d, err := tensor.ParseDType(dtype)
 		if err != nil {
@@ -194,13 +202,13 @@ func newBenchWorkerCommand() *cobra.Command {
 		ctx := cmd.Context()
 		switch d {
 		case tensor.F64:
-			return runBenchWorker[float64](ctx, d, sizes, foreign)
+			return runBenchWorker[float64](ctx, d, sizes, foreign, shared)
 		case tensor.F32:
-			return runBenchWorker[float32](ctx, d, sizes, foreign)
+			return runBenchWorker[float32](ctx, d, sizes, foreign, shared)
 		case tensor.I64:
-			return runBenchWorker[int64](ctx, d, sizes, foreign)
+			return runBenchWorker[int64](ctx, d, sizes, foreign, shared)
 		case tensor.I32:
-			return runBenchWorker[int32](ctx, d, sizes, foreign)
+			return runBenchWorker[int32](ctx, d, sizes, foreign, shared)
 		}
 		return fmt.Errorf("no benchmark for %v", d)
 	}
