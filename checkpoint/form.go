@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/dcp"
 	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/state/format/megatron"
 	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -23,14 +24,70 @@ type Form struct {
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
 }
 
-// Formats lists what Lay knows:
-//
-//   - hf: safetensors with whole tensors, in one file or several with an index
-//   - pt: one file as torch.save writes it
-//   - dcp: torch's distributed checkpoint, with a file for each rank of the spec
-//   - shards: safetensors with a file for each rank and where in their tensors its boxes lie, as torch writes them too
-//   - ranks: shoal's own, with a file for each rank that is what lies in its memory
-func Formats() []string { return []string{"hf", "pt", "dcp", "shards", "ranks"} }
+// Formats lists what Lay knows, each a line of forms.
+func Formats() (names []string) {
+	for _, f := range forms {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// RankFormats lists those of Formats in which a spec says what each rank has.
+func RankFormats() (names []string) {
+	for _, f := range forms {
+		if f.ranks {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// Preset is the preset of a layout that a format has when none is asked for; empty where it has none.
+func Preset(format string) string {
+	for _, f := range forms {
+		if f.name == format {
+			return f.preset
+		}
+	}
+	return ""
+}
+
+// A form is a format in which checkpoints are written.
+type form struct {
+	name   string
+	ranks  bool   // whether a spec says what is in it for each rank
+	texts  bool   // whether it has a place for texts only, of what is no tensor
+	preset string // of the layout, when none is asked for
+	lay    func(c *Checkpoint, f Form) (*format.Output, error)
+}
+
+var forms = []form{
+	{name: "hf", texts: true, lay: layHF}, // safetensors with whole tensors, in one file or several with an index
+	{name: "pt", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // one file as torch.save writes it
+		return torchzip.Layout(f.File, c.Tensors, c.Values)
+	}},
+	{name: "dcp", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // torch's distributed checkpoint, with a file for each rank
+		shards, err := c.shards(f.Spec)
+		if err != nil {
+			return nil, err
+		}
+		return dcp.Layout(shards, c.Values)
+	}},
+	{name: "shards", ranks: true, texts: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // safetensors with boxes and where they lie, as torch writes them too
+		shards, err := c.shards(f.Spec)
+		if err != nil {
+			return nil, err
+		}
+		texts, _ := c.texts()
+		return hf.LayoutShards(shards, texts)
+	}},
+	{name: "ranks", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // shoal's own, with a file for each rank that is what lies in its memory
+		return ranks.Layout(f.spec(), c.Tensors, c.Values)
+	}},
+	{name: "megatron", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // Megatron-LM's format torch: mp_rank folders
+		return megatron.Layout(f.spec(), c.Tensors, c.Values)
+	}},
+}
 
 // metadata is where readers of safetensors put the texts of a header.
 const metadata = "__metadata__."
@@ -40,52 +97,41 @@ func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	if err := c.whole(); err != nil {
 		return nil, 0, err
 	}
-	var shards [][]format.Shard
-	if f.Spec != nil && (f.Format == "dcp" || f.Format == "shards") {
-		if shards, err = c.shards(f.Spec); err != nil {
-			return nil, 0, err
-		}
+	i := slices.IndexFunc(forms, func(x form) bool { return x.name == f.Format })
+	if i < 0 {
+		return nil, 0, fmt.Errorf("no format %q; known are %s", f.Format, strings.Join(Formats(), ", "))
 	}
-	texts, others := c.texts()
-	if f.Format != "hf" && f.Format != "shards" {
+	if forms[i].texts {
+		_, lost = c.texts()
+	} else {
 		for _, v := range c.Values {
 			if u, ok := v.Is.(format.Unread); ok {
 				return nil, 0, fmt.Errorf("%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path, v.Path, u.Why)
 			}
 		}
 	}
-	switch f.Format {
-	case "hf":
-		if f.Most == 0 {
-			f.Most = math.MaxInt64
-		}
-		out, err = hf.Layout(c.Tensors, texts, f.Most)
-		if err == nil && strings.HasSuffix(f.File, ".safetensors") {
-			err = renameFile(out, f.File)
-		}
-		return out, others, err
-	case "pt":
-		out, err = torchzip.Layout(f.File, c.Tensors, c.Values)
-	case "dcp":
-		if shards == nil {
-			shards = c.together()
-		}
-		out, err = dcp.Layout(shards, c.Values)
-	case "shards":
-		if shards == nil {
-			shards = c.together()
-		}
-		out, err = hf.LayoutShards(shards, texts)
-		return out, others, err
-	case "ranks":
-		if f.Spec == nil {
-			f.Spec = &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
-		}
-		out, err = ranks.Layout(f.Spec, c.Tensors, c.Values)
-	default:
-		err = fmt.Errorf("no format %q; known are %s", f.Format, strings.Join(Formats(), ", "))
+	out, err = forms[i].lay(c, f)
+	return out, lost, err
+}
+
+// spec is the one that was given, or one rank with everything.
+func (f *Form) spec() *layout.Spec {
+	if f.Spec != nil {
+		return f.Spec
 	}
-	return out, 0, err
+	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
+}
+
+func layHF(c *Checkpoint, f Form) (*format.Output, error) {
+	if f.Most == 0 {
+		f.Most = math.MaxInt64
+	}
+	texts, _ := c.texts()
+	out, err := hf.Layout(c.Tensors, texts, f.Most)
+	if err == nil && strings.HasSuffix(f.File, ".safetensors") {
+		err = renameFile(out, f.File)
+	}
+	return out, err
 }
 
 // renameFile gives the one file of an output another name.
@@ -131,8 +177,11 @@ func (c *Checkpoint) together() [][]format.Shard {
 	return [][]format.Shard{shards}
 }
 
-// shards resolves a spec and gives each box to that of its ranks that has the least to write so far.
+// shards resolves a spec and gives each box to that of its ranks that has the least to write so far. Without a spec everything is on one rank.
 func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
+	if spec == nil {
+		return c.together(), nil
+	}
 	l, err := spec.Resolve(Catalogue(c.Checkpoint))
 	if err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// megatron unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its parts were cut.
-func megatron(t *testing.T, name string) (string, formattest.What) {
+// megatronSample unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its parts were cut.
+func megatronSample(t *testing.T, name string) (string, formattest.What) {
 	files, want := formattest.Load(t, "../state/format/megatron/testdata/"+name+".zip")
 	dir := filepath.Join(t.TempDir(), name)
 	if err := os.CopyFS(dir, files); err != nil {
@@ -64,7 +64,7 @@ func TestMegatronOptimizer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"mixed", "half", "fp32", "distributed"} {
-		dir, want := megatron(t, name)
+		dir, want := megatronSample(t, name)
 		for _, c := range []struct {
 			name   string
 			form   Form
@@ -72,9 +72,9 @@ func TestMegatronOptimizer(t *testing.T) {
 		}{
 			{"hf", Form{Format: "hf"}, ""}, {"pt", Form{Format: "pt", File: "pt"}, ""}, {"dcp", Form{Format: "dcp"}, "fsdp2"},
 			{"shards", Form{Format: "shards"}, "fsdp2"}, {"zero1", Form{Format: "ranks"}, "zero1"}, {"zero3", Form{Format: "ranks"}, "zero3"},
-			{"stages", Form{Format: "ranks", Spec: stages}, ""},
+			{"stages", Form{Format: "ranks", Spec: stages}, ""}, {"megatron", Form{Format: "megatron", Spec: stages}, ""},
 		} {
-			if name == "fp32" && c.name == "stages" {
+			if name == "fp32" && c.form.Spec == stages {
 				continue // its first matrices have no gate
 			}
 			t.Run(name+"/"+c.name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestMegatronOptimizer(t *testing.T) {
 // TestMegatronSameMesh writes a checkpoint for the mesh that it is of: what a rank has is what Megatron had written for it.
 func TestMegatronSameMesh(t *testing.T) {
 	for _, name := range []string{"mixed", "fp32"} {
-		dir, _ := megatron(t, name)
+		dir, _ := megatronSample(t, name)
 		src := opened(t, dir)
 		spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "pp", Size: 2}, {Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 2)
 		if err != nil {
@@ -142,7 +142,7 @@ func TestMegatronSameMesh(t *testing.T) {
 // TestMegatronWrongValue changes one element of a copy in f32, of which only one of four ranks has the part: nothing that reads the optimizer
 // does anything but say where; the model is still good.
 func TestMegatronWrongValue(t *testing.T) {
-	dir, _ := megatron(t, "mixed")
+	dir, _ := megatronSample(t, "mixed")
 	const name = "decoder.layers.2.mlp.linear_fc1.weight"
 	src := opened(t, dir)
 	for _, x := range src.Tensors {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,24 +51,26 @@ func newStateReshardCommand() *cobra.Command {
 		Long: `Write a checkpoint anew for other ranks: SRC is of any format, DST a folder with a file for each rank of the layout.
 
 The format ranks has what lies in the memory of each rank, as it lies there; dcp and shards have the boxes of the whole
-tensors that a rank needs, as torch's distributed checkpoint reads them. What several ranks have is written once.
+tensors that a rank needs, as torch's distributed checkpoint reads them. What several ranks have is written once. megatron has Megatron-LM's
+mp_rank folders, in which every rank has all that it loads.
 
 ` + published,
 		Example: `  shoal state reshard checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 --format dcp
   shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core
+  shoal state reshard megatron out --format megatron --mesh pp=4,tp=2 --only 'model.**' --only 'optimizer.**'
   shoal state reshard out other --layout layout.yaml --seal`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !m.layout.given() {
 				return usageError("say for which layout: --mesh and --preset, or --layout; %s --help has examples", cmd.CommandPath())
 			}
-			if m.format != "ranks" && m.format != "dcp" && m.format != "shards" {
-				return usageError("--format %s has no ranks; reshard writes ranks, dcp or shards", m.format)
+			if !slices.Contains(checkpoint.RankFormats(), m.format) {
+				return usageError("--format %s has no ranks; reshard writes %s", m.format, strings.Join(checkpoint.RankFormats(), ", "))
 			}
 			return m.run(cmd, args[0], args[1])
 		},
 	}
-	cmd.Flags().StringVar(&m.format, "format", "ranks", "ranks, dcp or shards")
+	cmd.Flags().StringVar(&m.format, "format", "ranks", strings.Join(checkpoint.RankFormats(), ", "))
 	m.add(cmd)
 	return cmd
 }
@@ -79,19 +82,22 @@ func newStateConvertCommand() *cobra.Command {
 		Short: "Write a checkpoint in another format",
 		Long: `Write a checkpoint in another format:
 
-  hf      safetensors with whole tensors, as Hugging Face's libraries read them: a folder, or a file DST.safetensors
-  pt      one file for torch.load
-  dcp     torch's distributed checkpoint
-  shards  safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them
-  ranks   shoal's own: a safetensors file for each rank with what lies in its memory
+  hf        safetensors with whole tensors, as Hugging Face's libraries read them: a folder, or a file DST.safetensors
+  pt        one file for torch.load
+  dcp       torch's distributed checkpoint
+  shards    safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them
+  ranks     shoal's own: a safetensors file for each rank with what lies in its memory
+  megatron  Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts
 
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
-safetensors, which have no place for it.
+safetensors, which have no place for it. In Megatron's files tensors have Megatron's names, joined, cut and numbered as it does, and rows of
+the vocabulary are filled up; random numbers belong to ranks and stay behind, so load it with --no-load-rng.
 
 ` + published,
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
   shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
-  shoal state convert model.safetensors model.pt --format pt`,
+  shoal state convert model.safetensors model.pt --format pt
+  shoal state convert model out --format megatron --mesh pp=2,tp=4`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if m.format == "" {
@@ -112,6 +118,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	defer c.Close()
+	if m.layout.file == "" && m.layout.preset == "" {
+		m.layout.preset = checkpoint.Preset(m.format)
+	}
 	spec, err := m.layout.spec(c)
 	if err != nil {
 		return err

@@ -15,7 +15,24 @@ import (
 // written once.
 func Write(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
-	w := writer{t, fstest.MapFS{}, map[string][]bool{}}
+	w := write(t, o, from, files)
+	for name, done := range w.done {
+		if i := slices.Index(done, false); i >= 0 {
+			t.Errorf("nothing is written to byte %d of %s", i, name)
+		}
+	}
+	return w.dir
+}
+
+// WritePadded is Write for an output with padding, to which nothing is written: it stays zero.
+func WritePadded(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) fstest.MapFS {
+	t.Helper()
+	return write(t, o, from, files).dir
+}
+
+func write(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) *writer {
+	t.Helper()
+	w := &writer{t, fstest.MapFS{}, map[string][]bool{}}
 	for _, f := range o.Files {
 		w.dir[f.Name], w.done[f.Name] = &fstest.MapFile{Data: make([]byte, f.Size)}, make([]bool, f.Size)
 	}
@@ -33,7 +50,7 @@ func Write(t testing.TB, o *format.Output, from *format.Checkpoint, files *forma
 			t.Fatal(err)
 		}
 		size := s.DType.Size()
-		for _, p := range s.Pieces {
+		for _, p := range slices.Concat(s.Pieces, s.Replicas) {
 			for run := range tensor.Runs(p.Box, s.Shape.View(), p.View()) {
 				w.write(p.File, p.Offset+int64(run.B*size), whole[run.A*size:(run.A+run.N)*size])
 			}
@@ -45,12 +62,7 @@ func Write(t testing.TB, o *format.Output, from *format.Checkpoint, files *forma
 			w.write(s.File, at, binary.LittleEndian.AppendUint32(nil, sum))
 		}
 	}
-	for name, done := range w.done {
-		if i := slices.Index(done, false); i >= 0 {
-			t.Errorf("nothing is written to byte %d of %s", i, name)
-		}
-	}
-	return w.dir
+	return w
 }
 
 type writer struct {
@@ -60,11 +72,12 @@ type writer struct {
 }
 
 func (w *writer) write(name string, at int64, b []byte) {
-	for i, x := range b {
-		if w.done[name][at+int64(i)] {
+	done := w.done[name][at:]
+	for i := range b {
+		if done[i] {
 			w.t.Fatalf("byte %d of %s is written twice", at+int64(i), name)
 		}
-		w.done[name][at+int64(i)] = true
-		w.dir[name].Data[at+int64(i)] = x
+		done[i] = true
 	}
+	copy(w.dir[name].Data[at:], b)
 }

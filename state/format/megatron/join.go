@@ -53,6 +53,9 @@ func Join(c *format.Checkpoint) error {
 				how = byRows
 			}
 		}
+		if len(parts[0].Pieces) == 1 && parts[0].Pieces[0].Box.Empty() {
+			how, ok = replicated, true // such as the state of modules that have none
+		}
 		if whole, fits := join(parts, how); ok && fits {
 			joined = append(joined, whole)
 		} else {

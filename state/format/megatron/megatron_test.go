@@ -24,7 +24,7 @@ func TestRead(t *testing.T) {
 			formattest.Compare(t, files, c, want)
 			for path, want := range map[string]any{
 				"iteration": int64(12), "args.num_layers": int64(4), "args.params_dtype": "torch.bfloat16",
-				"args.attention_backend": "megatron.core.transformer.enums.AttnBackend[auto]", "optimizer.grad_scaler": nil,
+				"args.attention_backend": "megatron.core.transformer.enums.AttnBackend.auto", "optimizer.grad_scaler": nil,
 			} {
 				if v, ok := c.Value(path); !ok || v != want {
 					t.Errorf("%s = %v, want %v", path, v, want)

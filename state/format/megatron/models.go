@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
 )
 
 var (
@@ -44,9 +45,15 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 	if err != nil {
 		return err
 	}
+	args, _ := parts[0].root.Get("args")
+	untied, err := pickle.Get[bool](args, "untie_embeddings_and_output_weights")
+	tied := err == nil && !untied && size.pp > 1
 	stages := map[string]map[int]bool{} // of each name: the pipeline stages that have it
 	for _, k := range chunks {
 		for _, p := range k.pieces(first) {
+			if tied && p.Name == "model."+outputLayer { // the embedding, which the last stage has once more
+				p.Name = "model." + wordEmbeddings
+			}
 			if stages[p.Name] == nil {
 				stages[p.Name] = map[int]bool{}
 			}

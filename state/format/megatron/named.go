@@ -1,7 +1,9 @@
 package megatron
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -13,6 +15,9 @@ type named struct {
 	format.Checkpoint
 	shared map[string]int // tensors that ranks have alike: where they are
 	values map[string]any
+
+	members map[string][]string // the names of the parameters of groups, by the paths of these
+	listed  map[string]bool     // path and name
 }
 
 // slot adds what an optimizer has for a parameter: optimizer.KIND.NAME, where the kind of its copy in f32 is fp32.
@@ -71,6 +76,55 @@ func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) erro
 	return nil
 }
 
+// list notes which parameters are in which groups. Those of a distributed optimizer do not say it: there it is what Megatron puts into them, if each parameter fits into
+// one.
+func (n *named) list(groups []*group, p *part, slots []*slot, size degrees) {
+	add := func(g *group, p *param) {
+		name := strings.TrimPrefix(p.Name, "model.")
+		if !n.listed[g.path+name] {
+			n.listed[g.path+name] = true
+			n.members[g.path] = append(n.members[g.path], name)
+		}
+	}
+	var bare []*group
+	for _, g := range groups {
+		for _, s := range g.slots {
+			add(g, s.param)
+		}
+		if g.elsewhere {
+			bare = append(bare, g)
+		}
+	}
+	trained := map[*param]bool{}
+	for _, s := range slots {
+		trained[s.param] = true
+	}
+	for _, q := range p.params {
+		var into []*group
+		for _, g := range bare {
+			if g.regular && g.takes(q, size) {
+				into = append(into, g)
+			}
+		}
+		if trained[q] && len(into) == 1 {
+			add(into[0], q)
+		}
+	}
+}
+
+// names are values with the parameters of each group, in the order of the model: layer by layer, and in each as the ranks have them.
+func (n *named) names() (values []format.Value) {
+	for path, names := range n.members {
+		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(depth(a), depth(b)) })
+		list := make([]any, len(names))
+		for i, name := range names {
+			list[i] = name
+		}
+		values = append(values, format.Value{Path: path + namesKey, Is: list})
+	}
+	return values
+}
+
 // rest adds what is of an optimizer and of no parameter, such as learning rates and the scale of gradients, which all ranks have alike.
 // As with all that is no tensor, the first rank's values count.
 func (n *named) rest(p *part, root any) error {
@@ -104,12 +158,12 @@ func unnamed(v any) any {
 	return v
 }
 
-// without leaves out state, copies and the numbers of parameters.
+// without leaves out state, copies, and the numbers of parameters, or what a framework calls them.
 func without(d *pickle.Dict) *pickle.Dict {
 	rest := &pickle.Dict{}
 	for _, item := range d.Items {
 		switch key, _ := item.Key.(string); key {
-		case "state", "params", mainKeys[0], mainKeys[1]:
+		case "state", "params", namesKey, mainKeys[0], mainKeys[1]:
 			continue
 		case innerKeys[0], innerKeys[1], "param_groups":
 			item.Value = unnamed(item.Value)

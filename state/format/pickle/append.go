@@ -18,7 +18,7 @@ type New struct {
 type Reference struct{ ID any }
 
 // Append appends a pickle of protocol 2 of what Load can read: None, numbers, texts, bytes, tuples, lists, dicts, globals,
-// references, New, and an Object as the call of its class and, where it has one, its state. The same values give the same
+// members of enumerations, references, New, and an Object as the call of its class and, where it has one, its state. The same values give the same
 // bytes. It fails on other values, and on what is nested too deeply.
 func Append(b []byte, v any) ([]byte, error) {
 	b, err := appendValue(append(b, 0x80, 2), v, 0)
@@ -60,6 +60,8 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 		return appendDict(append(b, '}', '('), v, depth)
 	case Global:
 		return appendGlobal(b, v), nil
+	case Member:
+		return appendCall(b, &Object{Class: Global{"builtins", "getattr"}, Args: []any{v.Class, v.Name}}, depth)
 	case Reference:
 		b, err = appendValue(b, v.ID, depth+1)
 		return append(b, 'Q'), err

@@ -86,12 +86,12 @@ func itemsOf(args []any) ([]any, error) {
 	return nil, fmt.Errorf("it takes a list, not %d arguments", len(args))
 }
 
-// member is how Python 3.11 names a member of an enumeration. It makes a record, as a call of the class with its value does.
+// member is how Python 3.11 names a member of an enumeration.
 func member(args []any) (any, error) {
 	if len(args) == 2 {
 		class, isGlobal := args[0].(Global)
 		if name, isText := args[1].(string); isGlobal && isText {
-			return &Object{Class: class, Args: []any{name}}, nil
+			return Member{class, name}, nil
 		}
 	}
 	return nil, fmt.Errorf("it is known for members of classes only")

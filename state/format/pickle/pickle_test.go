@@ -65,6 +65,8 @@ func repr(v any, depth int) string {
 		return v.Class.String() + "(" + list(v.Args) + ")" + repr(v.State, depth+1)
 	case pickle.Global:
 		return v.String()
+	case pickle.Member:
+		return v.String()
 	}
 	return fmt.Sprintf("%T?", v)
 }

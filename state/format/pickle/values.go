@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List, *Dict, *Set, *Buffer, Global, and
+// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List, *Dict, *Set, *Buffer, Global, Member, and
 // what the constructors of Globals make, such as *Object. Lists and dicts can contain themselves, and one value can stand
 // in many places: who walks them bounds depth and steps.
 
@@ -46,6 +46,39 @@ func (d *Dict) Get(key string) (any, bool) {
 	return d.Items[i].Value, true
 }
 
+// Add adds a key that the dict does not have.
+func (d *Dict) Add(key string, value any) { d.Items = append(d.Items, Item{key, value}) }
+
+// Set gives a key a value, in place of the one that it has, if there is one.
+func (d *Dict) Set(key string, value any) {
+	if _, ok := d.Get(key); ok {
+		d.Items[d.index[key]].Value = value
+	} else {
+		d.Add(key, value)
+	}
+}
+
+// Put adds a value under keys that are joined by dots, in dicts in dicts that it makes. It fails where something else stands.
+func (d *Dict) Put(path string, value any) error {
+	key, rest, deeper := strings.Cut(path, ".")
+	for deeper {
+		next, ok := d.Get(key)
+		if !ok {
+			next = &Dict{}
+			d.Add(key, next)
+		}
+		if d, ok = next.(*Dict); !ok {
+			return fmt.Errorf("%s: a %T has no %s in it", path, next, rest)
+		}
+		key, rest, deeper = strings.Cut(rest, ".")
+	}
+	if _, ok := d.Get(key); ok {
+		return fmt.Errorf("%s stands twice", path)
+	}
+	d.Add(key, value)
+	return nil
+}
+
 // SetState takes what Python keeps in the __dict__ of a subclass of dict; nothing here needs it.
 func (d *Dict) SetState(any) error { return nil }
 
@@ -60,6 +93,14 @@ type Object struct {
 	Args  []any
 	State any // from __reduce__ or __dict__
 }
+
+// A Member is one of an enumeration, which the pickle gives by its name. It is not looked up.
+type Member struct {
+	Class Global
+	Name  string
+}
+
+func (m Member) String() string { return m.Class.String() + "." + m.Name }
 
 // SetState keeps the state.
 func (o *Object) SetState(state any) error {

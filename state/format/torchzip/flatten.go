@@ -177,6 +177,8 @@ func (w *walker) value(path string, v any, depth int) (any, error) {
 		return v.Data, nil
 	case pickle.Global:
 		return v.String(), nil
+	case pickle.Member:
+		return v.String(), nil
 	case *pickle.Object:
 		args, err := w.values(path, v.Args, depth)
 		return v.Class.String() + strings.ReplaceAll(fmt.Sprint(args), " ", ","), err

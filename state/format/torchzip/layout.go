@@ -15,22 +15,22 @@ import (
 func Layout(file string, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "torch"}}
 	root := &pickle.Dict{}
-	for _, t := range tensors {
-		p, err := placeholder(t, strconv.Itoa(len(root.Items)))
+	for i, t := range tensors {
+		p, err := Placeholder(i, t)
 		if err != nil {
 			return nil, err
 		}
-		root.Items = append(root.Items, pickle.Item{Key: t.Name, Value: p})
+		root.Add(t.Name, p)
 	}
 	for _, v := range values {
-		p, err := plainPickle(v.Is)
+		p, err := Plain(v.Is)
 		if err != nil {
 			return nil, fmt.Errorf("torch: value %q: %w", v.Path, err)
 		}
-		root.Items = append(root.Items, pickle.Item{Key: v.Path, Value: p})
+		root.Add(v.Path, p)
 		o.Values = append(o.Values, v)
 	}
-	size, at, err := layoutArchive(o, file, 0, root, tensors)
+	at, err := LayoutRoot(o, file, root, tensors)
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +41,17 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
 		o.Tensors = append(o.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
 	}
-	o.Files = append(o.Files, format.OutputFile{Name: file, Size: size})
 	return o, o.Finish()
+}
+
+// LayoutRoot lays out a file with any value, in which Placeholder(i, tensors[i]) stands for a tensor, and returns where the elements of each go.
+func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64, err error) {
+	size, at, err := layoutArchive(o, file, 0, root, tensors)
+	if err != nil {
+		return nil, fmt.Errorf("torch: %s: %w", file, err)
+	}
+	o.Files = append(o.Files, format.OutputFile{Name: file, Size: size})
+	return at, nil
 }
 
 // repeated returns a key that stands twice in a dict.
@@ -60,7 +69,7 @@ func repeated(d *pickle.Dict) string {
 // LayoutTensor lays out what torch.save writes for one tensor, in a file from an offset on. It returns where the elements go
 // and the size of it all.
 func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (at, size int64, err error) {
-	root, err := placeholder(t, "0")
+	root, err := Placeholder(0, t)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -73,7 +82,7 @@ func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (a
 
 // LayoutValue lays out what torch.save writes for a value.
 func LayoutValue(o *format.Output, file string, base int64, v any) (size int64, err error) {
-	root, err := plainPickle(v)
+	root, err := Plain(v)
 	if err != nil {
 		return 0, err
 	}
@@ -99,8 +108,8 @@ func layoutArchive(o *format.Output, file string, base int64, root any, tensors 
 	return size, at, nil
 }
 
-// placeholder is what rebuilds a tensor from the storage with a key.
-func placeholder(t format.Tensor, key string) (any, error) {
+// Placeholder is what rebuilds a tensor from storage i of its file. Of the tensor, only element type and shape count.
+func Placeholder(i int, t format.Tensor) (any, error) {
 	n, err := t.Shape.Elements()
 	if err != nil {
 		return nil, fmt.Errorf("torch: tensor %q: %w", t.Name, err)
@@ -113,7 +122,7 @@ func placeholder(t format.Tensor, key string) (any, error) {
 	hooks := &pickle.Object{Class: pickle.Global{Module: "collections", Name: "OrderedDict"}}
 	function := pickle.Global{Module: "torch._utils", Name: "_rebuild_tensor_v2"}
 	storage := func(class pickle.Global, n int64) pickle.Reference {
-		return pickle.Reference{ID: pickle.Tuple{"storage", class, key, "cpu", n}}
+		return pickle.Reference{ID: pickle.Tuple{"storage", class, strconv.Itoa(i), "cpu", n}}
 	}
 	if class.Name != "" {
 		return &pickle.Object{Class: function, Args: []any{storage(class, int64(n)), int64(0), shape, strides, false, hooks}}, nil
@@ -151,13 +160,13 @@ func Ints(list []int) pickle.Tuple {
 // DTypeGlobal is torch's name of an element type.
 func DTypeGlobal(d tensor.DType) pickle.Global { return global(dtypes, d) }
 
-// plainPickle makes a value of a checkpoint one of a pickle.
-func plainPickle(v any) (any, error) {
+// Plain makes a value of a checkpoint one of a pickle.
+func Plain(v any) (any, error) {
 	switch v := v.(type) {
 	case []any:
 		list := &pickle.List{}
 		for _, x := range v {
-			p, err := plainPickle(x)
+			p, err := Plain(x)
 			if err != nil {
 				return nil, err
 			}

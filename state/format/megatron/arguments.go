@@ -1,0 +1,109 @@
+package megatron
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// arguments are those of the run that wrote the checkpoint, with the new degrees. Without any there is what the tensors tell: Megatron compares sizes
+// when it loads.
+func (w *writer) arguments(spec *layout.Spec) (any, error) {
+	var given []format.Value
+	for _, v := range w.values {
+		if name, ok := strings.CutPrefix(v.Path, "args."); ok {
+			given = append(given, format.Value{Path: name, Is: v.Is})
+		}
+	}
+	args := &pickle.Dict{}
+	if err := torchzip.Nest(args, given, torchzip.Objects(globals)); err != nil {
+		return nil, err
+	}
+	if len(given) == 0 {
+		w.derive(args, spec)
+	}
+	args.Set("tensor_model_parallel_size", int64(w.size.tp))
+	args.Set("pipeline_model_parallel_size", int64(w.size.pp))
+	args.Set("expert_model_parallel_size", int64(w.size.ep))
+	args.Set("virtual_pipeline_model_parallel_size", nil)
+	args.Set("num_layers_per_virtual_pipeline_stage", nil)
+	args.Set("ckpt_format", "torch")
+	args.Set("use_distributed_optimizer", false)
+	args.Set("untie_embeddings_and_output_weights", !w.tied)
+	if rows := w.rows(wordEmbeddings); rows > 0 {
+		args.Set("padded_vocab_size", int64(rows))
+	}
+	w.uneven(args)
+	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}, nil
+}
+
+// derive finds out what Megatron wants to know of a model from its tensors, as far as these tell.
+func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
+	args.Add("num_layers", int64(w.layers))
+	if s := w.shape(wordEmbeddings); len(s) == 2 {
+		args.Add("hidden_size", int64(s[1]))
+	}
+	const layer = "decoder.layers.0."
+	up, down := w.shape(layer+"mlp.linear_fc1.weight"), w.shape(layer+"mlp.linear_fc2.weight")
+	if len(up) == 0 {
+		const expert = layer + "mlp.experts.local_experts.0."
+		up, down = w.shape(expert+"linear_fc1.weight"), w.shape(expert+"linear_fc2.weight")
+	}
+	if len(up) == 2 && len(down) == 2 {
+		args.Add("ffn_hidden_size", int64(down[1]*w.size.tp))
+		args.Add("swiglu", up[0] == 2*down[1])
+	}
+	qkv := w.shape(layer + "self_attention.linear_qkv.weight")
+	for _, s := range spec.Store { // heads of q, k and v, in groups
+		if strings.HasSuffix(s.Name, "self_attention.linear_qkv.weight") && len(s.Units) == 3 && len(qkv) == 2 {
+			groups, each := qkv[0]*w.size.tp/(s.Units[0]+s.Units[1]+s.Units[2]), s.Units[0]/s.Units[1]
+			args.Add("num_attention_heads", int64(groups*each))
+			args.Add("group_query_attention", each > 1)
+			args.Add("num_query_groups", int64(groups))
+			args.Add("kv_channels", int64(s.Units[1]))
+		}
+	}
+}
+
+// shape is that of a parameter on the ranks that have it, nil when none has.
+func (w *writer) shape(param string) tensor.Shape {
+	for _, s := range w.seats {
+		for _, l := range s.model {
+			if l.param == param {
+				return l.Shape
+			}
+		}
+	}
+	return nil
+}
+
+// rows is how many rows a tensor that tensor parallel ranks share by rows has in all.
+func (w *writer) rows(param string) int {
+	if s := w.shape(param); len(s) > 0 {
+		return s[0] * w.size.tp
+	}
+	return 0
+}
+
+// uneven says how many layers the first and the last stage have, when these are not as many as the others have.
+func (w *writer) uneven(args *pickle.Dict) {
+	var count []int
+	for pp, from := range w.first {
+		count = append(count, w.end(pp)-from)
+	}
+	if len(slices.Compact(slices.Clone(count))) == 1 {
+		for _, key := range []string{"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout"} {
+			if _, ok := args.Get(key); ok {
+				args.Set(key, nil)
+			}
+		}
+		return
+	}
+	args.Set("decoder_first_pipeline_num_layers", int64(count[0]))
+	args.Set("decoder_last_pipeline_num_layers", int64(count[len(count)-1]))
+}

@@ -1,0 +1,258 @@
+package megatron_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// read reads a checkpoint that was written, from its top folder.
+func read(t testing.TB, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+	t.Helper()
+	files := format.NewFiles(dir)
+	c, err := joined(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, files
+}
+
+func catalogue(c *format.Checkpoint) (list []layout.Tensor) {
+	for _, x := range c.Tensors {
+		list = append(list, layout.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape})
+	}
+	return list
+}
+
+// preset is how Megatron Core cuts a checkpoint over a mesh.
+func preset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
+	t.Helper()
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := layout.Preset("megatron-core", m, catalogue(c), megatron.KVHeads(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// relay writes a checkpoint for another mesh.
+func relay(t testing.TB, c *format.Checkpoint, files *format.Files, mesh string) fstest.MapFS {
+	t.Helper()
+	out, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
+	if err != nil {
+		t.Fatalf("%s: %v", mesh, err)
+	}
+	again, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
+	if err != nil || !reflect.DeepEqual(out, again) {
+		t.Fatalf("the same is laid out otherwise: %v", err)
+	}
+	return formattest.Write(t, out, c, files)
+}
+
+// TestLayoutSamples writes Megatron's checkpoints with their optimizers for every mesh, from one to the next, and reads them again: everything is as in the whole model.
+func TestLayoutSamples(t *testing.T) {
+	for name, meshes := range map[string][]string{
+		"mixed":       {"pp=2,tp=2", "tp=2,pp=4", "", "pp=1,tp=2", "pp=4,tp=1", "pp=2", "pp=2,tp=2"},
+		"swapped":     {"tp=1", "pp=4,tp=2", "pp=2,tp=2"},
+		"half":        {"pp=4,tp=2", "tp=2", "pp=2,tp=1"},
+		"frozen":      {"tp=2", "tp=1", "tp=2"},
+		"fp32":        {"pp=1,tp=1", "pp=4,tp=2", "pp=2,tp=2"},
+		"distributed": {"pp=4,tp=2", "tp=1", "pp=2,tp=2"},
+		"single":      {"pp=2,tp=2", "pp=4,tp=1"},
+		"chained":     {"ep=4", "pp=2,ep=2,tp=2", "pp=4,ep=4", "ep=2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, want := formattest.Load(t, "testdata/"+name+".zip")
+			first, files := read(t, dir)
+			c := first
+			for _, mesh := range meshes {
+				c, files = read(t, relay(t, c, files, mesh))
+				formattest.Compare(t, files, c, want)
+				if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 {
+					t.Errorf("%s: %v, %v", mesh, faults, err)
+				}
+				if said := apart(c); said != "" {
+					t.Errorf("%s: %s", mesh, said)
+				}
+				sameValues(t, first, c)
+			}
+		})
+	}
+}
+
+// sameValues compares what is no tensor, but for arguments that say how the model is cut.
+func sameValues(t *testing.T, a, b *format.Checkpoint) {
+	t.Helper()
+	values := func(c *format.Checkpoint) map[string]any {
+		all := map[string]any{}
+		for _, v := range c.Values {
+			all[v.Path] = v.Is
+		}
+		for _, name := range []string{"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "ckpt_format", "padded_vocab_size", "use_distributed_optimizer",
+			"virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "untie_embeddings_and_output_weights"} {
+			delete(all, "args."+name)
+		}
+		delete(all, "checkpoint_version") // which some lack
+		return all
+	}
+	if diff := cmp.Diff(values(a), values(b)); diff != "" {
+		t.Errorf("values:\n%s", diff)
+	}
+}
+
+// TestLayoutSameMesh writes checkpoints for the mesh that they are of: each rank's file has what Megatron had put there, under the same names and numbers.
+func TestLayoutSameMesh(t *testing.T) {
+	for name, mesh := range map[string]string{"mixed": "pp=2,tp=2", "half": "pp=2,tp=2", "fp32": "pp=2,tp=2", "frozen": "", "chained": "ep=2"} {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		written := relay(t, c, files, mesh)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(dir)), slices.Sorted(maps.Keys(written))); diff != "" {
+			t.Fatalf("%s: files\n%s", name, diff)
+		}
+		for file := range dir {
+			if !strings.HasSuffix(file, ".pt") {
+				continue
+			}
+			theirs, ours := tensors(t, dir, file), tensors(t, written, file)
+			if strings.HasSuffix(file, "_001/model_optim_rng.pt") && name != "chained" { // the samples' last stage has the embedding under its own name
+				ours["model.embedding.word_embeddings.weight"] = ours["model.output_layer.weight"]
+				delete(ours, "model.output_layer.weight")
+			}
+			if diff := cmp.Diff(theirs, ours); diff != "" {
+				t.Errorf("%s: %s\n%s", name, file, diff)
+			}
+		}
+	}
+}
+
+// tensors are those of a file, with their shapes and bytes.
+func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
+	t.Helper()
+	files := format.NewFiles(dir)
+	c, err := torchzip.Read(files, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for i := range c.Tensors {
+		b := make([]byte, c.Tensors[i].Bytes())
+		if err := files.Read(&c.Tensors[i], b); err != nil {
+			t.Fatal(err)
+		}
+		all[c.Tensors[i].Name] = fmt.Sprint(c.Tensors[i].DType, c.Tensors[i].Shape, b)
+	}
+	return all
+}
+
+// TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every rank's file with what slicing its matrices row by row gives.
+func TestLayoutRandom(t *testing.T) {
+	n, seed := 200, uint64(time.Now().UnixNano())
+	if text := os.Getenv("SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv("CASES"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range n {
+		m := drawModel(r)
+		if !t.Run(strconv.Itoa(i), m.test) {
+			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
+		}
+	}
+}
+
+func TestLayoutRefuses(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/mixed.zip")
+	c, _ := read(t, dir)
+	moved := func(match string, place string) *layout.Spec {
+		spec := preset(t, "pp=2,tp=2", c)
+		for i := range spec.Rules {
+			if spec.Rules[i].Match == match {
+				spec.Rules[i].Place = place
+			}
+		}
+		return spec
+	}
+	const layers = "**decoder.layers.#.**"
+	chunked := preset(t, "pp=2,tp=2", c)
+	for i := range chunked.Rules {
+		chunked.Rules[i].Place = strings.ReplaceAll(chunked.Rules[i].Place, "pp=spread(1,4)", "pp=spread(1,4,chunks=4)")
+	}
+	for _, x := range []struct {
+		name   string
+		spec   *layout.Spec
+		change func(tensors []format.Tensor, values []format.Value) ([]format.Tensor, []format.Value)
+		err    string
+	}{
+		{"data parallel ranks", preset(t, "dp=2,tp=2", c), nil, "the mesh dp=2,tp=2 has the axis dp, and there are folders for tp, pp and ep only"},
+		{"chunks", chunked, nil, "which is there with a virtual pipeline only"},
+		{"a layer elsewhere", moved(layers, "pp=at(0)"), nil, "stage 1 of the pipeline has layer"},
+		{"an embedding elsewhere", moved("**embedding.word_embeddings.weight", "pp=at(-1), tp=shard(0)"), nil, "the layout puts the embedding on other stages than the first and the last"},
+		{"a layer is missing", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return append(slices.Clone(x), format.Tensor{Name: "model.decoder.layers.7.mlp.linear_fc2.weight", DType: tensor.F32, Shape: tensor.Shape{2, 2}}), v
+		}, "stage 0 of the pipeline has layer"},
+		{"another tensor", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			x = slices.Clone(x)
+			x[0].Name = "vision.weight"
+			return x, v
+		}, `tensor "vision.weight" is none of a model of Megatron Core; leave it out with --only`},
+		{"stacked layers", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			x = slices.Clone(x)
+			x[0].Name = "decoder.layers.mlp.linear_fc1.weight"
+			return x, v
+		}, `has no number of a layer`},
+		{"no groups", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, slices.DeleteFunc(slices.Clone(v), func(v format.Value) bool { return strings.HasSuffix(v.Path, ".param_names") })
+		}, "is of a parameter that no group of the optimizer names"},
+		{"names that are none", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.2.param_names", Is: []any{int64(1)}})
+		}, "a int64 as a name"},
+		{"a hole", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Is: 0.1})
+		}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},
+		{"a value in a value", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, append(slices.Clone(v), format.Value{Path: "a", Is: int64(1)}, format.Value{Path: "a.b", Is: int64(2)})
+		}, `value "a.b"`},
+	} {
+		tensors, values := c.Tensors, c.Values
+		if x.change != nil {
+			tensors, values = x.change(tensors, values)
+		}
+		if _, err := megatron.Layout(x.spec, tensors, values); err == nil || !strings.Contains(err.Error(), x.err) {
+			t.Errorf("%s: %v; want %q", x.name, err, x.err)
+		}
+	}
+	dir, _ = formattest.Load(t, "testdata/chained.zip")
+	c, _ = read(t, dir)
+	if _, err := megatron.Layout(preset(t, "ep=1", c), c.Tensors, c.Values); err == nil || !strings.Contains(err.Error(), "here ep=1 is the other way than before") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,266 @@
+package megatron_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// rows is a matrix as a list of rows, of bytes.
+type rows [][]byte
+
+// dims are the sizes of a model and of a mesh.
+type dims struct {
+	TP, PP, EP                         int
+	Groups, Each, Head                 int // of q, k and v
+	Hidden, FFN, Vocab, Layers, Expert int
+	Cuts                               []int // the first layer of each stage
+	Tied                               bool
+	Mesh                               string
+	DType                              tensor.DType
+}
+
+// model is one of random weights under Hugging Face's names; its vectors are matrices of one row.
+type model struct {
+	dims
+	whole map[string]rows
+}
+
+func drawModel(r *rand.Rand) *model {
+	pick := func(list ...int) int { return list[r.IntN(len(list))] }
+	d := dims{TP: pick(1, 2, 3, 4), PP: 1 + r.IntN(4), EP: 1, Each: 1 + r.IntN(3), Head: 1 + r.IntN(3), Hidden: 1 + r.IntN(6), Vocab: 1 + r.IntN(20), Tied: r.IntN(2) == 0}
+	d.Groups, d.FFN = d.TP*(1+r.IntN(2)), d.TP*(1+r.IntN(3))
+	d.DType = []tensor.DType{tensor.BF16, tensor.F32, tensor.U8}[r.IntN(3)]
+	if r.IntN(3) == 0 {
+		d.EP = 1 + r.IntN(3)
+		d.Expert = d.EP * (1 + r.IntN(2))
+	}
+	for range d.PP {
+		d.Cuts = append(d.Cuts, d.Layers)
+		d.Layers += 1 + r.IntN(3)
+	}
+	axes := []string{fmt.Sprint("tp=", d.TP), fmt.Sprint("pp=", d.PP), fmt.Sprint("ep=", d.EP)}
+	r.Shuffle(3, func(i, j int) { axes[i], axes[j] = axes[j], axes[i] })
+	d.Mesh = strings.Join(axes, ",")
+	m := &model{d, map[string]rows{}}
+	add := func(name string, n, columns int) {
+		for range n {
+			row := make([]byte, columns*d.DType.Size())
+			for i := range row {
+				row[i] = byte(r.Uint32())
+			}
+			m.whole[name] = append(m.whole[name], row)
+		}
+	}
+	add("model.embed_tokens.weight", d.Vocab, d.Hidden)
+	if !d.Tied {
+		add("lm_head.weight", d.Vocab, d.Hidden)
+	}
+	add("model.norm.weight", 1, d.Hidden)
+	for i := range d.Layers {
+		p := fmt.Sprintf("model.layers.%d.", i)
+		add(p+"self_attn.q_proj.weight", d.Groups*d.Each*d.Head, d.Hidden)
+		add(p+"self_attn.k_proj.weight", d.Groups*d.Head, d.Hidden)
+		add(p+"self_attn.v_proj.weight", d.Groups*d.Head, d.Hidden)
+		add(p+"self_attn.o_proj.weight", d.Hidden, d.Groups*d.Each*d.Head)
+		add(p+"input_layernorm.weight", 1, d.Hidden)
+		add(p+"post_attention_layernorm.weight", 1, d.Hidden)
+		mlps := []string{"mlp."}
+		if d.Expert > 0 {
+			mlps = nil
+			add(p+"mlp.gate.weight", d.Expert, d.Hidden)
+			for e := range d.Expert {
+				mlps = append(mlps, fmt.Sprintf("mlp.experts.%d.", e))
+			}
+		}
+		for _, mlp := range mlps {
+			add(p+mlp+"gate_proj.weight", d.FFN, d.Hidden)
+			add(p+mlp+"up_proj.weight", d.FFN, d.Hidden)
+			add(p+mlp+"down_proj.weight", d.Hidden, d.FFN)
+		}
+	}
+	return m
+}
+
+// shape is that of a tensor: norms are vectors.
+func (m *model) shape(name string) tensor.Shape {
+	x := m.whole[name]
+	if strings.Contains(name, "norm.") {
+		return tensor.Shape{len(x[0]) / m.DType.Size()}
+	}
+	return tensor.Shape{len(x), len(x[0]) / m.DType.Size()}
+}
+
+// source is the model in one file.
+func (m *model) source() (*format.Checkpoint, *format.Files) {
+	c, data := &format.Checkpoint{}, []byte{}
+	for _, name := range slices.Sorted(maps.Keys(m.whole)) {
+		s := m.shape(name)
+		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: m.DType, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: "file", Offset: int64(len(data))}}})
+		data = append(data, bytes.Join(m.whole[name], nil)...)
+	}
+	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
+}
+
+// spec is the preset, with the cuts of the stages.
+func (m *model) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
+	mesh, err := layout.ParseMesh(m.Mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := layout.Preset("megatron-core", mesh, catalogue(c), m.Groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cuts := ""
+	for _, n := range m.Cuts[1:] {
+		cuts += fmt.Sprint("/", n)
+	}
+	for i := range spec.Rules {
+		if cuts != "" {
+			spec.Rules[i].Place = strings.Replace(spec.Rules[i].Place, fmt.Sprintf("pp=spread(1,%d)", m.Layers), fmt.Sprintf("pp=spread(1,%d,cuts=%s)", m.Layers, cuts[1:]), 1)
+		}
+	}
+	return spec
+}
+
+func (m *model) test(t *testing.T) {
+	c, files := m.source()
+	out, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := formattest.WritePadded(t, out, c, files)
+	for tp := range m.TP {
+		for pp := range m.PP {
+			for ep := range m.EP {
+				name := fmt.Sprintf("release/mp_rank_%02d", tp)
+				if m.PP > 1 {
+					name += fmt.Sprintf("_%03d", pp)
+				}
+				if m.EP > 1 {
+					name += fmt.Sprintf("_%03d", ep)
+				}
+				want := m.rank(tp, pp, ep)
+				if diff := cmp.Diff(want, tensors(t, dir, name+"/model_optim_rng.pt")); diff != "" {
+					t.Fatalf("%s\n%s", name, diff)
+				}
+			}
+		}
+	}
+	again, files := read(t, dir)
+	whole := map[string]string{}
+	for i := range again.Tensors {
+		b := make([]byte, again.Tensors[i].Bytes())
+		if err := files.Read(&again.Tensors[i], b); err != nil || again.Tensors[i].At != nil {
+			t.Fatal(again.Tensors[i], err)
+		}
+		whole[again.Tensors[i].Name] = fmt.Sprint(again.Tensors[i].DType, again.Tensors[i].Shape, b)
+	}
+	one := *m
+	one.TP, one.PP, one.EP, one.Cuts = 1, 1, 1, []int{0}
+	if diff := cmp.Diff(one.padded(m.TP).rank(0, 0, 0), whole); diff != "" {
+		t.Fatalf("as a whole\n%s", diff)
+	}
+	for path, want := range map[string]any{
+		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden), "args.ffn_hidden_size": int64(m.FFN), "args.num_attention_heads": int64(m.Groups * m.Each),
+		"args.num_query_groups": int64(m.Groups), "args.kv_channels": int64(m.Head), "args.swiglu": true, "args.untie_embeddings_and_output_weights": !m.Tied,
+		"args.tensor_model_parallel_size": int64(m.TP), "args.padded_vocab_size": int64(128 * m.TP), "iteration": int64(0),
+	} {
+		if got, ok := again.Value(path); !ok || got != want {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
+}
+
+// padded is the model with rows of its vocabulary as for so many ranks.
+func (m *model) padded(tp int) *model {
+	p := &model{m.dims, maps.Clone(m.whole)}
+	for _, name := range []string{"model.embed_tokens.weight", "lm_head.weight"} {
+		if x := slices.Clone(p.whole[name]); x != nil {
+			for len(x) < 128*tp {
+				x = append(x, make([]byte, len(x[0])))
+			}
+			p.whole[name] = x
+		}
+	}
+	return p
+}
+
+// rank is what the file of a rank has, by slicing.
+func (m *model) rank(tp, pp, ep int) map[string]string {
+	all := map[string]string{}
+	size := m.DType.Size()
+	add := func(name string, x rows, vector bool) {
+		s := tensor.Shape{len(x), len(x[0]) / size}
+		if vector {
+			s = s[1:]
+		}
+		all["model."+name] = fmt.Sprint(m.DType, s, bytes.Join(x, nil))
+	}
+	part := func(x rows) rows { return x[len(x)*tp/m.TP : len(x)*(tp+1)/m.TP] }
+	columns := func(x rows) (y rows) {
+		for _, row := range x {
+			n := len(row) / m.TP
+			y = append(y, row[n*tp:n*(tp+1)])
+		}
+		return y
+	}
+	whole := m.padded(m.TP).whole
+	if pp == 0 {
+		add("embedding.word_embeddings.weight", part(whole["model.embed_tokens.weight"]), false)
+	}
+	if pp == m.PP-1 {
+		add("decoder.final_layernorm.weight", whole["model.norm.weight"], true)
+		if !m.Tied {
+			add("output_layer.weight", part(whole["lm_head.weight"]), false)
+		} else if pp > 0 {
+			add("output_layer.weight", part(whole["model.embed_tokens.weight"]), false)
+		}
+	}
+	end := m.Layers
+	if pp+1 < m.PP {
+		end = m.Cuts[pp+1]
+	}
+	for i := m.Cuts[pp]; i < end; i++ {
+		from, to := fmt.Sprintf("model.layers.%d.", i), fmt.Sprintf("decoder.layers.%d.", i-m.Cuts[pp])
+		var qkv rows
+		for g := range m.Groups {
+			q, kv := m.Each*m.Head, m.Head
+			qkv = append(qkv, whole[from+"self_attn.q_proj.weight"][g*q:(g+1)*q]...)
+			qkv = append(qkv, whole[from+"self_attn.k_proj.weight"][g*kv:(g+1)*kv]...)
+			qkv = append(qkv, whole[from+"self_attn.v_proj.weight"][g*kv:(g+1)*kv]...)
+		}
+		add(to+"self_attention.linear_qkv.weight", part(qkv), false)
+		add(to+"self_attention.linear_proj.weight", columns(whole[from+"self_attn.o_proj.weight"]), false)
+		add(to+"self_attention.linear_qkv.layer_norm_weight", whole[from+"input_layernorm.weight"], true)
+		mlp := func(from, to string) {
+			add(to+"linear_fc1.weight", slices.Concat(part(whole[from+"gate_proj.weight"]), part(whole[from+"up_proj.weight"])), false)
+			add(to+"linear_fc2.weight", columns(whole[from+"down_proj.weight"]), false)
+		}
+		if m.Expert == 0 {
+			add(to+"mlp.linear_fc1.layer_norm_weight", whole[from+"post_attention_layernorm.weight"], true)
+			mlp(from+"mlp.", to+"mlp.")
+			continue
+		}
+		add(to+"pre_mlp_layernorm.weight", whole[from+"post_attention_layernorm.weight"], true)
+		add(to+"mlp.router.weight", whole[from+"mlp.gate.weight"], false)
+		for e := range m.Expert / m.EP {
+			mlp(fmt.Sprintf("%smlp.experts.%d.", from, e+ep*m.Expert/m.EP), fmt.Sprintf("%smlp.experts.local_experts.%d.", to, e))
+		}
+	}
+	return all
+}
