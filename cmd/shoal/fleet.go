@@ -138,15 +138,24 @@ func writeToken(path, token string) error {
 
 // start runs an agent on a host over ssh. What it prints is of interest only when it fails: its workers' lines come over the mesh.
 func (f *fleet) start(ctx context.Context, h sshHost, at, token string) {
-	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots))
+	here, err := os.Getwd() // where the script is: ssh begins at home
+	if err != nil {
+		fmt.Fprintf(f.notes, "shoal: the agent on %s is not started, because this folder has no path: %v\n", h.name, err)
+		return
+	}
+	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", quoted(here), "&&",
+		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots))
 	cmd.Stdin = strings.NewReader(token + "\n")
 	cmd.WaitDelay = time.Second
 	var said lastLines
 	cmd.Stderr = &said
 	if err := cmd.Run(); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(f.notes, "shoal: the agent on %s has ended: %v\n%s  next    is shoal on the PATH there, and does `ssh %[1]s true` work without a password?\n", h.name, err, said.String())
+		fmt.Fprintf(f.notes, "shoal: the agent on %s has ended: %v\n%s  next    is shoal on the PATH there, is there a folder %s, and does `ssh %[1]s true` work without a password?\n", h.name, err, said.String(), here)
 	}
 }
+
+// quoted is a word for a shell, whatever is in it.
+func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // parting is how long agents may take to end by themselves when the job is over.
 const parting = 2 * time.Second

@@ -56,7 +56,8 @@ takes the place of a worker that is lost when the step ends, and they are the fi
 start in their stead. A spare takes a slot on a host, and so much memory as a worker.
 
 With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
---hosts the agents of other hosts are started over ssh. What hosts say to each other is encrypted and authenticated.
+--hosts the agents of other hosts are started over ssh, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
+workers' programs are. What hosts say to each other is encrypted and authenticated.
 
 With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
 membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and
