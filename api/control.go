@@ -12,6 +12,7 @@ const (
 	PathStop    = "/v1/stop"    // POST a Stop: a Job
 	PathDrain   = "/v1/drain"   // POST a Drain: a Job
 	PathRecover = "/v1/recover" // POST a Recover: a Job
+	PathToken   = "/v1/token"   // POST an Invite: an Invitation
 )
 
 // State says in one word what a job does.
@@ -143,6 +144,19 @@ type Drain struct {
 type Recover struct {
 	Force bool   `json:"force"`
 	Who   string `json:"who"`
+}
+
+// Invite asks for a token with which other hosts join.
+type Invite struct {
+	Seconds int64  `json:"seconds"` // for which it is good
+	Who     string `json:"who"`
+}
+
+// Invitation lets hosts join a job, until it expires.
+type Invitation struct {
+	Token   string    `json:"token"`
+	Join    string    `json:"join"` // HOST:PORT where they do
+	Expires time.Time `json:"expires"`
 }
 
 // ControlError is the body of every answer that is not 200.

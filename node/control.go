@@ -50,6 +50,7 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
 	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
 	mux.HandleFunc("POST "+api.PathRecover, l.answerRecover)
+	mux.HandleFunc("POST "+api.PathToken, l.answerInvite)
 	mux.HandleFunc("/", refuseUnknown)
 	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout, MaxHeaderBytes: maxControlBody,
 		ErrorLog: log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
@@ -160,6 +161,30 @@ func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w)
 }
 
+// maxInvitation is for how long a token can be good: nobody can call it back.
+const maxInvitation = 366 * 24 * time.Hour
+
+func (l *launch) answerInvite(w http.ResponseWriter, r *http.Request) {
+	var ask api.Invite
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	f := l.cfg.Fleet
+	switch {
+	case ask.Seconds < 1 || ask.Seconds > int64(maxInvitation/time.Second):
+		refuse(w, http.StatusBadRequest, fmt.Errorf("seconds: a token cannot be good for %d s; give 1 to %d", ask.Seconds, int64(maxInvitation/time.Second)))
+		return
+	case f == nil || f.Token == nil || f.Join == nil:
+		refuse(w, http.StatusConflict, fmt.Errorf("job %s takes no other hosts, since it was started without --listen and --hosts", l.name()))
+		return
+	}
+	life := time.Duration(ask.Seconds) * time.Second
+	expires := time.Now().Add(life)
+	l.console.Note(fmt.Sprintf("%s has made a token with which hosts join until %s", ask.Who, expires.Format(time.DateTime)))
+	answer(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
+}
+
 // readControl reads the body of a request, and makes sure that who asks has a name that can be printed.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
@@ -181,11 +206,11 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotFound
-	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover}, r.URL.Path) {
+	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s, POST %s and POST %s",
-		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover))
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s, POST %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken))
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {

@@ -129,6 +129,10 @@ func checkRequests(t *testing.T, socket string) {
 		{"POST", "/v1/resize", `{"workers":3,"who":"me"}`, 409, "cannot change its size"},
 		{"POST", "/v1/stop", `{"now":1}`, 400, "the body is no request"},
 		{"POST", "/v1/stop", `{"later":true}`, 400, "unknown field"},
+		{"GET", "/v1/token", "", 405, "GET /v1/token is no request"},
+		{"POST", "/v1/token", `{"seconds":0}`, 400, "cannot be good for 0 s"},
+		{"POST", "/v1/token", `{"seconds":9000000000000000000}`, 400, "give 1 to 31622400"},
+		{"POST", "/v1/token", `{"seconds":60}`, 409, "takes no other hosts"},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://job"+c.path, strings.NewReader(c.body))
 		if err != nil {

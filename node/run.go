@@ -41,6 +41,7 @@ type Fleet struct {
 	Addr  string                                      // by which the other hosts reach this one, for torch's own rendezvous
 	Ready func()                                      // called when the mesh is open; may be nil
 	Join  func() string                               // HOST:PORT where other hosts join; may be nil
+	Token func(life time.Duration) string             // a token with which they do; may be nil
 	Need  func(missing int)                           // called when the hosts' room changes and is not enough; may be nil
 }
 
@@ -116,6 +117,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 type ServeConfig struct {
 	Link           func(h fabric.Handler) (fabric.Mesh, error) // joins the mesh
 	Join           func() string                               // HOST:PORT where other hosts join; may be nil
+	Token          func(life time.Duration) string             // a token with which they do; may be nil
 	Slots          int                                         // workers that this host can run
 	Dir            string                                      // where the directory of the run is made; "" = RunsDir()
 	Stdout, Stderr io.Writer
@@ -133,7 +135,7 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 		return err
 	}
 	l, err := newLaunch(RunConfig{Dir: cfg.Dir, Stdout: cfg.Stdout, Stderr: cfg.Stderr, Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob,
-		Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Slots: cfg.Slots}})
+		Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}})
 	if err != nil {
 		return err
 	}

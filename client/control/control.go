@@ -161,6 +161,12 @@ func (j *Job) Recover(ctx context.Context, who string) error {
 	return j.ask(ctx, http.MethodPost, api.PathRecover, api.Recover{Force: true, Who: who})
 }
 
+// Invite asks for a token with which other hosts join, for so long.
+func (j *Job) Invite(ctx context.Context, life time.Duration, who string) (i api.Invitation, err error) {
+	err = j.askFor(ctx, http.MethodPost, api.PathToken, api.Invite{Seconds: int64(life / time.Second), Who: who}, &i)
+	return i, err
+}
+
 // Refusal is a launcher's answer to a request that it does not carry out.
 type Refusal struct{ Reason string }
 

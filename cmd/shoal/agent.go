@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -123,7 +124,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			mesh = joined
 			return joined, err
 		},
-		Join: func() string { return mesh.Addr() }, Store: f.store.later,
+		Join: func() string { return mesh.Addr() }, Token: func(life time.Duration) string { return mesh.Token(life) }, Store: f.store.later,
 		OnJob: func(job, dir string) {
 			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", counted(f.slots, "worker"), job, dir)
 		},

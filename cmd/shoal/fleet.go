@@ -63,7 +63,7 @@ func (f *fleet) config(ctx context.Context, job string) *node.Fleet {
 		return nil
 	}
 	return &node.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
-		Ready: func() { f.invite(ctx) }, Join: f.at,
+		Ready: func() { f.invite(ctx) }, Join: f.at, Token: func(life time.Duration) string { return f.mesh.Token(life) },
 		Need: func(missing int) {
 			fmt.Fprintf(f.notes, "shoal: waiting for room for %s more\n", counted(missing, "worker"))
 		}}

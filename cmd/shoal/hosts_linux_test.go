@@ -223,6 +223,7 @@ func TestTheHeadIsLost(t *testing.T) {
 				s.ends(old, 1)
 			}
 			s.gone(workers)
+			s.shoal("token", "train", "--for", "1h", "--token-file", s.token())
 			s.agent("a", "d")
 			s.shoal("resize", "train", "3")
 			s.trains(3, 10)

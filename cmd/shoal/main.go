@@ -48,7 +48,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(), newResizeCommand(), newReshapeCommand(), newStopCommand(), newExplainCommand(),
-		newAgentCommand(), newDrainCommand(), newRecoverCommand(), newStateCommand(), newBenchCommand(), newVersionCommand())
+		newAgentCommand(), newTokenCommand(), newDrainCommand(), newRecoverCommand(), newStateCommand(), newBenchCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = knownCommand

@@ -84,7 +84,7 @@ func howToJoin(j *control.Job) string {
 	if j.Join == "" {
 		return "this job takes no other hosts, since it was not started with --listen"
 	}
-	return "shoal agent --join " + j.Join + " --token-file FILE"
+	return "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal token " + j.Name
 }
 
 func endedWorkers(j *control.Job) int { return len(j.Workers) - j.Alive() }

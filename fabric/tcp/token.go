@@ -87,10 +87,10 @@ func (a *authority) admits(expires time.Time, proof []byte, state tls.Connection
 		return err
 	}
 	if !hmac.Equal(proof, want) {
-		return errors.New("the token is not one of this job: make one on any host of the job")
+		return errors.New("the token is not one of this job: make one where the job is led, with shoal token")
 	}
 	if now.After(expires) {
-		return fmt.Errorf("the token expired at %s, and it is %s here: make a new one on any host of the job",
+		return fmt.Errorf("the token expired at %s, and it is %s here: make a new one where the job is led, with shoal token",
 			expires.UTC().Format(time.DateTime), now.UTC().Format(time.DateTime))
 	}
 	return nil
