@@ -17,7 +17,7 @@ func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
 
 // The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from it, and no longer: that of a reshape too.
 func TestAbortedTransferLetsMemoryGo(t *testing.T) {
-	e, err := newEngine(&lanes{}, nil)
+	e, err := newEngine(&lanes{shares: make([]share, 1)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,9 +79,10 @@ func (e *engine) later(f func()) error {
 	return nil
 }
 
-// linger is how long workers look for their results, and the engine for more work, before they park; between looks they give the core
-// away. In a row of short collectives nobody has to be woken. The engine parks at once while a flight of several hosts is under way, which takes longer.
-const linger = 50 * time.Microsecond
+// linger is how long the engine looks for more work before it parks, and patience how long workers look for their results, about as long as work
+// takes that the engine does alone; between looks they give the core away. In a row of short collectives nobody has to be woken. The engine
+// parks at once while a flight of several hosts is under way, which takes longer.
+const linger, patience = 50 * time.Microsecond, 200 * time.Microsecond
 
 // serve is the engine's thread, which is a goroutine; it ends after stop.
 func (e *engine) serve() {
@@ -236,7 +237,10 @@ func (e *engine) execute(posted []*collective.Posted) error {
 }
 
 // share executes work of so many bytes on the lanes.
-func (e *engine) share(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members)) }
+func (e *engine) share(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members), false) }
+
+// shareInOrder is share, where somebody waits for the first chunks.
+func (e *engine) shareInOrder(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members), true) }
 
 func build(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {

@@ -166,7 +166,7 @@ func (c *crew) results(a *head.Apply) {
 func (e *engine) begin(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
-	e.share(t, t.relay.Summed())
+	e.shareInOrder(t, t.relay.Summed())
 	t.look()
 }
 

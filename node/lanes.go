@@ -29,12 +29,21 @@ type lanes struct {
 
 	mu      sync.Mutex
 	running work         // nil: whoever gets up now is late
+	shared  []share      // of what is running: one a lane that is woken
 	helping atomic.Int32 // grows with mu held
-	next    atomic.Int64
+
+	shares []share // one a lane
+}
+
+// share is a run of chunks that one lane begins with, and that others go on with when they are through with theirs: memory is read fastest in a row.
+type share struct {
+	next atomic.Int64
+	end  int64
+	_    [48]byte // a cache line each
 }
 
 func newLanes(g *group.Group) *lanes {
-	l := &lanes{own: collective.NewScratch()}
+	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
 	for i := 1; i < runtime.GOMAXPROCS(0); i++ {
 		start, scratch := make(chan struct{}, 1), collective.NewScratch()
 		l.start = append(l.start, start)
@@ -42,7 +51,7 @@ func newLanes(g *group.Group) *lanes {
 			for {
 				select {
 				case <-start:
-					l.help(scratch)
+					l.help(i, scratch)
 				case <-ctx.Done():
 					return nil
 				}
@@ -52,13 +61,20 @@ func newLanes(g *group.Group) *lanes {
 	return l
 }
 
-// execute runs all chunks of work of so many bytes, with workers on the host, and returns when the last is done. A helper that wakes up when the
-// last chunks are taken is not waited for.
-func (l *lanes) execute(r work, bytes, workers int) {
+// execute runs all chunks of work of so many bytes, with workers on the host, and returns when the last is done. inOrder: a chunk is begun when those
+// before it are. A helper that wakes up when the last chunks are taken is not waited for.
+func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 	helpers := l.helpers(r.Chunks(), bytes, workers)
-	l.next.Store(0)
+	shares := l.shares[:helpers+1]
+	if inOrder {
+		shares = shares[:1]
+	}
+	for i := range shares {
+		shares[i].next.Store(int64(i * r.Chunks() / len(shares)))
+		shares[i].end = int64((i + 1) * r.Chunks() / len(shares))
+	}
 	if helpers > 0 {
-		l.open(r)
+		l.open(r, shares)
 		for _, start := range l.start[:helpers] {
 			select {
 			case start <- struct{}{}:
@@ -66,9 +82,9 @@ func (l *lanes) execute(r work, bytes, workers int) {
 			}
 		}
 	}
-	l.take(r, l.own)
+	take(r, shares, 0, l.own)
 	if helpers > 0 {
-		l.open(nil)
+		l.open(nil, nil)
 		for l.helping.Load() > 0 { // with a chunk each
 			arena.Yield()
 		}
@@ -88,29 +104,32 @@ func (l *lanes) helpers(chunks, bytes, workers int) int {
 }
 
 // open lets helpers in to work; nil: no more.
-func (l *lanes) open(r work) {
+func (l *lanes) open(r work, shares []share) {
 	l.mu.Lock()
-	l.running = r
+	l.running, l.shared = r, shares
 	l.mu.Unlock()
 }
 
-// help takes chunks of what is running, if something is.
-func (l *lanes) help(s *collective.Scratch) {
+// help takes chunks of what is running, if something is, as the lane of this number.
+func (l *lanes) help(lane int, s *collective.Scratch) {
 	l.mu.Lock()
-	r := l.running
+	r, shares := l.running, l.shared
 	if r != nil {
 		l.helping.Add(1)
 	}
 	l.mu.Unlock()
 	if r != nil {
-		l.take(r, s)
+		take(r, shares, lane, s)
 		l.helping.Add(-1)
 	}
 }
 
-func (l *lanes) take(r work, s *collective.Scratch) {
-	n := int64(r.Chunks())
-	for i := l.next.Add(1) - 1; i < n; i = l.next.Add(1) - 1 {
-		r.Chunk(int(i), s)
+// take does the chunks of a lane's share, and then what is left of the others'.
+func take(r work, shares []share, lane int, s *collective.Scratch) {
+	for i := range shares {
+		mine := &shares[(lane+i)%len(shares)]
+		for c := mine.next.Add(1) - 1; c < mine.end; c = mine.next.Add(1) - 1 {
+			r.Chunk(int(c), s)
+		}
 	}
 }

@@ -37,19 +37,19 @@ func TestLanesDoEachChunkOnce(t *testing.T) {
 	l := newLanes(g)
 	for i := range 2000 {
 		c := make(counted, 1+i%100)
-		l.execute(c, 1<<30, 1)
+		l.execute(c, 1<<30, 1, i%2 == 0)
 		once(t, c)
 	}
 }
 
 func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
-	l := &lanes{own: collective.NewScratch(), start: []chan struct{}{make(chan struct{}, 1)}}
+	l := &lanes{own: collective.NewScratch(), start: []chan struct{}{make(chan struct{}, 1)}, shares: make([]share, 2)}
 	for range 3 {
 		c := make(counted, 10)
-		l.execute(c, 1<<30, 1)
+		l.execute(c, 1<<30, 1, false)
 		once(t, c)
 	}
-	l.help(collective.NewScratch()) // late: there is nothing left to do
+	l.help(1, collective.NewScratch()) // late: there is nothing left to do
 }
 
 func TestLanesThatAreWoken(t *testing.T) {

@@ -131,7 +131,7 @@ func (s *session) join(r *api.Request) error {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
 	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: 1,
-		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(linger / time.Microsecond), Crowded: a.here() > runtime.NumCPU()}
+		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond), Crowded: a.here() > runtime.NumCPU()}
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
 	}
