@@ -33,6 +33,9 @@ type Outgoing struct {
 //  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries. A use that is given up instead: Revert for every
 //     index below Pieces, when nothing else of it runs any more.
 //
+// Where outputs are Fresh, pieces are written to all of them as they come and nothing is changed back; Deliver is for what no other host sends, and may be
+// called at any time.
+//
 // Payloads are parts of the inputs, of the outputs and of the Relay's memory. They are needed no longer when all hosts are Done. A use that is
 // given up before is not followed by another: links may still read and write its memory, so the Relay must be thrown away, and the
 // memory of its calls must stay until no link has a piece of it.
@@ -59,6 +62,7 @@ type Relay struct {
 	outlets  []int
 	starts   []start
 	first    int   // of starts
+	turns    []int // where in starts each turn ends
 	staged   []int // the segments with several destinations on this host
 	results  int   // chunks of those
 	pieces   int   // of all segments
@@ -66,6 +70,7 @@ type Relay struct {
 	placed   int   // bytes of outputs that are written as they come
 	written  int   // bytes of outputs that Deliver writes
 	stream   bool
+	fresh    bool // outputs are written as soon as anything for them is here
 
 	stage   []byte          // partial sums and results
 	due     []atomic.Uint32 // by segment, piece and sender: has it come
@@ -99,8 +104,8 @@ type inlet struct{ host, at int }
 // inOutput says that the result of a piece is in the first output of this host, and what was there is in stage.
 const inOutput = -1
 
-// start is a piece that needs nothing from another host.
-type start struct{ segment, piece int }
+// start is a piece that needs nothing from another host, and the turn in which it is sent.
+type start struct{ segment, piece, turn int }
 
 // What is known of a piece that another host sends.
 const (

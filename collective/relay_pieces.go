@@ -92,6 +92,9 @@ func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
 	default:
 		payload = r.at(g.result, from, n, r.run.dtype.Size())
 	}
+	if r.fresh && g.parent >= 0 {
+		r.write(g, from, n, r.moves[g.move].Dst, payload)
+	}
 	r.left.Add(-1)
 	for _, to := range g.out {
 		out = append(out, Outgoing{to, 2*g.part + 1, uint64(from * r.run.dtype.Size()), payload})

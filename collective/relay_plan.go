@@ -34,6 +34,7 @@ const cutAlign = 64
 // route, and calls that differ only in being Far; outputs that are one memory are listed once where they are.
 func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
+	r.fresh = s.Fresh
 	r.per = route.Piece / max(1, r.acc.Size()) // a barrier has no type
 	strategy := route.Strategy
 	parts := uint32(0)
@@ -57,6 +58,7 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	}
 	r.run.Prepare(&r.local, calls)
 	r.allot()
+	r.takeTurns(s.Turns)
 }
 
 func (r *Relay) reset(calls []*Call, sites Sites) {
@@ -207,7 +209,7 @@ func (r *Relay) addSegment(g segment) {
 	}
 	bytes := g.n * r.run.dtype.Size()
 	last := 0 // how many outputs are written last
-	if len(m.Dst) > 0 && (r.run.reduces || g.parent >= 0) {
+	if len(m.Dst) > 0 && !r.fresh && (r.run.reduces || g.parent >= 0) {
 		last = len(m.Dst)
 		if g.taken = m.Runs == nil; g.taken {
 			r.placed += bytes
@@ -261,15 +263,11 @@ func (r *Relay) reserve(n int) (at int) {
 // start lists the pieces of a segment that need nothing from others. The first to be worked on are for the next host: else all
 // would begin by sending to the same one.
 func (r *Relay) start(index int, g *segment, pieces int) {
-	to := g.parent
-	if to < 0 && len(g.out) > 0 {
-		to = g.out[0]
-	}
-	if r.first < 0 && to > r.self {
+	if r.first < 0 && g.next() > r.self {
 		r.first = len(r.starts)
 	}
 	for i := range pieces {
-		r.starts = append(r.starts, start{index, i})
+		r.starts = append(r.starts, start{segment: index, piece: i})
 	}
 }
 

@@ -42,11 +42,20 @@ func (r *Relay) hand(i int) {
 	from := (i - g.first) * per
 	n := min(per, g.n-from)
 	if m.Runs != nil {
-		r.scatter(m, g.from+from, n, r.at(g.result, from, n, size))
+		r.write(g, from, n, m.Dst, r.at(g.result, from, n, size))
+	} else {
+		r.write(g, from, n, m.Dst[1:], r.output(g, from, n))
+	}
+}
+
+// write copies a run of the result to outputs here, and what is runs to all of them.
+func (r *Relay) write(g *segment, from, n int, to []Span, src []byte) {
+	m := &r.moves[g.move]
+	if m.Runs != nil {
+		r.scatter(m, g.from+from, n, src)
 		return
 	}
-	src := r.output(g, from, n)
-	for _, d := range m.Dst[1:] {
+	for _, d := range to {
 		r.run.copy(r.run.memory(d, g.from+from, n), src, r.stream)
 	}
 }

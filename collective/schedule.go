@@ -85,9 +85,14 @@ func (m *Move) parts(from, n int) iter.Seq[part] {
 // in parallel. The zero value is ready; Build reuses its memory.
 type Schedule struct {
 	Moves []Move
-	Bytes int // read and written, for counters
+	Bytes int      // read and written, for counters
+	Turns [][]Turn // of each host, what it sends of its own, one turn after another; nil = all at once
+	Fresh bool     // outputs are new memory, of which nobody reads anything before the schedule counts
 	spans []Span
 }
+
+// A Turn is the time in which a host sends N elements to one other.
+type Turn struct{ To, N int }
 
 // Build makes the schedule of a complete set of calls, one a member in group order. The calls agree (Matcher saw to it);
 // what remains to check is what needs all of them: that lengths add up.

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
@@ -29,7 +30,14 @@ func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string)
 	return at, hosts
 }
 
-// plan plans the way from the mesh of a shape to another.
+// planned is a plan and the question that it answers.
+type planned struct {
+	old, new *reshape.Layout
+	at       reshape.Place
+	change   *reshape.Change
+}
+
+// plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets the same plan.
 func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshape.Change, error) {
 	old, err := s.on(shape.Mesh)
 	if err != nil {
@@ -39,7 +47,15 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshap
 	if err != nil {
 		return nil, err
 	}
-	return reshape.Plan(old, new, at)
+	if p := s.planned; p.change != nil && p.old == old && p.new == new && reflect.DeepEqual(p.at, at) {
+		return p.change, nil
+	}
+	change, err := reshape.Plan(old, new, at)
+	if err != nil {
+		return nil, err
+	}
+	s.planned = planned{old, new, at, change}
+	return change, nil
 }
 
 // arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss: it is called dp.

@@ -44,7 +44,7 @@ func relieve(moves []collective.Move, sites collective.Sites, busiest int) {
 	}
 }
 
-// chain is the hosts that get something of a move from another one, around the ring from its source.
+// chain is the hosts that get something of a move from another one, in the order in which they pass it on: around the ring from its source, unless it says so itself.
 func chain(m *collective.Move, sites collective.Sites) (hosts []int) {
 	source := sites.Of[m.Src[0].Member]
 	for _, d := range m.Dst {
@@ -52,6 +52,8 @@ func chain(m *collective.Move, sites collective.Sites) (hosts []int) {
 			hosts = append(hosts, h)
 		}
 	}
-	slices.SortFunc(hosts, func(a, b int) int { return (a-source+sites.N)%sites.N - (b-source+sites.N)%sites.N })
+	if !m.Chain {
+		slices.SortFunc(hosts, func(a, b int) int { return (a-source+sites.N)%sites.N - (b-source+sites.N)%sites.N })
+	}
 	return hosts
 }

@@ -166,6 +166,10 @@ func (c *crew) results(a *head.Apply) {
 func (e *engine) begin(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
+	if t.relay.Turns() > 0 {
+		e.transfers.proceed(t.id, 0)
+		return
+	}
 	e.shareInOrder(t, t.relay.Summed())
 	t.look()
 }

@@ -30,6 +30,7 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 	}
 	at, _ := seated(known.Shape, known.View)
 	change, err := c.shaper.plan(known.Shape, known.Shape.Next, at)
+	c.shaper.planned = planned{}
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +40,17 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 		}
 	}
 	return &passage{Change: change, shape: known.Shape, calls: calls}, nil
+}
+
+// prepare plans the reshape that comes, while workers make memory for it. What is wrong with it they are told when they call it.
+func (c *crew) prepare() {
+	known := c.agent.Known()
+	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
+		at, _ := seated(s, known.View)
+		if change, err := c.shaper.plan(s, s.Next, at); err == nil {
+			change.Moves()
+		}
+	}
 }
 
 const (
@@ -81,6 +93,7 @@ func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error
 		s.Moves = append(s.Moves, move)
 	}
 	relieve(s.Moves, sites, p.Plan.Stats.Busiest)
+	s.Turns, s.Fresh = turns(s.Moves, sites), true
 	return nil
 }
 
@@ -92,18 +105,18 @@ func (p *passage) members(workers []topo.Worker) (list []int) {
 	return list
 }
 
-// depart sums up what this host has of the old state, while it is on its way: the calls keep it as it is.
+// depart copies what stays on this host to its place, and sums up what it has of the old state, while it is on its way: the calls keep that as it is.
 func (e *engine) depart(p *passage, n head.Flight) {
 	if p.Change != nil {
+		e.share(delivery{p.transfer}, p.transfer.relay.Written())
 		p.key = digest.NewKey(uint64(n))
 		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte { return c.In }), nowhere)
 	}
 }
 
-// arrive writes the new state to its place, which nobody reads before the flight counts, and sums it up.
+// arrive sums up the new state, which is in its place: nobody reads it before the flight counts.
 func (e *engine) arrive(p *passage) head.Proof {
 	if p.Change != nil {
-		e.share(delivery{p.transfer}, p.transfer.relay.Written())
 		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte { return c.Out }))
 	}
 	return head.Proof(p.proof)

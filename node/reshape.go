@@ -18,6 +18,7 @@ type shaper struct {
 	state     *reshape.State
 	known     map[string]*reshape.Layout // by mesh
 	redundant bool                       // what the job asks for, where workers of this host run
+	planned   planned                    // the newest plan
 }
 
 // KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what the job wants after it has joined it.

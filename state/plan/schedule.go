@@ -12,9 +12,7 @@ type Send struct {
 	Start, Bytes int
 }
 
-// Schedule orders the transfers so that every host sends to one other at a time, and receives from one, and all is done when
-// the busiest host is: an open shop with preemption (Gonzalez and Sahni 1976), which takes as long as its largest row or
-// column. The sends are in the order of their starts. Hosts that have nothing to do with each other are scheduled apart.
+// Schedule orders the transfers of the plan, as OnePort does.
 //
 // Bytes that a receiver passes on follow the ones that it receives; where a plan has a depth above 1, run the schedule over
 // slices of the boxes and pass a slice on in the round after its arrival.
@@ -29,8 +27,15 @@ func (p *Plan) Schedule() []Send {
 			from = seg.end
 		}
 	}
+	return OnePort(matrix)
+}
+
+// OnePort orders transfers, of which it is given the bytes by sender and receiver, so that every host sends to one other at a time, and receives from one, and
+// all is done when the busiest host is: an open shop with preemption (Gonzalez and Sahni 1976), which takes as long as its largest row or
+// column. The sends are in the order of their starts. Hosts that have nothing to do with each other are scheduled apart.
+func OnePort(bytes map[[2]int]int) []Send {
 	var sends []Send
-	for _, links := range components(matrix) {
+	for _, links := range components(bytes) {
 		s := newShop(links)
 		for s.left > 0 {
 			s.cover()

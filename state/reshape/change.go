@@ -31,6 +31,7 @@ type Change struct {
 	place Place
 	was   []home // of each tensor, in the old layout
 	is    []home // and in the new one
+	moves []Move // once they are known
 }
 
 // Plan plans the way from one mesh to another over the workers of a job. It fails with a *plan.LostError when something is needed that

@@ -20,7 +20,15 @@ type Move struct {
 
 // Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is written twice, so they may be done in
 // any order. What several ranks get of one place is one move, whatever pieces the plan has it in: on the network it can go along a tree.
-func (c *Change) Moves() (moves []Move) {
+// They are found once, by whoever asks first; the list is not to be changed.
+func (c *Change) Moves() []Move {
+	if c.moves == nil {
+		c.moves = c.find()
+	}
+	return c.moves
+}
+
+func (c *Change) find() (moves []Move) {
 	m := mover{Change: c, written: map[target][]origin{}}
 	for op := range c.Plan.Ops() {
 		m.op(&op)

@@ -1,0 +1,59 @@
+package collective
+
+import "slices"
+
+// takeTurns brings the pieces that need nothing from another host into the order of this host's turns: a piece belongs to the first turn to its host
+// that has room left, or to the last one to it.
+func (r *Relay) takeTurns(of [][]Turn) {
+	r.turns = r.turns[:0]
+	if of == nil || len(of[r.self]) == 0 {
+		return
+	}
+	turns := of[r.self]
+	room := slices.Clone(turns)
+	for i := range r.starts {
+		s := &r.starts[i]
+		g := &r.segments[s.segment]
+		s.turn = len(turns) - 1
+		for k := range room {
+			if room[k].To != g.next() {
+				continue
+			}
+			if s.turn = k; room[k].N > 0 {
+				break
+			}
+		}
+		_, n := r.piece(g, s.piece)
+		room[s.turn].N -= n
+	}
+	slices.SortStableFunc(r.starts, func(a, b start) int { return a.turn - b.turn })
+	r.first = 0
+	for k, at := 0, 0; k < len(turns); k++ {
+		for at < len(r.starts) && r.starts[at].turn == k {
+			at++
+		}
+		r.turns = append(r.turns, at)
+	}
+}
+
+// Turns is how many turns this host has, as the schedule says; 0 = it may send everything at once.
+func (r *Relay) Turns() int { return len(r.turns) }
+
+// Turn is which indices for Chunk belong to turn k: from the first up to the second.
+func (r *Relay) Turn(k int) (from, to int) {
+	if k > 0 {
+		from = r.turns[k-1]
+	}
+	return from, r.turns[k]
+}
+
+// next is the host to which a piece that needs nothing from another one goes first; -1 = it goes nowhere.
+func (g *segment) next() int {
+	switch {
+	case g.parent >= 0:
+		return g.parent
+	case len(g.out) > 0:
+		return g.out[0]
+	}
+	return -1
+}
