@@ -150,6 +150,13 @@ class MeshGPT:
         self.moments = {m: {name: torch.empty_like(w, requires_grad=False) for name, w in self.weights.items()} for m in MOMENTS}
         self.count = torch.empty((), dtype=torch.int64)
 
+    def adopt(self, tensors):
+        """Keep the state in these, by name. They lie in memory of the job, so that nothing is copied here when the mesh changes."""
+        for name, w in self.weights.items():
+            w.data = tensors[name]
+        self.moments = {m: {name: tensors[m + name] for name in self.weights} for m in MOMENTS}
+        self.count = tensors[COUNT]
+
     @torch.no_grad()
     def initialize(self):
         """Set the state to what training begins with. When the mesh changes it comes from other ranks, and nobody calls this."""

@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ._layout import DTYPES
-from ._tensor import Tensor, describe
+from ._tensor import Tensor, describe, like
 from .errors import ShoalError
 
 _ALIGN = 64
@@ -41,6 +41,13 @@ def unpack(memory: Any, tensors: Mapping[str, Any]) -> None:
     for tensor, at in places(tensors)[0]:
         if tensor.nbytes:
             tensor.copy_from(ctypes.addressof(memory) + at)
+
+
+def views(tensors: Mapping[str, Any], memory: Any) -> Dict[str, Any]:
+    """Arrays like the tensors, by name, in their places in a memory."""
+    flat = memoryview(memory).cast("B")
+    placed = zip(sorted(tensors), places(tensors)[0])
+    return {name: like(tensors[name], tensor.dtype, tensor.shape, flat[at : at + tensor.nbytes]) for name, (tensor, at) in placed}
 
 
 def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:

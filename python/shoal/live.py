@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
 
 from . import _local
@@ -24,6 +25,10 @@ class Model(Protocol):
 
     It may have a method `initialize()` too, which sets the tensors to what training begins with. That is called where no other rank has the
     state already, so that a change of the mesh need not wait for what it then replaces.
+
+    And it may have a method `adopt(tensors)`, which has the model keep its state in the arrays that it is given, by the names of `tensors()`, in place of its
+    own. They lie in memory of the job, where other ranks' agents read and write when the mesh changes: so the state is neither copied out of the model
+    nor into it, and not in memory twice. What is in them is the state, or nothing yet where `initialize()` follows.
     """
 
     def tensors(self) -> Mapping[str, Any]:
@@ -102,6 +107,7 @@ def train(
         except LostError:
             live.drop(progress)
             continue
+        live.expect()
         live.model.update()
         yield Trained(step.number, step.epoch, float(loss[0]), live.model, live.mesh)
 
@@ -116,7 +122,9 @@ class _Live:
         self._job, self._build = job, build
         self._layout, self._catalogue, self._first = layout, catalogue, mesh
         self._seen: Optional[View] = None  # the view that the model is right for
-        self._held: Any = None  # this rank's part of the state, when it is in no model
+        self._memory: Any = None  # where this rank's part of the state lies, if not in tensors of the model's own
+        self._maker: Optional[threading.Thread] = None  # of the room
+        self._room: Any = None  # memory for this rank's part on the mesh that comes
         self.model = self.mesh = None
         self.checkpoints = job._checkpoints
         self._part: Optional[Part] = None
@@ -133,6 +141,7 @@ class _Live:
     def settle(self, progress: Progress) -> bool:
         """Be on the mesh that the job should have; False when it does not need this worker."""
         port = self._job._port
+        self._rest()
         while port.view is not self._seen:
             shape = port.ask_shape()
             if shape.broken:
@@ -157,13 +166,25 @@ class _Live:
         self.model = self._build(self.mesh)
         mine = self.model.tensors()
         self.state(mine)
-        if self._held is not None:
-            _local.unpack(self._held, mine)
-            self._held = None
-        elif hasattr(self.model, "initialize"):
+        came = self._memory is not None
+        if hasattr(self.model, "adopt"):
+            self._lend(mine, came or hasattr(self.model, "initialize"))
+        elif came:
+            _local.unpack(self._memory, mine)
+            self._memory = None
+        if not came and hasattr(self.model, "initialize"):
             self.model.initialize()
         if self._part is not None:
             self._part.hold(self.mesh, self.model)
+
+    def _lend(self, mine: Mapping[str, Any], filled: bool) -> None:
+        """Have the model keep its tensors in memory of the job: in that of the state that has come, if any has. Filled: their values are there, or will be."""
+        if self._memory is None:
+            nbytes = _local.places(mine)[1]
+            self._memory = self._job._port.buffer(nbytes)
+            if not filled:
+                _local.pack(mine, self._memory, nbytes)
+        self.model.adopt(_local.views(mine, self._memory))
 
     def _resume(self, progress: Progress, lost: str) -> None:
         """Go on from the newest checkpoint, if there is one; if state is lost there must be."""
@@ -204,19 +225,43 @@ class _Live:
         """Hand over this rank's part of the state, and get that of the mesh that comes."""
         port = self._job._port
         old: List[Any] = []
-        if inp and self._held is None:
+        if inp and self._memory is None:
             memory = port.buffer(inp)
             _local.pack(self.model.tensors(), memory, inp)
             old = [memory]
         elif inp:
-            old = [self._held]
-        new = [port.buffer(out)] if out else []
+            old = [self._memory]
+        new: List[Any] = []
+        if out:
+            ready = self._room is not None and len(self._room) == out
+            new = [self._room if ready else port.buffer(out)]
+        self._room = None
         given, taken = (port.describe(m[0]) if m else None for m in (old, new))
         port.call(_RESHAPE, given, taken, (old, new), None, flags=STEP).wait()
         if self.mesh is not None:
             self.mesh.free()
         self.model = self.mesh = None
-        self._held = new[0] if new else None
+        self._memory = new[0] if new else None
+
+    def expect(self) -> None:
+        """If a mesh comes behind the step that is committed, make the memory for it while the model is updated: to touch it takes longer than to copy."""
+        view = self._job._port.view
+        if view is not self._seen and not view.released:
+            self._maker = threading.Thread(target=self._make_room, name="shoal reshape")
+            self._maker.start()
+
+    def _make_room(self) -> None:
+        port = self._job._port
+        try:
+            out = port.ask_shape().out
+            self._room = port.buffer(out) if out else None
+        except ShoalError:
+            pass  # who needs it is told
+
+    def _rest(self) -> None:
+        if self._maker is not None:
+            self._maker.join()
+            self._maker = None
 
     def drop(self, progress: Progress) -> None:
         """Drop the step under way, of which a worker is lost, and go on from its start when all others have dropped it."""
