@@ -45,3 +45,14 @@ func (l *launch) herald(ctx context.Context) error {
 	}
 	return nil
 }
+
+// quote shows a line of a worker of another host, and keeps it.
+func (l *launch) quote(host string, n *lineNote) {
+	l.console.Line(n.Worker, n.Error, n.Text)
+	l.mu.Lock()
+	h, dir := l.hands[n.Worker], l.dir
+	l.mu.Unlock()
+	if dir != nil && (h == nil || h.host == host) {
+		_ = dir.line(n.Worker, n.Text) // as with reports
+	}
+}

@@ -64,7 +64,7 @@ func (l *launch) hear(from string, n *note) {
 			l.console.Note(fmt.Sprintf("host %s asks to leave (%s), but its workers cannot be released: %v", from, n.Leaving.Why, err))
 		}
 	case n.Line != nil:
-		l.console.Line(n.Line.Worker, n.Line.Error, n.Line.Text)
+		l.quote(from, n.Line)
 	default:
 		l.enter(from, n)
 	}
@@ -95,6 +95,7 @@ func (l *launch) enter(host string, n *note) {
 		h.exit, h.survived, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Tail, n.Ended.Log
 		if host != l.host {
 			h.log = host + ":" + h.log
+			_ = l.dir.ends(seat)
 		}
 		l.ended = append(l.ended, ending{seat, e, n.Ended.Survived})
 	}

@@ -31,7 +31,7 @@ func RunsDir() (string, error) {
 // runDir holds the files of one run:
 //
 //	job.json       what was run: the effective spec, when, by which version
-//	rank-N.log     the whole output of rank N, as it came
+//	rank-N.log     the whole output of worker N, as it came; of one on another host its lines, while this host leads the job
 //	metrics.jsonl  what workers reported: one object a report
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
@@ -40,6 +40,7 @@ type runDir struct {
 	mu      sync.Mutex
 	metrics *os.File
 	events  *os.File
+	others  map[int]*os.File // logs of workers of other hosts
 }
 
 // newRunDir makes a directory that no other run has, in parent, and returns the name that it gives to the job: the
@@ -63,7 +64,7 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("node: %w", err)
 	}
-	d = &runDir{path: path}
+	d = &runDir{path: path, others: map[int]*os.File{}}
 	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics, "events.jsonl": &d.events} {
 		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
 			return nil, "", fmt.Errorf("node: %w", err)
@@ -121,6 +122,34 @@ func (d *runDir) event(e Event, now time.Time) error {
 	return err
 }
 
+// line appends what a worker of another host has said to its log.
+func (d *runDir) line(worker int, text string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	log := d.others[worker]
+	if log == nil {
+		var err error
+		if log, err = os.OpenFile(d.log(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+			return err
+		}
+		d.others[worker] = log
+	}
+	_, err := log.WriteString(text + "\n")
+	return err
+}
+
+// ends closes the log of a worker of another host that has ended. A line that is late opens it again.
+func (d *runDir) ends(worker int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	log := d.others[worker]
+	delete(d.others, worker)
+	if log == nil {
+		return nil
+	}
+	return log.Close()
+}
+
 // metricsLine is one object and a newline.
 func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	line, err := json.Marshal(struct {
@@ -131,4 +160,10 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-func (d *runDir) close() error { return errors.Join(d.metrics.Close(), d.events.Close()) }
+func (d *runDir) close() error {
+	err := errors.Join(d.metrics.Close(), d.events.Close())
+	for worker := range d.others {
+		err = errors.Join(err, d.ends(worker))
+	}
+	return err
+}

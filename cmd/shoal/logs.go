@@ -34,7 +34,8 @@ func newLogsCommand() *cobra.Command {
 		Long: `Show the output of a job's workers, worker by worker, also of a job that has ended.
 
 JOB is the name of a running job, else the newest run of that name, or the directory of a run. The number of a worker is
-the one before its lines, which it keeps for life; for those that the job began with it is their first rank.`,
+the one before its lines, which it keeps for life; for those that the job began with it is their first rank. Of a job on
+several hosts the one that leads it has the output of all workers since it does; each other host has that of its own.`,
 		Example: `  shoal logs train
   shoal logs train -f                      go on until the job ends
   shoal logs train --rank 2                one worker, as it wrote it
@@ -138,17 +139,14 @@ func hasResult(dir string) bool {
 
 // show prints what is new in every log.
 func (l *logs) show() error {
-	for worker := 0; ; worker++ {
+	workers, err := l.workers()
+	if err != nil {
+		return err
+	}
+	for _, worker := range workers {
 		r := l.readers[worker]
 		if r == nil {
-			path := filepath.Join(l.dir, fmt.Sprintf("rank-%d.log", worker))
-			if _, err := os.Stat(path); err != nil {
-				return nil // workers are numbered without gaps
-			}
-			if l.rank >= 0 && worker != l.rank {
-				continue
-			}
-			r = &logReader{tail: tail{path: path}, lines: proc.Lines{Emit: func(line []byte) { l.emit(worker, line) }}}
+			r = &logReader{tail: tail{path: filepath.Join(l.dir, logName(worker))}, lines: proc.Lines{Emit: func(line []byte) { l.emit(worker, line) }}}
 			l.readers[worker] = r
 		}
 		err := r.tail.read(func(piece []byte) (int, error) {
@@ -162,7 +160,27 @@ func (l *logs) show() error {
 			return err
 		}
 	}
+	return nil
 }
+
+// workers lists those whose output is there and wanted, ascending. Not all need be there: the host that leads has all that was said while it did,
+// the others their own workers.
+func (l *logs) workers() (list []int, err error) {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		var worker int
+		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil && e.Name() == logName(worker) && (l.rank < 0 || worker == l.rank) {
+			list = append(list, worker)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+func logName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
 
 func (l *logs) emit(worker int, line []byte) {
 	var err error
