@@ -54,8 +54,9 @@ type Job struct {
 	Entering   int         `json:"entering"`          // workers that become members when the step ends
 	NoRoom     int         `json:"no_room,omitempty"` // workers that it is asked to have, and that no host has room for
 	StoppedBy  string      `json:"stopped_by,omitempty"`
-	Join       string      `json:"join,omitempty"` // where other hosts join; "" = they cannot
-	Workers    []JobWorker `json:"workers"`        // also those that have ended, oldest first
+	Hosts      []string    `json:"hosts,omitempty"` // of a job that other hosts can join, those without workers too
+	Join       string      `json:"join,omitempty"`  // where other hosts join; "" = they cannot
+	Workers    []JobWorker `json:"workers"`         // also those that have ended, oldest first
 }
 
 // Alive counts the worker processes that run.

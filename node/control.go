@@ -225,6 +225,7 @@ func (l *launch) describe(s Status) api.Job {
 		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
+		j.Hosts = l.hosts(s)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

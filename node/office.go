@@ -319,9 +319,18 @@ func (l *launch) sayLeaving() {
 	}
 }
 
+// hosts lists the hosts of the job, also those that have joined since its generation was decided.
+func (l *launch) hosts(s Status) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := slices.Concat(s.Hosts, slices.Collect(maps.Keys(l.rooms)), []string{l.host})
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // drainHost lets the workers of a host go when their step ends.
 func (l *launch) drainHost(host, who string) error {
-	if !slices.Contains(l.agent.Status().Hosts, host) && host != l.host {
+	if !slices.Contains(l.hosts(l.agent.Status()), host) {
 		return fmt.Errorf("no host called %q belongs to the job; shoal ps %s lists them", host, l.name())
 	}
 	return l.agent.Drain(host, who)

@@ -44,13 +44,19 @@ func At(socket string) *Job { return &Job{socket: socket} }
 
 // List finds the running jobs, oldest first. An error beside them is about launchers that do not answer.
 func List(ctx context.Context) ([]*Job, error) {
+	jobs, _, err := Look(ctx)
+	return jobs, err
+}
+
+// Look is List, and tells what launchers say that answer for no job: it ends, or is led from another host.
+func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
 	dir, err := proc.RuntimeDir()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	sockets, err := filepath.Glob(filepath.Join(dir, "*"+proc.ControlSuffix))
 	if err != nil {
-		return nil, fmt.Errorf("control: %w", err)
+		return nil, nil, fmt.Errorf("control: %w", err)
 	}
 	asked, answers := make([]*Job, len(sockets)), make([]error, len(sockets))
 	g := group.New(ctx) // all at once, since one that does not answer takes the patience
@@ -62,24 +68,23 @@ func List(ctx context.Context) ([]*Job, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var (
-		jobs   []*Job
-		silent []error
-	)
+	var silent []error
 	for i, err := range answers {
 		var refusal *Refusal
 		switch {
 		case err == nil:
 			jobs = append(jobs, asked[i])
-		case errors.Is(err, ErrEnded), errors.As(err, &refusal): // a launcher that is gone, or at its end
+		case errors.As(err, &refusal):
+			refused = append(refused, refusal.Reason)
+		case errors.Is(err, ErrEnded): // a launcher that is gone
 		default:
 			silent = append(silent, err)
 		}
 	}
 	slices.SortFunc(jobs, func(a, b *Job) int { return a.Started.Compare(b.Started) })
-	return jobs, errors.Join(silent...)
+	return jobs, refused, errors.Join(silent...)
 }
 
 // Unknown is the error of Find for a name that no running job has, or several have.
@@ -87,12 +92,15 @@ type Unknown struct {
 	Name    string
 	Matches []string // directories of the jobs that have it
 	Running []string // names of all jobs
+	Refused []string // what launchers say that answer for no job: it is led from another host, say
 }
 
 func (e *Unknown) Error() string {
 	switch {
 	case len(e.Matches) > 0:
 		return fmt.Sprintf("%d running jobs are called %s; name the directory of the one that you mean: %s", len(e.Matches), e.Name, strings.Join(e.Matches, ", "))
+	case len(e.Running) == 0 && len(e.Refused) > 0:
+		return fmt.Sprintf("no running job is led from here; %s", strings.Join(e.Refused, "; "))
 	case len(e.Running) == 0:
 		return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps", e.Name)
 	}
@@ -101,8 +109,8 @@ func (e *Unknown) Error() string {
 
 // Find returns the running job with a name, or with the directory of its run.
 func Find(ctx context.Context, name string) (*Job, error) {
-	jobs, err := List(ctx)
-	unknown := &Unknown{Name: name}
+	jobs, refused, err := Look(ctx)
+	unknown := &Unknown{Name: name, Refused: refused}
 	var found *Job
 	for _, j := range jobs {
 		unknown.Running = append(unknown.Running, j.Name)

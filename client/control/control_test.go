@@ -117,6 +117,9 @@ func TestRefusal(t *testing.T) {
 			if len(jobs) != 0 || err != nil {
 				t.Errorf("%v, %v", jobs, err)
 			}
+			if _, err := control.Find(t.Context(), "j"); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("who looks for the job is told %v", err)
+			}
 			j := control.At(socket)
 			var refusal *control.Refusal
 			if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) || !strings.Contains(err.Error(), want) {

@@ -44,9 +44,14 @@ of its run.`,
 				}
 				return showWorkers(cmd.OutOrStdout(), j.Job, asJSON)
 			}
-			jobs, err := control.List(cmd.Context())
-			if len(jobs) == 0 && err == nil && !asJSON {
-				fmt.Fprintln(cmd.ErrOrStderr(), "shoal: no job runs here under this user; shoal run starts one")
+			jobs, refused, err := control.Look(cmd.Context())
+			if len(jobs) == 0 && err == nil {
+				if len(refused) == 0 && !asJSON {
+					refused = []string{"no job runs here under this user; shoal run starts one"}
+				}
+				for _, why := range refused {
+					fmt.Fprintln(cmd.ErrOrStderr(), "shoal:", why)
+				}
 				return nil
 			}
 			if shown := showJobs(cmd.OutOrStdout(), jobs, asJSON); shown != nil {
@@ -129,7 +134,15 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	if asJSON {
 		return nil
 	}
-	return errors.Join(table(out, rows), tellBack(out, j))
+	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j))
+}
+
+// tellHosts lists the hosts of a job on several.
+func tellHosts(out io.Writer, j api.Job) (err error) {
+	if len(j.Hosts) > 1 {
+		_, err = fmt.Fprintf(out, "hosts: %s; led from %s\n", strings.Join(j.Hosts, ", "), j.Head)
+	}
+	return err
 }
 
 // table prints rows under their heads, without the columns in which no row has anything.
