@@ -313,6 +313,9 @@ func (l *launch) sayLeaving() {
 	case l.host:
 		if err := l.agent.Drain(l.host, why); err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
+			if l.cfg.CannotLeave != nil {
+				l.cfg.CannotLeave(err)
+			}
 		}
 	default:
 		l.agent.Tell(leader, (&note{Leaving: &reasonNote{why}}).encode())

@@ -26,6 +26,8 @@ type RunConfig struct {
 	Stdout, Stderr io.Writer       // where the workers' lines go, behind their ranks
 	Color          bool            // colour the ranks
 	Kill           <-chan struct{} // when closed, a stop that was asked for by ctx no longer waits for the workers
+	Leave          <-chan struct{} // when closed, this host asks to be relieved of its workers, and leaves when they are gone; nil = never
+	CannotLeave    func(why error) // called when nobody else can go on with the job
 	OnStart        func(job, dir string)
 	OnJoin         func(rank int, client string)
 	OnReport       func(rank int, metrics map[string]float64)
@@ -101,7 +103,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 		l.recorded()
 		return nil, errors.Join(err, l.place.Close())
 	}
-	err = l.run(ctx, nil)
+	err = l.run(ctx, cfg.Leave)
 	l.recorded()
 	if len(l.ended) == 0 && l.stoppedBy() == "" && l.leads() {
 		return nil, errors.Join(err, l.dir.close())

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/node"
 )
@@ -98,29 +96,14 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		f.slots = defaultSlots()
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who started it over ssh may be lost, and its terminal; the job goes on
-	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	g := group.New(context.Background())
-	g.Go("second signal", func(end context.Context) error {
-		select {
-		case <-hurry(ctx):
-			stop(context.Cause(ctx))
-		case <-end.Done():
-		}
-		return nil
-	})
-	defer func() {
-		stop(nil)
-		g.Stop(nil)
-		_ = g.Wait()
-	}()
-	said := context.AfterFunc(ctx, func() {
+	p := bid(ctx, func(syscall.Signal) bool { return true }, func() {
 		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again ends its workers at once")
 	})
-	defer said()
+	defer p.close()
 	var mesh *tcp.Mesh
-	err = node.Serve(hard, node.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: ctx.Done(),
+	err = node.Serve(p.ctx, node.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: p.asked,
 		Link: func(h fabric.Handler) (fabric.Mesh, error) {
-			joined, err := tcp.Join(hard, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
+			joined, err := tcp.Join(p.ctx, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
 			mesh = joined
 			return joined, err
 		},

@@ -237,17 +237,25 @@ func TestTheHeadIsLost(t *testing.T) {
 	}
 }
 
-// The host that leads is drained: it hands over, and its launcher ends well while the job goes on.
+// The host that leads is drained, or is told that it will be gone: it hands over, and its launcher ends well while the job goes on.
 func TestTheHeadLeaves(t *testing.T) {
-	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
-	old, workers := s.head, s.on(s.job.Head)
-	s.shoal("drain", "train", s.job.Head)
-	s.led("b", "c")
-	s.ends(old, 0)
-	s.says(old, "goes on on host")
-	s.gone(workers)
-	s.trains(2, 10)
-	s.finish(2)
+	for how, ask := range map[string]func(s *spread){
+		"drained":       func(s *spread) { s.shoal("drain", "train", s.job.Head) },
+		"a spot notice": func(s *spread) { s.signal(syscall.SIGTERM, nil, s.head) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+			old, workers := s.head, s.on(s.job.Head)
+			ask(s)
+			s.led("b", "c")
+			s.ends(old, 0)
+			s.says(old, "goes on on host")
+			s.gone(workers)
+			s.trains(2, 10)
+			s.noneLost(0)
+			s.finish(2)
+		})
+	}
 }
 
 // Of two hosts the one that led is lost. The other cannot know that it is gone, and waits until a person says so.

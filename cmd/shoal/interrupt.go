@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -53,4 +54,46 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 func hurry(ctx context.Context) <-chan struct{} {
 	second, _ := ctx.Value(hurryKey{}).(chan struct{})
 	return second
+}
+
+// A farewell is how a command that others can do without ends: politely when it is asked to by a signal that soft takes, and at once by a second
+// one, or by another.
+type farewell struct {
+	asked <-chan struct{} // closed when it should leave
+	ctx   context.Context // ends when it must not wait any more; the cause is that of the context that was interrupted
+	must  func()          // ends ctx
+	close func()
+}
+
+// bid makes one for an interruptible context. polite is called when it should leave.
+func bid(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *farewell {
+	asked := make(chan struct{})
+	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	must := func() { stop(context.Cause(ctx)) }
+	g := group.New(context.Background())
+	g.Go("farewell", func(end context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-end.Done():
+			return nil
+		}
+		var s *stopSignal
+		if !errors.As(context.Cause(ctx), &s) || !soft(s.signal) {
+			must()
+			return nil
+		}
+		polite()
+		close(asked)
+		select {
+		case <-hurry(ctx):
+			must()
+		case <-end.Done():
+		}
+		return nil
+	})
+	return &farewell{asked: asked, ctx: hard, must: must, close: func() {
+		stop(nil)
+		g.Stop(nil)
+		_ = g.Wait()
+	}}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,6 +59,7 @@ start in their stead. A spare takes a slot on a host, and so much memory as a wo
 With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
 --hosts the agents of other hosts are started over ssh, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
 workers' programs are. What hosts say to each other is encrypted and authenticated.
+SIGTERM, as a spot notice brings it, frees this host when its step ends, and another leads on; where none can, it ends the job as Ctrl-C does.
 
 With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
 membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and
@@ -199,9 +201,19 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if record != nil {
 		defer record.Store.Close()
 	}
+	ctx, leave := cmd.Context(), (<-chan struct{})(nil)
+	var cannot func(error)
+	if others.listen != "" {
+		p := bid(ctx, func(s syscall.Signal) bool { return s == syscall.SIGTERM }, func() {
+			fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others can go on with it; a second signal ends the job at once")
+		})
+		defer p.close()
+		ctx, leave, cannot = p.ctx, p.asked, func(error) { p.must() }
+	}
 	defer others.close()
-	result, err := node.Run(cmd.Context(), node.RunConfig{
+	result, err := node.Run(ctx, node.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
+		Leave: leave, CannotLeave: cannot,
 		Fleet: others.config(cmd.Context(), spec.Name), Record: record,
 		OnStart: func(name, dir string) {
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)

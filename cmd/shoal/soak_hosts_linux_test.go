@@ -148,14 +148,7 @@ var hostFaults = []hostFault{
 	{"host drained", func(s *hostSoak, host string) { s.shoal("drain", "train", s.names[host]) },
 		func(s *hostSoak, _ string, p *process) { s.ends(p, 0) }},
 	{"host told to leave",
-		func(s *hostSoak, host string) {
-			p := s.agents[s.names[host]]
-			if slices.Contains(p.Args, "run") { // for it, SIGTERM is the end of the job
-				s.shoal("drain", "train", s.names[host])
-				return
-			}
-			s.signal(syscall.SIGTERM, nil, p)
-		},
+		func(s *hostSoak, host string) { s.signal(syscall.SIGTERM, nil, s.agents[s.names[host]]) },
 		func(s *hostSoak, _ string, p *process) { s.ends(p, 0) }},
 }
 
