@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 
 import pytest
 
@@ -262,6 +263,48 @@ def test_workers_learn_with_fewer_bytes(wrap):
         if name in ("bf16", "fp16", "int8"):
             assert last < 1.05 * ranks[0]["None"][1], name
         assert last < 0.5 * first, f"{name}: nothing was learned"
+
+
+def _write(steps):
+    import shoal
+
+    torch.set_num_threads(1)
+    return {str(name): _gpt(shoal.join(), _value(name), steps) for name in [None, "bf16", "fp16", *LOSSY]}
+
+
+def _gpt(job, compress, steps):
+    """The losses of the GPT of the examples, on this repository's own prose; and a digest of the parameters."""
+    import shoal.torch
+    from torch_world import ROOT
+
+    sys.path.insert(0, str(ROOT / "examples" / "gpt"))
+    from model import GPT
+
+    text = torch.tensor(list((ROOT / "ARCHITECTURE.md").read_bytes().replace(b"\n", b" "))).clamp(max=127)
+    torch.manual_seed(SEED)
+    model = GPT(128, width=32)
+    ddp = shoal.torch.ddp(model, compress=compress)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=3e-3)
+    generator, losses = torch.Generator().manual_seed(SEED), []
+    for _ in range(steps):
+        starts = torch.randint(len(text) - 33, (16,), generator=generator)
+        windows = torch.stack([text[start : start + 33] for start in starts])
+        own = windows[job.rank * 16 // job.size : (job.rank + 1) * 16 // job.size]
+        optimizer.zero_grad()
+        loss = F.cross_entropy(ddp(own[:, :-1]).flatten(0, 1), own[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [losses[0], sum(losses[-20:]) / 20, [p.detach().double().sum().item() for p in model.parameters()]]
+
+
+def test_the_gpt_of_the_examples_learns_with_fewer_bytes():
+    ranks = world(2, _write, 100)
+    plain = ranks[0]["None"][1]
+    for name, (first, last, parameters) in ranks[0].items():
+        assert ranks[1][name][2] == parameters, f"{name}: the workers differ"
+        print(f"{name}: loss {first:.4f} falls to {last:.4f}")
+        assert last < (1.02 if name in ("None", "bf16", "fp16", "int8") else 1.15) * plain, name
 
 
 if __name__ == "__main__":
