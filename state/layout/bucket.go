@@ -35,7 +35,8 @@ func (r *resolver) pour(s *stored, place placement, allowed [][]int) error {
 		return fmt.Errorf("bucket %s holds %v; a buffer has one element type, %v needs another bucket", f.bucket, b.drops[0].stored.dtype, s.dtype)
 	}
 	b.drops = append(b.drops, drop{s, place, allowed})
-	return place.check(r.mesh, s)
+	_, err := place.pieces(r.mesh, s) // how many there are depends on the buffer
+	return err
 }
 
 // own returns which axes give the bucket more than one buffer.
@@ -51,6 +52,17 @@ func (b *bucket) own(m Mesh) []bool {
 		}
 	}
 	return own
+}
+
+// slots returns the number of the bucket's buffers, times the ranks that share one.
+func (b *bucket) slots(m Mesh) int {
+	n := b.flat.degree(m)
+	for i, own := range b.own(m) {
+		if own {
+			n *= m[i].Size
+		}
+	}
+	return n
 }
 
 // fill lays out the buffers of a bucket.
@@ -161,6 +173,9 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 			continue
 		}
 		s := b.drops[i].stored
+		if err := r.count((c.from+c.size-1)/chunk - c.from/chunk + 1); err != nil {
+			return err
+		}
 		for k := c.from / chunk; k <= (c.from+c.size-1)/chunk; k++ {
 			span := tensor.Span{From: max(k*chunk-c.from, 0), To: min((k+1)*chunk-c.from, c.size)}
 			s.cells(c.rows, span, c.from-k*chunk, func(part int, box tensor.Box, v tensor.View) {

@@ -6,8 +6,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// maxCells bounds the parts that one tensor is cut into.
-const maxCells = 1 << 21
+// maxCells bounds the pieces that one tensor is cut into, maxTotal those of a layout and its slots, which take about 100 bytes each: a small file
+// could ask for any number.
+const (
+	maxCells = 1 << 21
+	maxTotal = 1 << 23
+)
 
 // A geometry is how one placement cuts one shape, wherever the parts then go: a slot for each combination of places on
 // the axes that cut, and a grid for each logical tensor in the stored one.
@@ -17,21 +21,14 @@ type geometry struct {
 	grids  []*Grid
 }
 
-func newGeometry(m Mesh, place placement, s *stored) (*geometry, error) {
-	if err := place.check(m, s); err != nil {
-		return nil, err
-	}
-	n := 1
-	for i := range place {
-		n *= place[i].parts(m)
-	}
-	g := &geometry{}
+// cut fills in an empty geometry.
+func (g *geometry) cut(m Mesh, place placement, s *stored) error {
 	cells := make([][]Cell, len(s.parts))
-	for k := range n {
+	for k := range place.slots(m) {
 		index := place.indices(m, k)
 		rows, err := place.rows(m, s.shape, index)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		local := rows.shape()
 		span := tensor.Span{To: local.Box().Elements()}
@@ -51,15 +48,15 @@ func newGeometry(m Mesh, place placement, s *stored) (*geometry, error) {
 	for p := range cells {
 		grid, err := newGrid(s.shapes[p], cells[p])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		g.grids = append(g.grids, grid)
 	}
-	return g, nil
+	return nil
 }
 
-// check refuses a placement that would cut a tensor into absurdly many pieces.
-func (p placement) check(m Mesh, s *stored) error {
+// pieces bounds the number of those into which a placement cuts a tensor, and refuses absurdly many.
+func (p placement) pieces(m Mesh, s *stored) (int, error) {
 	n := max(len(s.chunks), 1)
 	for i := range p {
 		blocks := len(p[i].blocks)
@@ -68,12 +65,21 @@ func (p placement) check(m Mesh, s *stored) error {
 		}
 		for _, factor := range [2]int{p[i].parts(m), max(blocks, 1)} {
 			if factor > maxCells/n {
-				return fmt.Errorf("it would be cut into more than %d pieces", maxCells)
+				return 0, fmt.Errorf("it would be cut into more than %d pieces", maxCells)
 			}
 			n *= factor
 		}
 	}
-	return nil
+	return n, nil
+}
+
+// slots returns the number of different local tensors of a placement.
+func (p placement) slots(m Mesh) int {
+	n := 1
+	for i := range p {
+		n *= p[i].parts(m)
+	}
+	return n
 }
 
 // parts returns the number of parts that a step cuts a tensor into.

@@ -36,10 +36,18 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 			return nil, fmt.Errorf("layout: a bucket and a tensor are both called %s", st.name)
 		}
 	}
-	for _, g := range r.groups {
-		r.emit(g)
+	names := slices.Sorted(maps.Keys(r.buckets))
+	for _, name := range names {
+		if err := r.count(r.buckets[name].slots(c.mesh)); err != nil {
+			return nil, fmt.Errorf("layout: bucket %s: %w", name, err)
+		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.buckets)) {
+	for _, g := range r.groups {
+		if err := r.emit(g); err != nil {
+			return nil, fmt.Errorf("layout: tensor %s: %w", g.members[0].name, err)
+		}
+	}
+	for _, name := range names {
 		if err := r.fill(name, r.buckets[name]); err != nil {
 			return nil, fmt.Errorf("layout: bucket %s: %w", name, err)
 		}
@@ -58,6 +66,15 @@ type resolver struct {
 	groups  []*group // in the order of their first members
 	byKey   map[string]*group
 	buckets map[string]*bucket
+	pieces  int // and slots, so far
+}
+
+// count bounds the pieces and slots before there is memory for them.
+func (r *resolver) count(n int) error {
+	if r.pieces += n; r.pieces > maxTotal {
+		return fmt.Errorf("with it the layout has more than %d pieces; a mesh of fewer ranks has fewer, and so have rules that cut less", maxTotal)
+	}
+	return nil
 }
 
 type group struct {
@@ -84,15 +101,23 @@ func (r *resolver) add(s *stored) error {
 	shape := strconv.Itoa(i) + " " + s.like + s.shape.String()
 	g := r.shapes[shape]
 	if g == nil {
-		if g, err = newGeometry(r.mesh, rule.place, s); err != nil {
+		n, err := rule.place.pieces(r.mesh, s)
+		if err == nil {
+			err = r.count(n)
+		}
+		if err != nil {
 			return err
 		}
+		g = &geometry{}
 		r.shapes[shape] = g
 	}
 	key := fmt.Sprint(shape, s.dtype, allowed)
 	if r.byKey[key] == nil {
 		r.byKey[key] = &group{geometry: g, place: rule.place, allowed: allowed}
 		r.groups = append(r.groups, r.byKey[key])
+		if err := r.count(rule.place.slots(r.mesh)); err != nil {
+			return err
+		}
 	}
 	r.byKey[key].members = append(r.byKey[key].members, s)
 	return nil
@@ -127,7 +152,12 @@ func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
 }
 
 // emit turns a group into slots and families.
-func (r *resolver) emit(g *group) {
+func (r *resolver) emit(g *group) error {
+	if g.geometry.grids == nil {
+		if err := g.geometry.cut(r.mesh, g.place, g.members[0]); err != nil {
+			return err
+		}
+	}
 	var names []string
 	for _, m := range g.members {
 		names = append(names, m.name)
@@ -145,6 +175,7 @@ func (r *resolver) emit(g *group) {
 		}
 		r.out.Families = append(r.out.Families, f)
 	}
+	return nil
 }
 
 // sets holds every distinct set of ranks once.

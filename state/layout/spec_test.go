@@ -1,6 +1,7 @@
 package layout_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -97,6 +98,25 @@ func TestRefusedSpecs(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, c.err)
 			}
 		})
+	}
+}
+
+// TestRefusedBombs asks for more memory than any machine has, in small files.
+func TestRefusedBombs(t *testing.T) {
+	var tensors []layout.Tensor
+	flat, buckets := `{match: "**", place: "x*y=flat"}`, ""
+	for i := range 1000 {
+		tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf("t%d", i), DType: tensor.F32, Shape: tensor.Shape{1<<20 + i}})
+		buckets += fmt.Sprintf(`{match: "t%d", place: "x=shard(0,balanced), y=flat(b%d)"},`, i, i)
+	}
+	for _, rules := range []string{flat, buckets} {
+		spec, err := layout.Parse([]byte("shoal: layout/1\nmesh: x=2,y=131072\nrules: [" + rules + "]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := spec.Resolve(tensors); err == nil || !strings.Contains(err.Error(), "the layout has more than 8388608 pieces") {
+			t.Errorf("%.60s…: %v", rules, err)
+		}
 	}
 }
 
