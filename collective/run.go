@@ -1,7 +1,6 @@
 package collective
 
 import (
-	"slices"
 	"unsafe"
 
 	"github.com/shoal-ml/shoal/kernel"
@@ -145,12 +144,18 @@ func (r *Run) copy(dst, src []byte, stream bool) {
 	}
 }
 
-// onePass reports whether a move is a sum that needs no accumulator in memory.
+// onePass reports whether a move is a sum that needs no accumulator in memory: one that is long is written past the cache to all destinations or to none.
 func (r *Run) onePass(m *Move) bool {
 	if r.op != kernel.Sum || len(r.scale) > 0 || len(m.Src) == 1 {
 		return false
 	}
-	return !r.stream || !slices.ContainsFunc(m.Dst, func(d Span) bool { return !r.inPlace(d) })
+	placed := 0
+	for _, d := range m.Dst {
+		if r.inPlace(d) {
+			placed++
+		}
+	}
+	return !r.stream || placed == 0 || placed == len(m.Dst)
 }
 
 // sum adds up the sources of a move in registers.
@@ -161,6 +166,10 @@ func (r *Run) sum(m *Move, from, n int, s *Scratch) {
 	}
 	for _, src := range m.Src {
 		s.src = append(s.src, r.memory(src, from, n))
+	}
+	if r.stream && !r.inPlace(m.Dst[0]) {
+		r.kernels.StreamSumAll(r.dtype, s.dst, s.src, r.total)
+		return
 	}
 	r.kernels.SumAll(r.dtype, s.dst, s.src, r.total)
 }

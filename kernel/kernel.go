@@ -62,7 +62,8 @@ type (
 	foldTable   [tensor.U8 + 1]func(acc, src *byte, blocks int)
 	moveTable   [tensor.U8 + 1]func(dst, src *byte, blocks int)
 	scaledTable [tensor.U8 + 1]func(acc, src *byte, blocks int, a float64)
-	sumTable    [tensor.U8 + 1]func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+	sumFunc     func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+	sumTable    [tensor.U8 + 1]sumFunc
 )
 
 // Impl is an implementation. What its tables lack, and what is left after the last whole block, is done by generic.go.
@@ -74,7 +75,7 @@ type Impl struct {
 	load, store, stream    moveTable // 16-bit types; others are copied
 	loadScaled, foldScaled scaledTable
 	streamCopy             func(dst, src *byte, blocks int)
-	sumAll                 sumTable
+	sumAll, streamSumAll   sumTable
 }
 
 // impls has what this CPU can run, the plainest first.
@@ -159,6 +160,21 @@ func (k *Impl) Scale(d tensor.DType, acc []byte, a float64) { k.LoadScaled(AccTy
 // SumAll writes the sum of all sources, times a for floats, to all destinations, in one pass: the same bits as Load, Fold, Scale and Store, but no accumulator in
 // between. All have the length of the first source, are in whole elements, and are the same memory or do not overlap.
 func (k *Impl) SumAll(d tensor.DType, dst, src [][]byte, a float64) {
+	k.sum(k.sumAll[d], d, dst, src, a)
+}
+
+// StreamSumAll is SumAll past the caches, if all destinations begin at a cache line. None may be a source.
+func (k *Impl) StreamSumAll(d tensor.DType, dst, src [][]byte, a float64) {
+	f := k.streamSumAll[d]
+	for _, b := range dst {
+		if toLine(b) != 0 {
+			f = k.sumAll[d]
+		}
+	}
+	k.sum(f, d, dst, src, a)
+}
+
+func (k *Impl) sum(f sumFunc, d tensor.DType, dst, src [][]byte, a float64) {
 	at, end := 0, len(src[0])
 	for _, b := range dst {
 		first(b, end)
@@ -166,7 +182,7 @@ func (k *Impl) SumAll(d tensor.DType, dst, src [][]byte, a float64) {
 	for _, b := range src {
 		first(b, end)
 	}
-	if f := k.sumAll[d]; f != nil && len(dst) > 0 {
+	if f != nil && len(dst) > 0 {
 		n := end / blockOf(d)
 		f(unsafe.SliceData(dst), len(dst), unsafe.SliceData(src), len(src), n, a)
 		at = n * blockOf(d)

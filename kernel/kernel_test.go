@@ -46,6 +46,10 @@ func calls() []call {
 			dst[0], dst[1], src[0], src[1], src[2] = out, again, y, x, y
 			k.SumAll(d, dst, src, a)
 			copy(out, again)
+		}},
+		call{"StreamSumAll", false, false, true, func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64) {
+			dst[0], src[0], src[1] = out, x, y
+			k.StreamSumAll(d, dst[:1], src[:2], a)
 		}})
 	for _, op := range ops {
 		list = append(list,

@@ -38,6 +38,10 @@ var avx2 = Impl{
 		tensor.F64: avx2SumAllF64, tensor.F32: avx2SumAllF32, tensor.F16: avx2SumAllF16, tensor.BF16: avx2SumAllBF16,
 		tensor.I64: avx2SumAllI64, tensor.I32: avx2SumAllI32,
 	},
+	streamSumAll: sumTable{
+		tensor.F64: avx2StreamSumAllF64, tensor.F32: avx2StreamSumAllF32, tensor.F16: avx2StreamSumAllF16, tensor.BF16: avx2StreamSumAllBF16,
+		tensor.I64: avx2StreamSumAllI64, tensor.I32: avx2StreamSumAllI32,
+	},
 	loadScaled: scaledTable{
 		tensor.F64: avx2LoadScaledF64, tensor.F32: avx2LoadScaledF32, tensor.F16: avx2LoadScaledF16, tensor.BF16: avx2LoadScaledBF16,
 	},
@@ -64,6 +68,10 @@ var avx512 = Impl{
 	sumAll: sumTable{
 		tensor.F64: avx512SumAllF64, tensor.F32: avx512SumAllF32, tensor.F16: avx512SumAllF16, tensor.BF16: avx512SumAllBF16,
 		tensor.I64: avx512SumAllI64, tensor.I32: avx512SumAllI32,
+	},
+	streamSumAll: sumTable{
+		tensor.F64: avx512StreamSumAllF64, tensor.F32: avx512StreamSumAllF32, tensor.F16: avx512StreamSumAllF16, tensor.BF16: avx512StreamSumAllBF16,
+		tensor.I64: avx512StreamSumAllI64, tensor.I32: avx512StreamSumAllI32,
 	},
 	loadScaled: scaledTable{
 		tensor.F64: avx512LoadScaledF64, tensor.F32: avx512LoadScaledF32, tensor.F16: avx512LoadScaledF16, tensor.BF16: avx512LoadScaledBF16,

@@ -99,30 +99,60 @@ func avx2StreamBF16(dst *byte, src *byte, blocks int)
 //go:noescape
 func avx2SumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
+// avx2StreamSumAllF64: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx2StreamSumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx2SumAllF32: each dst = a times the sum of all src, in their order.
 //
 //go:noescape
 func avx2SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2StreamSumAllF32: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx2StreamSumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx2SumAllF16: each dst = a times the sum of all src, in their order.
 //
 //go:noescape
 func avx2SumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
+// avx2StreamSumAllF16: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx2StreamSumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx2SumAllBF16: each dst = a times the sum of all src, in their order.
 //
 //go:noescape
 func avx2SumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2StreamSumAllBF16: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx2StreamSumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx2SumAllI64: each dst = the sum of all src, in their order.
 //
 //go:noescape
 func avx2SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
+// avx2StreamSumAllI64: each dst = the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx2StreamSumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx2SumAllI32: each dst = the sum of all src, in their order.
 //
 //go:noescape
 func avx2SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx2StreamSumAllI32: each dst = the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx2StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx2StreamCopy: dst = src past the caches.
 //

@@ -1694,6 +1694,119 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx2StreamSumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX2, MMX+, SSE2
+TEXT ·avx2StreamSumAllF64(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VBROADCASTSD X0, Y0
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y1
+	VMOVUPS 32(R10)(AX*1), Y2
+	VMOVUPS 64(R10)(AX*1), Y3
+	VMOVUPS 96(R10)(AX*1), Y4
+	VMOVUPS 128(R10)(AX*1), Y5
+	VMOVUPS 160(R10)(AX*1), Y6
+	VMOVUPS 192(R10)(AX*1), Y7
+	VMOVUPS 224(R10)(AX*1), Y8
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VADDPD (R10)(AX*1), Y1, Y1
+	VADDPD 32(R10)(AX*1), Y2, Y2
+	VADDPD 64(R10)(AX*1), Y3, Y3
+	VADDPD 96(R10)(AX*1), Y4, Y4
+	VADDPD 128(R10)(AX*1), Y5, Y5
+	VADDPD 160(R10)(AX*1), Y6, Y6
+	VADDPD 192(R10)(AX*1), Y7, Y7
+	VADDPD 224(R10)(AX*1), Y8, Y8
+	JMP    severalSources
+
+severalSummed:
+	VMULPD Y0, Y1, Y1
+	VMULPD Y0, Y2, Y2
+	VMULPD Y0, Y3, Y3
+	VMULPD Y0, Y4, Y4
+	VMULPD Y0, Y5, Y5
+	VMULPD Y0, Y6, Y6
+	VMULPD Y0, Y7, Y7
+	VMULPD Y0, Y8, Y8
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y1, (R10)(AX*1)
+	VMOVNTDQ Y2, 32(R10)(AX*1)
+	VMOVNTDQ Y3, 64(R10)(AX*1)
+	VMOVNTDQ Y4, 96(R10)(AX*1)
+	VMOVNTDQ Y5, 128(R10)(AX*1)
+	VMOVNTDQ Y6, 160(R10)(AX*1)
+	VMOVNTDQ Y7, 192(R10)(AX*1)
+	VMOVNTDQ Y8, 224(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y1
+	VMOVUPS 32(R10)(AX*1), Y2
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VADDPD (R10)(AX*1), Y1, Y1
+	VADDPD 32(R10)(AX*1), Y2, Y2
+	JMP    oneSources
+
+oneSummed:
+	VMULPD Y0, Y1, Y1
+	VMULPD Y0, Y2, Y2
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y1, (R10)(AX*1)
+	VMOVNTDQ Y2, 32(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func avx2SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 // Requires: AVX, AVX2, SSE2
 TEXT ·avx2SumAllF32(SB), NOSPLIT, $0-48
@@ -1804,6 +1917,120 @@ oneDestinations:
 	JNZ     one
 
 done:
+	VZEROUPPER
+	RET
+
+// func avx2StreamSumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX2, MMX+, SSE2
+TEXT ·avx2StreamSumAllF32(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VCVTSD2SS    X0, X0, X0
+	VBROADCASTSS X0, Y0
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y1
+	VMOVUPS 32(R10)(AX*1), Y2
+	VMOVUPS 64(R10)(AX*1), Y3
+	VMOVUPS 96(R10)(AX*1), Y4
+	VMOVUPS 128(R10)(AX*1), Y5
+	VMOVUPS 160(R10)(AX*1), Y6
+	VMOVUPS 192(R10)(AX*1), Y7
+	VMOVUPS 224(R10)(AX*1), Y8
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VADDPS (R10)(AX*1), Y1, Y1
+	VADDPS 32(R10)(AX*1), Y2, Y2
+	VADDPS 64(R10)(AX*1), Y3, Y3
+	VADDPS 96(R10)(AX*1), Y4, Y4
+	VADDPS 128(R10)(AX*1), Y5, Y5
+	VADDPS 160(R10)(AX*1), Y6, Y6
+	VADDPS 192(R10)(AX*1), Y7, Y7
+	VADDPS 224(R10)(AX*1), Y8, Y8
+	JMP    severalSources
+
+severalSummed:
+	VMULPS Y0, Y1, Y1
+	VMULPS Y0, Y2, Y2
+	VMULPS Y0, Y3, Y3
+	VMULPS Y0, Y4, Y4
+	VMULPS Y0, Y5, Y5
+	VMULPS Y0, Y6, Y6
+	VMULPS Y0, Y7, Y7
+	VMULPS Y0, Y8, Y8
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y1, (R10)(AX*1)
+	VMOVNTDQ Y2, 32(R10)(AX*1)
+	VMOVNTDQ Y3, 64(R10)(AX*1)
+	VMOVNTDQ Y4, 96(R10)(AX*1)
+	VMOVNTDQ Y5, 128(R10)(AX*1)
+	VMOVNTDQ Y6, 160(R10)(AX*1)
+	VMOVNTDQ Y7, 192(R10)(AX*1)
+	VMOVNTDQ Y8, 224(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y1
+	VMOVUPS 32(R10)(AX*1), Y2
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VADDPS (R10)(AX*1), Y1, Y1
+	VADDPS 32(R10)(AX*1), Y2, Y2
+	JMP    oneSources
+
+oneSummed:
+	VMULPS Y0, Y1, Y1
+	VMULPS Y0, Y2, Y2
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y1, (R10)(AX*1)
+	VMOVNTDQ Y2, 32(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -1937,6 +2164,140 @@ oneDestinations:
 	JNZ     one
 
 done:
+	VZEROUPPER
+	RET
+
+// func avx2StreamSumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX2, F16C, MMX+, SSE2
+TEXT ·avx2StreamSumAllF16(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VCVTSD2SS    X0, X0, X0
+	VBROADCASTSS X0, Y0
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Y1
+	VCVTPH2PS 16(R10)(AX*1), Y2
+	VCVTPH2PS 32(R10)(AX*1), Y3
+	VCVTPH2PS 48(R10)(AX*1), Y4
+	VCVTPH2PS 64(R10)(AX*1), Y5
+	VCVTPH2PS 80(R10)(AX*1), Y6
+	VCVTPH2PS 96(R10)(AX*1), Y7
+	VCVTPH2PS 112(R10)(AX*1), Y8
+
+severalSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        severalSummed
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Y9
+	VADDPS    Y9, Y1, Y1
+	VCVTPH2PS 16(R10)(AX*1), Y9
+	VADDPS    Y9, Y2, Y2
+	VCVTPH2PS 32(R10)(AX*1), Y9
+	VADDPS    Y9, Y3, Y3
+	VCVTPH2PS 48(R10)(AX*1), Y9
+	VADDPS    Y9, Y4, Y4
+	VCVTPH2PS 64(R10)(AX*1), Y9
+	VADDPS    Y9, Y5, Y5
+	VCVTPH2PS 80(R10)(AX*1), Y9
+	VADDPS    Y9, Y6, Y6
+	VCVTPH2PS 96(R10)(AX*1), Y9
+	VADDPS    Y9, Y7, Y7
+	VCVTPH2PS 112(R10)(AX*1), Y9
+	VADDPS    Y9, Y8, Y8
+	JMP       severalSources
+
+severalSummed:
+	VMULPS    Y0, Y1, Y1
+	VCVTPS2PH $0x00, Y1, X1
+	VMULPS    Y0, Y2, Y2
+	VCVTPS2PH $0x00, Y2, X2
+	VMULPS    Y0, Y3, Y3
+	VCVTPS2PH $0x00, Y3, X3
+	VMULPS    Y0, Y4, Y4
+	VCVTPS2PH $0x00, Y4, X4
+	VMULPS    Y0, Y5, Y5
+	VCVTPS2PH $0x00, Y5, X5
+	VMULPS    Y0, Y6, Y6
+	VCVTPS2PH $0x00, Y6, X6
+	VMULPS    Y0, Y7, Y7
+	VCVTPS2PH $0x00, Y7, X7
+	VMULPS    Y0, Y8, Y8
+	VCVTPS2PH $0x00, Y8, X8
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ X1, (R10)(AX*1)
+	VMOVNTDQ X2, 16(R10)(AX*1)
+	VMOVNTDQ X3, 32(R10)(AX*1)
+	VMOVNTDQ X4, 48(R10)(AX*1)
+	VMOVNTDQ X5, 64(R10)(AX*1)
+	VMOVNTDQ X6, 80(R10)(AX*1)
+	VMOVNTDQ X7, 96(R10)(AX*1)
+	VMOVNTDQ X8, 112(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000080, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Y1
+	VCVTPH2PS 16(R10)(AX*1), Y2
+
+oneSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        oneSummed
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Y3
+	VADDPS    Y3, Y1, Y1
+	VCVTPH2PS 16(R10)(AX*1), Y3
+	VADDPS    Y3, Y2, Y2
+	JMP       oneSources
+
+oneSummed:
+	VMULPS    Y0, Y1, Y1
+	VCVTPS2PH $0x00, Y1, X1
+	VMULPS    Y0, Y2, Y2
+	VCVTPS2PH $0x00, Y2, X2
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ X1, (R10)(AX*1)
+	VMOVNTDQ X2, 16(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000020, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -2192,6 +2553,259 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx2StreamSumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX2, MMX+, SSE2
+TEXT ·avx2StreamSumAllBF16(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VCVTSD2SS    X0, X0, X0
+	VBROADCASTSS X0, Y0
+	MOVQ         $0x0000000000000001, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         $0x0000000000007fff, AX
+	VMOVD        AX, X2
+	VPBROADCASTD X2, Y2
+	MOVQ         $0x0000000000000040, AX
+	VMOVD        AX, X3
+	VPBROADCASTD X3, Y3
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Y4
+	VPSLLD    $0x10, Y4, Y4
+	VPMOVZXWD 16(R10)(AX*1), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VPMOVZXWD 32(R10)(AX*1), Y6
+	VPSLLD    $0x10, Y6, Y6
+	VPMOVZXWD 48(R10)(AX*1), Y7
+	VPSLLD    $0x10, Y7, Y7
+	VPMOVZXWD 64(R10)(AX*1), Y8
+	VPSLLD    $0x10, Y8, Y8
+	VPMOVZXWD 80(R10)(AX*1), Y9
+	VPSLLD    $0x10, Y9, Y9
+	VPMOVZXWD 96(R10)(AX*1), Y10
+	VPSLLD    $0x10, Y10, Y10
+	VPMOVZXWD 112(R10)(AX*1), Y11
+	VPSLLD    $0x10, Y11, Y11
+
+severalSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        severalSummed
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y4, Y4
+	VPMOVZXWD 16(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y5, Y5
+	VPMOVZXWD 32(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y6, Y6
+	VPMOVZXWD 48(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y7, Y7
+	VPMOVZXWD 64(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y8, Y8
+	VPMOVZXWD 80(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y9, Y9
+	VPMOVZXWD 96(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y10, Y10
+	VPMOVZXWD 112(R10)(AX*1), Y12
+	VPSLLD    $0x10, Y12, Y12
+	VADDPS    Y12, Y11, Y11
+	JMP       severalSources
+
+severalSummed:
+	VMULPS    Y0, Y4, Y4
+	VPSRLD    $0x10, Y4, Y12
+	VPAND     Y1, Y12, Y13
+	VPADDD    Y2, Y13, Y13
+	VPADDD    Y4, Y13, Y13
+	VPSRLD    $0x10, Y13, Y13
+	VPOR      Y3, Y12, Y12
+	VCMPPS    $0x03, Y4, Y4, Y4
+	VBLENDVPS Y4, Y12, Y13, Y13
+	VPACKUSDW Y13, Y13, Y13
+	VPERMQ    $0x08, Y13, Y13
+	VMULPS    Y0, Y5, Y5
+	VPSRLD    $0x10, Y5, Y4
+	VPAND     Y1, Y4, Y12
+	VPADDD    Y2, Y12, Y12
+	VPADDD    Y5, Y12, Y12
+	VPSRLD    $0x10, Y12, Y12
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y5, Y5, Y5
+	VBLENDVPS Y5, Y4, Y12, Y12
+	VPACKUSDW Y12, Y12, Y12
+	VPERMQ    $0x08, Y12, Y12
+	VMULPS    Y0, Y6, Y6
+	VPSRLD    $0x10, Y6, Y4
+	VPAND     Y1, Y4, Y5
+	VPADDD    Y2, Y5, Y5
+	VPADDD    Y6, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y6, Y6, Y6
+	VBLENDVPS Y6, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMULPS    Y0, Y7, Y7
+	VPSRLD    $0x10, Y7, Y4
+	VPAND     Y1, Y4, Y6
+	VPADDD    Y2, Y6, Y6
+	VPADDD    Y7, Y6, Y6
+	VPSRLD    $0x10, Y6, Y6
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y7, Y7, Y7
+	VBLENDVPS Y7, Y4, Y6, Y6
+	VPACKUSDW Y6, Y6, Y6
+	VPERMQ    $0x08, Y6, Y6
+	VMULPS    Y0, Y8, Y8
+	VPSRLD    $0x10, Y8, Y4
+	VPAND     Y1, Y4, Y7
+	VPADDD    Y2, Y7, Y7
+	VPADDD    Y8, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y8, Y8, Y8
+	VBLENDVPS Y8, Y4, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMULPS    Y0, Y9, Y9
+	VPSRLD    $0x10, Y9, Y4
+	VPAND     Y1, Y4, Y8
+	VPADDD    Y2, Y8, Y8
+	VPADDD    Y9, Y8, Y8
+	VPSRLD    $0x10, Y8, Y8
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y9, Y9, Y9
+	VBLENDVPS Y9, Y4, Y8, Y8
+	VPACKUSDW Y8, Y8, Y8
+	VPERMQ    $0x08, Y8, Y8
+	VMULPS    Y0, Y10, Y10
+	VPSRLD    $0x10, Y10, Y4
+	VPAND     Y1, Y4, Y9
+	VPADDD    Y2, Y9, Y9
+	VPADDD    Y10, Y9, Y9
+	VPSRLD    $0x10, Y9, Y9
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y10, Y10, Y10
+	VBLENDVPS Y10, Y4, Y9, Y9
+	VPACKUSDW Y9, Y9, Y9
+	VPERMQ    $0x08, Y9, Y9
+	VMULPS    Y0, Y11, Y11
+	VPSRLD    $0x10, Y11, Y4
+	VPAND     Y1, Y4, Y10
+	VPADDD    Y2, Y10, Y10
+	VPADDD    Y11, Y10, Y10
+	VPSRLD    $0x10, Y10, Y10
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y11, Y11, Y11
+	VBLENDVPS Y11, Y4, Y10, Y10
+	VPACKUSDW Y10, Y10, Y10
+	VPERMQ    $0x08, Y10, Y10
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ X13, (R10)(AX*1)
+	VMOVNTDQ X12, 16(R10)(AX*1)
+	VMOVNTDQ X5, 32(R10)(AX*1)
+	VMOVNTDQ X6, 48(R10)(AX*1)
+	VMOVNTDQ X7, 64(R10)(AX*1)
+	VMOVNTDQ X8, 80(R10)(AX*1)
+	VMOVNTDQ X9, 96(R10)(AX*1)
+	VMOVNTDQ X10, 112(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000080, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Y4
+	VPSLLD    $0x10, Y4, Y4
+	VPMOVZXWD 16(R10)(AX*1), Y5
+	VPSLLD    $0x10, Y5, Y5
+
+oneSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        oneSummed
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Y6
+	VPSLLD    $0x10, Y6, Y6
+	VADDPS    Y6, Y4, Y4
+	VPMOVZXWD 16(R10)(AX*1), Y6
+	VPSLLD    $0x10, Y6, Y6
+	VADDPS    Y6, Y5, Y5
+	JMP       oneSources
+
+oneSummed:
+	VMULPS    Y0, Y4, Y4
+	VPSRLD    $0x10, Y4, Y6
+	VPAND     Y1, Y6, Y7
+	VPADDD    Y2, Y7, Y7
+	VPADDD    Y4, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPOR      Y3, Y6, Y6
+	VCMPPS    $0x03, Y4, Y4, Y4
+	VBLENDVPS Y4, Y6, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMULPS    Y0, Y5, Y5
+	VPSRLD    $0x10, Y5, Y4
+	VPAND     Y1, Y4, Y6
+	VPADDD    Y2, Y6, Y6
+	VPADDD    Y5, Y6, Y6
+	VPSRLD    $0x10, Y6, Y6
+	VPOR      Y3, Y4, Y4
+	VCMPPS    $0x03, Y5, Y5, Y5
+	VBLENDVPS Y5, Y4, Y6, Y6
+	VPACKUSDW Y6, Y6, Y6
+	VPERMQ    $0x08, Y6, Y6
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ X7, (R10)(AX*1)
+	VMOVNTDQ X6, 16(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000020, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func avx2SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 // Requires: AVX, AVX2
 TEXT ·avx2SumAllI64(SB), NOSPLIT, $0-48
@@ -2292,6 +2906,107 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx2StreamSumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX2, MMX+
+TEXT ·avx2StreamSumAllI64(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), CX
+	MOVQ dsts+8(FP), DX
+	MOVQ src+16(FP), BX
+	MOVQ srcs+24(FP), SI
+	MOVQ blocks+32(FP), DI
+	XORQ AX, AX
+	SUBQ $0x04, DI
+	JLT  rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y0
+	VMOVUPS 32(R10)(AX*1), Y1
+	VMOVUPS 64(R10)(AX*1), Y2
+	VMOVUPS 96(R10)(AX*1), Y3
+	VMOVUPS 128(R10)(AX*1), Y4
+	VMOVUPS 160(R10)(AX*1), Y5
+	VMOVUPS 192(R10)(AX*1), Y6
+	VMOVUPS 224(R10)(AX*1), Y7
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VPADDQ (R10)(AX*1), Y0, Y0
+	VPADDQ 32(R10)(AX*1), Y1, Y1
+	VPADDQ 64(R10)(AX*1), Y2, Y2
+	VPADDQ 96(R10)(AX*1), Y3, Y3
+	VPADDQ 128(R10)(AX*1), Y4, Y4
+	VPADDQ 160(R10)(AX*1), Y5, Y5
+	VPADDQ 192(R10)(AX*1), Y6, Y6
+	VPADDQ 224(R10)(AX*1), Y7, Y7
+	JMP    severalSources
+
+severalSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y0, (R10)(AX*1)
+	VMOVNTDQ Y1, 32(R10)(AX*1)
+	VMOVNTDQ Y2, 64(R10)(AX*1)
+	VMOVNTDQ Y3, 96(R10)(AX*1)
+	VMOVNTDQ Y4, 128(R10)(AX*1)
+	VMOVNTDQ Y5, 160(R10)(AX*1)
+	VMOVNTDQ Y6, 192(R10)(AX*1)
+	VMOVNTDQ Y7, 224(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y0
+	VMOVUPS 32(R10)(AX*1), Y1
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VPADDQ (R10)(AX*1), Y0, Y0
+	VPADDQ 32(R10)(AX*1), Y1, Y1
+	JMP    oneSources
+
+oneSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y0, (R10)(AX*1)
+	VMOVNTDQ Y1, 32(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func avx2SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 // Requires: AVX, AVX2
 TEXT ·avx2SumAllI32(SB), NOSPLIT, $0-48
@@ -2389,6 +3104,107 @@ oneDestinations:
 	JNZ     one
 
 done:
+	VZEROUPPER
+	RET
+
+// func avx2StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX2, MMX+
+TEXT ·avx2StreamSumAllI32(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), CX
+	MOVQ dsts+8(FP), DX
+	MOVQ src+16(FP), BX
+	MOVQ srcs+24(FP), SI
+	MOVQ blocks+32(FP), DI
+	XORQ AX, AX
+	SUBQ $0x04, DI
+	JLT  rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y0
+	VMOVUPS 32(R10)(AX*1), Y1
+	VMOVUPS 64(R10)(AX*1), Y2
+	VMOVUPS 96(R10)(AX*1), Y3
+	VMOVUPS 128(R10)(AX*1), Y4
+	VMOVUPS 160(R10)(AX*1), Y5
+	VMOVUPS 192(R10)(AX*1), Y6
+	VMOVUPS 224(R10)(AX*1), Y7
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VPADDD (R10)(AX*1), Y0, Y0
+	VPADDD 32(R10)(AX*1), Y1, Y1
+	VPADDD 64(R10)(AX*1), Y2, Y2
+	VPADDD 96(R10)(AX*1), Y3, Y3
+	VPADDD 128(R10)(AX*1), Y4, Y4
+	VPADDD 160(R10)(AX*1), Y5, Y5
+	VPADDD 192(R10)(AX*1), Y6, Y6
+	VPADDD 224(R10)(AX*1), Y7, Y7
+	JMP    severalSources
+
+severalSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y0, (R10)(AX*1)
+	VMOVNTDQ Y1, 32(R10)(AX*1)
+	VMOVNTDQ Y2, 64(R10)(AX*1)
+	VMOVNTDQ Y3, 96(R10)(AX*1)
+	VMOVNTDQ Y4, 128(R10)(AX*1)
+	VMOVNTDQ Y5, 160(R10)(AX*1)
+	VMOVNTDQ Y6, 192(R10)(AX*1)
+	VMOVNTDQ Y7, 224(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Y0
+	VMOVUPS 32(R10)(AX*1), Y1
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VPADDD (R10)(AX*1), Y0, Y0
+	VPADDD 32(R10)(AX*1), Y1, Y1
+	JMP    oneSources
+
+oneSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y0, (R10)(AX*1)
+	VMOVNTDQ Y1, 32(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
 	VZEROUPPER
 	RET
 

@@ -99,30 +99,60 @@ func avx512StreamBF16(dst *byte, src *byte, blocks int)
 //go:noescape
 func avx512SumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
+// avx512StreamSumAllF64: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx512StreamSumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx512SumAllF32: each dst = a times the sum of all src, in their order.
 //
 //go:noescape
 func avx512SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx512StreamSumAllF32: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx512StreamSumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx512SumAllF16: each dst = a times the sum of all src, in their order.
 //
 //go:noescape
 func avx512SumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
+// avx512StreamSumAllF16: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx512StreamSumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx512SumAllBF16: each dst = a times the sum of all src, in their order.
 //
 //go:noescape
 func avx512SumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx512StreamSumAllBF16: each dst = a times the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx512StreamSumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx512SumAllI64: each dst = the sum of all src, in their order.
 //
 //go:noescape
 func avx512SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
+// avx512StreamSumAllI64: each dst = the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx512StreamSumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
 // avx512SumAllI32: each dst = the sum of all src, in their order.
 //
 //go:noescape
 func avx512SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+
+// avx512StreamSumAllI32: each dst = the sum of all src, in their order past the caches.
+//
+//go:noescape
+func avx512StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx512StreamCopy: dst = src past the caches.
 //

@@ -1164,6 +1164,99 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx512StreamSumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX512F, MMX+, SSE2
+TEXT ·avx512StreamSumAllF64(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VBROADCASTSD X0, Z0
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z1
+	VMOVUPS 64(R10)(AX*1), Z2
+	VMOVUPS 128(R10)(AX*1), Z3
+	VMOVUPS 192(R10)(AX*1), Z4
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VADDPD (R10)(AX*1), Z1, Z1
+	VADDPD 64(R10)(AX*1), Z2, Z2
+	VADDPD 128(R10)(AX*1), Z3, Z3
+	VADDPD 192(R10)(AX*1), Z4, Z4
+	JMP    severalSources
+
+severalSummed:
+	VMULPD Z0, Z1, Z1
+	VMULPD Z0, Z2, Z2
+	VMULPD Z0, Z3, Z3
+	VMULPD Z0, Z4, Z4
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z1, (R10)(AX*1)
+	VMOVNTDQ Z2, 64(R10)(AX*1)
+	VMOVNTDQ Z3, 128(R10)(AX*1)
+	VMOVNTDQ Z4, 192(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z1
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VADDPD (R10)(AX*1), Z1, Z1
+	JMP    oneSources
+
+oneSummed:
+	VMULPD Z0, Z1, Z1
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z1, (R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func avx512SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 // Requires: AVX, AVX512F, SSE2
 TEXT ·avx512SumAllF32(SB), NOSPLIT, $0-48
@@ -1254,6 +1347,100 @@ oneDestinations:
 	JNZ     one
 
 done:
+	VZEROUPPER
+	RET
+
+// func avx512StreamSumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX512F, MMX+, SSE2
+TEXT ·avx512StreamSumAllF32(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VCVTSD2SS    X0, X0, X0
+	VBROADCASTSS X0, Z0
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z1
+	VMOVUPS 64(R10)(AX*1), Z2
+	VMOVUPS 128(R10)(AX*1), Z3
+	VMOVUPS 192(R10)(AX*1), Z4
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VADDPS (R10)(AX*1), Z1, Z1
+	VADDPS 64(R10)(AX*1), Z2, Z2
+	VADDPS 128(R10)(AX*1), Z3, Z3
+	VADDPS 192(R10)(AX*1), Z4, Z4
+	JMP    severalSources
+
+severalSummed:
+	VMULPS Z0, Z1, Z1
+	VMULPS Z0, Z2, Z2
+	VMULPS Z0, Z3, Z3
+	VMULPS Z0, Z4, Z4
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z1, (R10)(AX*1)
+	VMOVNTDQ Z2, 64(R10)(AX*1)
+	VMOVNTDQ Z3, 128(R10)(AX*1)
+	VMOVNTDQ Z4, 192(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z1
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VADDPS (R10)(AX*1), Z1, Z1
+	JMP    oneSources
+
+oneSummed:
+	VMULPS Z0, Z1, Z1
+	MOVQ   CX, R8
+	MOVQ   DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z1, (R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -1357,6 +1544,110 @@ oneDestinations:
 	JNZ     one
 
 done:
+	VZEROUPPER
+	RET
+
+// func avx512StreamSumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX512F, MMX+, SSE2
+TEXT ·avx512StreamSumAllF16(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VCVTSD2SS    X0, X0, X0
+	VBROADCASTSS X0, Z0
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Z1
+	VCVTPH2PS 32(R10)(AX*1), Z2
+	VCVTPH2PS 64(R10)(AX*1), Z3
+	VCVTPH2PS 96(R10)(AX*1), Z4
+
+severalSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        severalSummed
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Z5
+	VADDPS    Z5, Z1, Z1
+	VCVTPH2PS 32(R10)(AX*1), Z5
+	VADDPS    Z5, Z2, Z2
+	VCVTPH2PS 64(R10)(AX*1), Z5
+	VADDPS    Z5, Z3, Z3
+	VCVTPH2PS 96(R10)(AX*1), Z5
+	VADDPS    Z5, Z4, Z4
+	JMP       severalSources
+
+severalSummed:
+	VMULPS    Z0, Z1, Z1
+	VCVTPS2PH $0x00, Z1, Y1
+	VMULPS    Z0, Z2, Z2
+	VCVTPS2PH $0x00, Z2, Y2
+	VMULPS    Z0, Z3, Z3
+	VCVTPS2PH $0x00, Z3, Y3
+	VMULPS    Z0, Z4, Z4
+	VCVTPS2PH $0x00, Z4, Y4
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y1, (R10)(AX*1)
+	VMOVNTDQ Y2, 32(R10)(AX*1)
+	VMOVNTDQ Y3, 64(R10)(AX*1)
+	VMOVNTDQ Y4, 96(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000080, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Z1
+
+oneSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        oneSummed
+	MOVQ      (R8), R10
+	VCVTPH2PS (R10)(AX*1), Z2
+	VADDPS    Z2, Z1, Z1
+	JMP       oneSources
+
+oneSummed:
+	VMULPS    Z0, Z1, Z1
+	VCVTPS2PH $0x00, Z1, Y1
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y1, (R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000020, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -1522,6 +1813,169 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx512StreamSumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX512F, MMX+, SSE2
+TEXT ·avx512StreamSumAllBF16(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), CX
+	MOVQ         dsts+8(FP), DX
+	MOVQ         src+16(FP), BX
+	MOVQ         srcs+24(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVSD        a+40(FP), X0
+	VCVTSD2SS    X0, X0, X0
+	VBROADCASTSS X0, Z0
+	MOVQ         $0x0000000000000001, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         $0x0000000000007fff, AX
+	VMOVD        AX, X2
+	VPBROADCASTD X2, Z2
+	MOVQ         $0x0000000000000040, AX
+	VMOVD        AX, X3
+	VPBROADCASTD X3, Z3
+	XORQ         AX, AX
+	SUBQ         $0x04, DI
+	JLT          rest
+
+several:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Z4
+	VPSLLD    $0x10, Z4, Z4
+	VPMOVZXWD 32(R10)(AX*1), Z5
+	VPSLLD    $0x10, Z5, Z5
+	VPMOVZXWD 64(R10)(AX*1), Z6
+	VPSLLD    $0x10, Z6, Z6
+	VPMOVZXWD 96(R10)(AX*1), Z7
+	VPSLLD    $0x10, Z7, Z7
+
+severalSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        severalSummed
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Z8
+	VPSLLD    $0x10, Z8, Z8
+	VADDPS    Z8, Z4, Z4
+	VPMOVZXWD 32(R10)(AX*1), Z8
+	VPSLLD    $0x10, Z8, Z8
+	VADDPS    Z8, Z5, Z5
+	VPMOVZXWD 64(R10)(AX*1), Z8
+	VPSLLD    $0x10, Z8, Z8
+	VADDPS    Z8, Z6, Z6
+	VPMOVZXWD 96(R10)(AX*1), Z8
+	VPSLLD    $0x10, Z8, Z8
+	VADDPS    Z8, Z7, Z7
+	JMP       severalSources
+
+severalSummed:
+	VMULPS    Z0, Z4, Z4
+	VPSRLD    $0x10, Z4, Z8
+	VPANDD    Z1, Z8, Z9
+	VPADDD    Z2, Z9, Z9
+	VPADDD    Z4, Z9, Z9
+	VPSRLD    $0x10, Z9, Z9
+	VPORD     Z3, Z8, Z8
+	VCMPPS    $0x03, Z4, Z4, K1
+	VMOVDQA32 Z8, K1, Z9
+	VPMOVDW   Z9, Y9
+	VMULPS    Z0, Z5, Z5
+	VPSRLD    $0x10, Z5, Z4
+	VPANDD    Z1, Z4, Z8
+	VPADDD    Z2, Z8, Z8
+	VPADDD    Z5, Z8, Z8
+	VPSRLD    $0x10, Z8, Z8
+	VPORD     Z3, Z4, Z4
+	VCMPPS    $0x03, Z5, Z5, K1
+	VMOVDQA32 Z4, K1, Z8
+	VPMOVDW   Z8, Y8
+	VMULPS    Z0, Z6, Z6
+	VPSRLD    $0x10, Z6, Z4
+	VPANDD    Z1, Z4, Z5
+	VPADDD    Z2, Z5, Z5
+	VPADDD    Z6, Z5, Z5
+	VPSRLD    $0x10, Z5, Z5
+	VPORD     Z3, Z4, Z4
+	VCMPPS    $0x03, Z6, Z6, K1
+	VMOVDQA32 Z4, K1, Z5
+	VPMOVDW   Z5, Y5
+	VMULPS    Z0, Z7, Z7
+	VPSRLD    $0x10, Z7, Z4
+	VPANDD    Z1, Z4, Z6
+	VPADDD    Z2, Z6, Z6
+	VPADDD    Z7, Z6, Z6
+	VPSRLD    $0x10, Z6, Z6
+	VPORD     Z3, Z4, Z4
+	VCMPPS    $0x03, Z7, Z7, K1
+	VMOVDQA32 Z4, K1, Z6
+	VPMOVDW   Z6, Y6
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y9, (R10)(AX*1)
+	VMOVNTDQ Y8, 32(R10)(AX*1)
+	VMOVNTDQ Y5, 64(R10)(AX*1)
+	VMOVNTDQ Y6, 96(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000080, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ      BX, R8
+	MOVQ      SI, R9
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Z4
+	VPSLLD    $0x10, Z4, Z4
+
+oneSources:
+	ADDQ      $0x18, R8
+	DECQ      R9
+	JZ        oneSummed
+	MOVQ      (R8), R10
+	VPMOVZXWD (R10)(AX*1), Z5
+	VPSLLD    $0x10, Z5, Z5
+	VADDPS    Z5, Z4, Z4
+	JMP       oneSources
+
+oneSummed:
+	VMULPS    Z0, Z4, Z4
+	VPSRLD    $0x10, Z4, Z5
+	VPANDD    Z1, Z5, Z6
+	VPADDD    Z2, Z6, Z6
+	VPADDD    Z4, Z6, Z6
+	VPSRLD    $0x10, Z6, Z6
+	VPORD     Z3, Z5, Z5
+	VCMPPS    $0x03, Z4, Z4, K1
+	VMOVDQA32 Z5, K1, Z6
+	VPMOVDW   Z6, Y6
+	MOVQ      CX, R8
+	MOVQ      DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Y6, (R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000020, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func avx512SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 // Requires: AVX, AVX512F
 TEXT ·avx512SumAllI64(SB), NOSPLIT, $0-48
@@ -1607,6 +2061,92 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx512StreamSumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·avx512StreamSumAllI64(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), CX
+	MOVQ dsts+8(FP), DX
+	MOVQ src+16(FP), BX
+	MOVQ srcs+24(FP), SI
+	MOVQ blocks+32(FP), DI
+	XORQ AX, AX
+	SUBQ $0x04, DI
+	JLT  rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z0
+	VMOVUPS 64(R10)(AX*1), Z1
+	VMOVUPS 128(R10)(AX*1), Z2
+	VMOVUPS 192(R10)(AX*1), Z3
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VPADDQ (R10)(AX*1), Z0, Z0
+	VPADDQ 64(R10)(AX*1), Z1, Z1
+	VPADDQ 128(R10)(AX*1), Z2, Z2
+	VPADDQ 192(R10)(AX*1), Z3, Z3
+	JMP    severalSources
+
+severalSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z0, (R10)(AX*1)
+	VMOVNTDQ Z1, 64(R10)(AX*1)
+	VMOVNTDQ Z2, 128(R10)(AX*1)
+	VMOVNTDQ Z3, 192(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z0
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VPADDQ (R10)(AX*1), Z0, Z0
+	JMP    oneSources
+
+oneSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z0, (R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
 // func avx512SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 // Requires: AVX, AVX512F
 TEXT ·avx512SumAllI32(SB), NOSPLIT, $0-48
@@ -1689,6 +2229,92 @@ oneDestinations:
 	JNZ     one
 
 done:
+	VZEROUPPER
+	RET
+
+// func avx512StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·avx512StreamSumAllI32(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), CX
+	MOVQ dsts+8(FP), DX
+	MOVQ src+16(FP), BX
+	MOVQ srcs+24(FP), SI
+	MOVQ blocks+32(FP), DI
+	XORQ AX, AX
+	SUBQ $0x04, DI
+	JLT  rest
+
+several:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z0
+	VMOVUPS 64(R10)(AX*1), Z1
+	VMOVUPS 128(R10)(AX*1), Z2
+	VMOVUPS 192(R10)(AX*1), Z3
+
+severalSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     severalSummed
+	MOVQ   (R8), R10
+	VPADDD (R10)(AX*1), Z0, Z0
+	VPADDD 64(R10)(AX*1), Z1, Z1
+	VPADDD 128(R10)(AX*1), Z2, Z2
+	VPADDD 192(R10)(AX*1), Z3, Z3
+	JMP    severalSources
+
+severalSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+severalDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z0, (R10)(AX*1)
+	VMOVNTDQ Z1, 64(R10)(AX*1)
+	VMOVNTDQ Z2, 128(R10)(AX*1)
+	VMOVNTDQ Z3, 192(R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      severalDestinations
+	ADDQ     $0x00000100, AX
+	SUBQ     $0x04, DI
+	JGE      several
+
+rest:
+	ADDQ $0x04, DI
+	JZ   done
+
+one:
+	MOVQ    BX, R8
+	MOVQ    SI, R9
+	MOVQ    (R8), R10
+	VMOVUPS (R10)(AX*1), Z0
+
+oneSources:
+	ADDQ   $0x18, R8
+	DECQ   R9
+	JZ     oneSummed
+	MOVQ   (R8), R10
+	VPADDD (R10)(AX*1), Z0, Z0
+	JMP    oneSources
+
+oneSummed:
+	MOVQ CX, R8
+	MOVQ DX, R9
+
+oneDestinations:
+	MOVQ     (R8), R10
+	VMOVNTDQ Z0, (R10)(AX*1)
+	ADDQ     $0x18, R8
+	DECQ     R9
+	JNZ      oneDestinations
+	ADDQ     $0x00000040, AX
+	DECQ     DI
+	JNZ      one
+
+done:
+	SFENCE
 	VZEROUPPER
 	RET
 

@@ -9,18 +9,19 @@ import (
 // sliceBytes is the size of a slice's header, which begins with the pointer.
 const sliceBytes = 24
 
-// sumAll emits a function that adds up any number of sources and writes the sum to any number of destinations. Several blocks of the sum are in registers
+// sumAll emits a function that adds up any number of sources and writes the sum to any number of destinations, with put. Several blocks of the sum are in registers
 // while it walks the sources and then the destinations, so that every byte is read or written once.
-func (v isa) sumAll(e element) {
-	name := v.name + "SumAll" + e.name
+func (v isa) sumAll(name, how string, e element, put func(r, m Op)) {
+	stream := name == "StreamSumAll"
+	name = v.name + name + e.name
 	what, floats := "the sum of all src", e.acc().mul != nil
 	if floats {
 		what = "a times " + what
 	}
 	TEXT(name, NOSPLIT, "func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)")
-	Doc(name + ": each dst = " + what + ", in their order.")
+	Doc(name + ": each dst = " + what + ", in their order" + how + ".")
 	Pragma("noescape")
-	l := all{v: v, e: e, at: GP64()}
+	l := all{v: v, e: e, put: put, at: GP64()}
 	dst, dsts := Load(Param("dst"), GP64()), Load(Param("dsts"), GP64())
 	src, srcs := Load(Param("src"), GP64()), Load(Param("srcs"), GP64())
 	blocks := Load(Param("blocks"), GP64())
@@ -52,6 +53,9 @@ func (v isa) sumAll(e element) {
 	DECQ(blocks)
 	JNZ(LabelRef("one"))
 	Label("done")
+	if stream {
+		SFENCE()
+	}
 	VZEROUPPER()
 	RET()
 }
@@ -60,6 +64,7 @@ func (v isa) sumAll(e element) {
 type all struct {
 	v      isa
 	e      element
+	put    func(r, m Op)
 	at     GPVirtual
 	sum    []VecVirtual
 	scale  func(VecVirtual) // nil: not
@@ -112,7 +117,7 @@ func (l *all) spread(slices, count Register, n int, name string) {
 	Label(name + "Destinations")
 	MOVQ(Mem{Base: slice}, array)
 	for i, r := range out {
-		VMOVUPS(r, l.place(array, i))
+		l.put(r, l.place(array, i))
 	}
 	ADDQ(Imm(sliceBytes), slice)
 	DECQ(left)

@@ -45,7 +45,8 @@ func (v isa) kernels() {
 		v.store("Stream", " past the caches", e, VMOVNTDQ)
 	}
 	for _, e := range []element{f64, f32, f16, bf16, i64, i32} {
-		v.sumAll(e)
+		v.sumAll("SumAll", "", e, func(r, m Op) { VMOVUPS(r, m) })
+		v.sumAll("StreamSumAll", " past the caches", e, VMOVNTDQ)
 	}
 	v.streamCopy()
 	v.weigh()
