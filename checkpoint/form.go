@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/dcp"
+	"github.com/shoal-ml/shoal/state/format/deepspeed"
 	"github.com/shoal-ml/shoal/state/format/hf"
 	"github.com/shoal-ml/shoal/state/format/megatron"
 	"github.com/shoal-ml/shoal/state/format/ranks"
@@ -86,6 +87,9 @@ var forms = []form{
 	}},
 	{name: "megatron", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // Megatron-LM's format torch: mp_rank folders
 		return megatron.Layout(f.spec(), c.Tensors, c.Values)
+	}},
+	{name: "universal", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // DeepSpeed's universal checkpoint
+		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
 }
 

@@ -88,6 +88,7 @@ func newStateConvertCommand() *cobra.Command {
   shards    safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them
   ranks     shoal's own: a safetensors file for each rank with what lies in its memory
   megatron  Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts
+  universal DeepSpeed's universal checkpoint, for any number of ranks
 
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
 safetensors, which have no place for it. In Megatron's files tensors have Megatron's names, joined, cut and numbered as it does, and rows of
@@ -97,7 +98,8 @@ the vocabulary are filled up; random numbers belong to ranks and stay behind, so
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
   shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
   shoal state convert model.safetensors model.pt --format pt
-  shoal state convert model out --format megatron --mesh pp=2,tp=4`,
+  shoal state convert model out --format megatron --mesh pp=2,tp=4
+  shoal state convert zero out --format universal`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if m.format == "" {

@@ -72,12 +72,11 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	universal := false
+	universal := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "zero" && e.IsDir() })
 	for _, e := range entries {
-		if err := r.see(e.Name()); err != nil {
+		if err := r.see(e.Name(), universal); err != nil {
 			return nil, err
 		}
-		universal = universal || e.Name() == "zero" && e.IsDir()
 	}
 	if len(r.models) == 0 {
 		return nil, errors.New("DeepSpeed: the folder has no mp_rank_*_model_states.pt")
@@ -93,8 +92,8 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return &r.Checkpoint, r.Finish()
 }
 
-// see sorts a file in by its name.
-func (r *reader) see(name string) error {
+// see sorts a file in by its name. A universal checkpoint can have the model states for stage 3 too, in which there are no weights.
+func (r *reader) see(name string, universal bool) error {
 	switch {
 	case refusedMoE.MatchString(name):
 		return fmt.Errorf("DeepSpeed: %s is of a mixture of experts, which shoal does not read yet; convert the checkpoint with ds_to_universal", name)
@@ -111,7 +110,11 @@ func (r *reader) see(name string) error {
 		if err != nil || dp > 1<<20 || mp > 1<<20 {
 			return fmt.Errorf("DeepSpeed: %s: a rank of %s", name, m[2])
 		}
-		if other := into[at{mp, dp}]; other != "" {
+		if other := into[at{mp, dp}]; other != "" && universal && (m[1] == "") != strings.HasPrefix(other, "mp_") {
+			if m[1] != "" {
+				continue
+			}
+		} else if other != "" {
 			return fmt.Errorf("DeepSpeed: %s and %s are of the same rank", other, name)
 		}
 		into[at{mp, dp}] = name

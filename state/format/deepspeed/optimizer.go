@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/pickle"
@@ -17,6 +16,7 @@ type rank struct {
 	file   *torchzip.File
 	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
 	groups []flatGroup
+	others []map[string]any // what each group has beside, such as the number of steps
 }
 
 // flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of the weights.
@@ -58,8 +58,14 @@ func (r *reader) optimizer(mp int, m *model) error {
 			t.At = r.place(mp)
 			r.Tensors = append(r.Tensors, t)
 		}
+		if mp == 0 {
+			r.Values = append(r.Values, ranks[0].counts(g, m.shapes[g])...)
+		}
 	}
-	return nil
+	if mp > 0 {
+		return nil
+	}
+	return r.shared(ranks[0].file, optimizerKeys(stage))
 }
 
 // openRank finds the flat buffers in a file.
@@ -78,10 +84,8 @@ func openRank(f *torchzip.File, count int64) (*rank, int64, error) {
 	if err := checkCount(state, count); err != nil {
 		return nil, 0, err
 	}
-	weights, inner := "single_partition_of_fp32_groups", "base_optimizer_state"
-	if stage == 3 {
-		weights, inner = "fp32_flat_groups", "optimizer_state_dict"
-	}
+	keys := optimizerKeys(stage)
+	weights, inner := keys[0], keys[1]
 	buffers, err := pickle.Get[*pickle.List](state, weights)
 	if err != nil {
 		return nil, 0, err
@@ -94,14 +98,27 @@ func openRank(f *torchzip.File, count int64) (*rank, int64, error) {
 		}
 		one.fp32 = append(one.fp32, t)
 	}
-	one.groups, err = innerState(state, inner, len(one.fp32))
+	one.groups, one.others, err = innerState(state, inner, len(one.fp32))
 	return one, stage, err
+}
+
+// optimizerKeys are the keys of the flat buffers of the weights, and of torch's optimizer, in a stage.
+func optimizerKeys(stage int64) [2]string {
+	if stage == 3 {
+		return [2]string{"fp32_flat_groups", "optimizer_state_dict"}
+	}
+	return [2]string{"single_partition_of_fp32_groups", "base_optimizer_state"}
 }
 
 func stageOf(state *pickle.Dict) (int64, error) {
 	v, ok := state.Get("zero_stage")
-	if o, is := v.(*pickle.Object); is && len(o.Args) == 1 {
-		v = o.Args[0]
+	switch o := v.(type) {
+	case *pickle.Object:
+		if len(o.Args) == 1 {
+			v = o.Args[0]
+		}
+	case pickle.Member:
+		v = int64(slices.Index([]string{"disabled", "optimizer_states", "gradients", "weights"}, o.Name))
 	}
 	stage, is := v.(int64)
 	if !ok || !is || stage < 1 || stage > 3 {
@@ -126,27 +143,68 @@ func checkCount(state *pickle.Dict, files int64) error {
 }
 
 // innerState finds the state that torch's optimizer keeps for each group.
-func innerState(state *pickle.Dict, key string, groups int) ([]flatGroup, error) {
-	found := make([]flatGroup, groups)
+func innerState(state *pickle.Dict, key string, groups int) ([]flatGroup, []map[string]any, error) {
+	found, others := make([]flatGroup, groups), make([]map[string]any, groups)
 	inner, err := pickle.Get[*pickle.Dict](state, key, "state")
 	if err != nil {
-		return nil, fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
+		return nil, nil, fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
 	}
 	for _, item := range inner.Items {
 		g, ok := item.Key.(int64)
 		kinds, is := item.Value.(*pickle.Dict)
 		if !ok || !is || g < 0 || g >= int64(groups) {
-			return nil, fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
+			return nil, nil, fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
 		}
-		found[g] = flatGroup{}
+		found[g], others[g] = flatGroup{}, map[string]any{}
 		for _, kind := range kinds.Items {
 			name, ok := kind.Key.(string)
-			if t, is := kind.Value.(*torchzip.Tensor); ok && is {
-				found[g][name] = t
+			switch v := kind.Value.(type) {
+			case *torchzip.Tensor:
+				if ok {
+					found[g][name] = v
+				}
+			case int64, float64:
+				if ok {
+					others[g][name] = v
+				}
 			}
 		}
 	}
-	return found, nil
+	return found, others, nil
+}
+
+// counts are the numbers that a group has beside tensors, for each of its parameters, as universal checkpoints have them.
+func (one *rank) counts(g int, shapes params) (values []format.Value) {
+	for kind, v := range one.others[g] {
+		for _, p := range shapes {
+			values = append(values, format.Value{Path: "optimizer." + kind + "." + p.name, Is: v})
+		}
+	}
+	return values
+}
+
+// shared adds what the first rank's file has of no parameter, such as learning rates, as universal checkpoints have it.
+func (r *reader) shared(f *torchzip.File, keys [2]string) error {
+	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
+	if err != nil {
+		return err
+	}
+	part := format.Checkpoint{}
+	for _, item := range state.Items {
+		key, _ := item.Key.(string)
+		if key == "" || key == "param_slice_mappings" || slices.Contains(keys[:], key) {
+			continue
+		}
+		if err := f.Flatten(&part, stateKey+"."+key, item.Value); err != nil {
+			return err
+		}
+	}
+	groups, err := pickle.Get[*pickle.List](state, keys[1], "param_groups")
+	if err == nil {
+		err = f.Flatten(&part, stateKey+".param_groups", groups)
+	}
+	r.Values = append(r.Values, part.Values...)
+	return err
 }
 
 // optimizerGroup returns the tensors of one group of parameters.
@@ -154,8 +212,10 @@ func optimizerGroup(g int, stage int64, shapes params, ranks []*rank) ([]format.
 	kinds := []string{"fp32"}
 	var tensors []format.Tensor
 	for kind, t := range ranks[0].groups[g] {
-		if len(t.Shape) != 1 { // a number, such as the step
-			tensors = append(tensors, t.As("optimizer."+kind+".group"+strconv.Itoa(g)))
+		if len(t.Shape) != 1 { // a number, such as the step: each parameter of a universal checkpoint has it
+			for _, p := range shapes {
+				tensors = append(tensors, t.As("optimizer."+kind+"."+p.name))
+			}
 			continue
 		}
 		kinds = append(kinds, kind)

@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of ZeRO's files are under it too.
+const stateKey = "optimizer_state"
+
 // universal reads zero/NAME/KIND.pt, and the model states of the first rank.
 func (r *reader) universal() error {
 	r.Format = "DeepSpeed universal"
@@ -33,11 +36,9 @@ func (r *reader) universal() error {
 	if err != nil {
 		return err
 	}
+	counted := false // whether parameters have their steps
 	for _, name := range names {
 		if !name.IsDir() {
-			if err := r.common(path.Join("zero", name.Name())); err != nil {
-				return err
-			}
 			continue
 		}
 		kinds, err := fs.ReadDir(r.files.FS(), path.Join(r.dir, "zero", name.Name()))
@@ -52,14 +53,22 @@ func (r *reader) universal() error {
 			if err := r.kind(path.Join("zero", name.Name(), kind.Name()), "optimizer."+k+"."+name.Name(), shapes); err != nil {
 				return err
 			}
+			counted = counted || k == "step"
+		}
+	}
+	for _, name := range names {
+		if !name.IsDir() {
+			if err := r.common(path.Join("zero", name.Name()), names, counted); err != nil {
+				return err
+			}
 		}
 	}
 	return r.values()
 }
 
 // common reads what the parameters have in common, such as learning rates. After stage 3 the file has the flat buffers of
-// the first rank beside, which are in the files of the parameters too.
-func (r *reader) common(file string) error {
+// the first rank beside, which are in the files of the parameters too, and the number of steps, which is not.
+func (r *reader) common(file string, params []fs.DirEntry, counted bool) error {
 	f, err := r.open(file)
 	if err != nil {
 		return err
@@ -68,7 +77,27 @@ func (r *reader) common(file string) error {
 	if err := f.Flatten(&part, strings.TrimSuffix(path.Base(file), ".pt"), f.Root); err != nil {
 		return err
 	}
-	r.Values = append(r.Values, part.Values...)
+	for _, v := range part.Values {
+		if !strings.HasPrefix(v.Path, stateKey+".optimizer_state_dict.") { // it stands under param_groups too
+			r.Values = append(r.Values, v)
+		}
+	}
+	inner, _ := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", "state")
+	if counted || inner == nil || len(inner.Items) == 0 {
+		return nil
+	}
+	step, err := pickle.Get[any](inner.Items[0].Value, "step")
+	for _, p := range params {
+		if err != nil || !p.IsDir() {
+			continue
+		}
+		switch name := "optimizer.step." + p.Name(); t := step.(type) {
+		case *torchzip.Tensor:
+			r.Tensors = append(r.Tensors, t.As(name))
+		case int64, float64:
+			r.Values = append(r.Values, format.Value{Path: name, Is: t})
+		}
+	}
 	return nil
 }
 

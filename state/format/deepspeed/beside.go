@@ -1,0 +1,195 @@
+package deepspeed
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+)
+
+// groupPath is the path of what an optimizer has for a group of parameters.
+var groupPath = regexp.MustCompile(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
+
+// common lays out optimizer_state.pt, as the stages 1 and 2 read it and as 3 does.
+func (w *writer) common() error {
+	root := &pickle.Dict{}
+	groups, err := w.groups()
+	if err != nil {
+		return err
+	}
+	var rest, scale []format.Value
+	for _, v := range w.values {
+		name, ok := strings.CutPrefix(v.Path, stateKey+".")
+		if key, more, _ := strings.Cut(name, "."); !ok || key == "param_groups" || key == "optimizer_state_dict" {
+			continue
+		} else if key == "loss_scaler" {
+			scale = append(scale, format.Value{Path: more, Is: v.Is})
+		} else {
+			rest = append(rest, format.Value{Path: name, Is: v.Is})
+		}
+	}
+	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
+		return err
+	}
+	if err := addScaler(root, scale); err != nil {
+		return err
+	}
+	if _, ok := root.Get("ds_version"); !ok {
+		root.Add("ds_version", fileVersion)
+	}
+	root.Add("param_groups", groups)
+	first, tensors, err := w.firstStep()
+	if err != nil {
+		return err
+	}
+	inner, state := &pickle.Dict{}, &pickle.Dict{}
+	state.Items = append(state.Items, pickle.Item{Key: int64(0), Value: first})
+	inner.Add("state", state)
+	inner.Add("param_groups", groups)
+	root.Add("optimizer_state_dict", inner)
+	return w.write("zero/"+stateKey+".pt", root, tensors)
+}
+
+// firstStep is where stage 3 finds the number of steps, which all parameters have alike.
+func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
+	d := &pickle.Dict{}
+	name := w.params[0]
+	if t := w.find("optimizer.step." + name); t != nil {
+		p, err := torchzip.Placeholder(0, *t)
+		d.Add("step", p)
+		return d, []*format.Tensor{t}, err
+	}
+	if n, ok := w.steps[name]; ok {
+		d.Add("step", n)
+	}
+	return d, nil, nil
+}
+
+// groups are those of the optimizer. DeepSpeed takes as many as it has itself: of a checkpoint that tells of none there are as many as there are parameters, with nothing in
+// them, and it keeps its own learning rates.
+func (w *writer) groups() (*pickle.List, error) {
+	list := &pickle.List{}
+	group := func(n int) *pickle.Dict {
+		for len(list.Items) <= n {
+			list.Items = append(list.Items, &pickle.Dict{})
+		}
+		return list.Items[n].(*pickle.Dict)
+	}
+	for _, v := range w.values {
+		m := groupPath.FindStringSubmatch(v.Path)
+		if m == nil || m[2] == "params" {
+			continue
+		}
+		n, err := strconv.Atoi(m[1])
+		if err != nil || n > 1<<16 {
+			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
+		}
+		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Is: v.Is}}, torchzip.Objects(globals)); err != nil {
+			return nil, err
+		}
+	}
+	if len(list.Items) == 0 {
+		group(len(w.params) - 1)
+	}
+	for i := range list.Items {
+		group(i).Add("params", &pickle.List{Items: []any{int64(i)}})
+	}
+	return list, nil
+}
+
+// addScaler makes the object that scales gradients of what it holds: one that changes has a window.
+func addScaler(root *pickle.Dict, values []format.Value) error {
+	if len(values) == 0 {
+		return nil
+	}
+	d, class := &pickle.Dict{}, "LossScaler"
+	if err := torchzip.Nest(d, values, torchzip.Objects(globals)); err != nil {
+		return err
+	}
+	if _, ok := d.Get("scale_window"); ok {
+		class = "DynamicLossScaler"
+	}
+	root.Add("loss_scaler", pickle.New{Class: pickle.Global{Module: "deepspeed.runtime.fp16.loss_scaler", Name: class}, State: d})
+	return nil
+}
+
+// model lays out what the model holds: the file that the stages 1 and 2 open, and without weights that of 3.
+func (w *writer) model() error {
+	for _, file := range []string{"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"} {
+		root, module := &pickle.Dict{}, &pickle.Dict{}
+		root.Add("module", module)
+		var tensors []*format.Tensor
+		add := func(d *pickle.Dict, path string, t *format.Tensor) error {
+			p, err := torchzip.Placeholder(len(tensors), *t)
+			if err != nil {
+				return err
+			}
+			tensors = append(tensors, t)
+			if d == module {
+				d.Add(path, p)
+				return nil
+			}
+			return d.Put(path, p)
+		}
+		for _, t := range w.models {
+			if file[0] == 'z' {
+				break
+			}
+			to, name := module, t.Name
+			if rest, ok := strings.CutPrefix(name, w.prefix); ok {
+				name = rest
+			} else if w.prefix == modulePrefix {
+				to = root // what a program of DeepSpeed has saved beside
+			}
+			if err := add(to, name, t); err != nil {
+				return err
+			}
+		}
+		if err := w.beside(root, module); err != nil {
+			return err
+		}
+		if err := w.write(file, root, tensors); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beside adds what is no tensor, and what DeepSpeed asks for.
+func (w *writer) beside(root, module *pickle.Dict) error {
+	var rest []format.Value
+	for _, v := range w.values {
+		switch key, name, _ := strings.Cut(v.Path, "."); key {
+		case stateKey, "optimizer":
+		case "module":
+			p, err := torchzip.Plain(v.Is)
+			if err != nil {
+				return err
+			}
+			module.Add(name, p)
+		default:
+			rest = append(rest, v)
+		}
+	}
+	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
+		return err
+	}
+	steps, ok := w.number("global_steps")
+	if !ok {
+		steps, _ = w.number("iteration")
+	}
+	for _, d := range []struct {
+		key   string
+		value any
+	}{{"global_steps", steps}, {"skipped_steps", int64(0)}, {"dp_world_size", int64(1)}, {"optimizer", nil}, {"lr_scheduler", nil}, {"ds_version", fileVersion}} {
+		if _, ok := root.Get(d.key); !ok {
+			root.Add(d.key, d.value)
+		}
+	}
+	root.Set("mp_world_size", int64(1))
+	return nil
+}

@@ -1,0 +1,231 @@
+package deepspeed
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// fileVersion is that of the DeepSpeed whose files these are like, for a checkpoint of no DeepSpeed.
+const fileVersion = "0.19.0"
+
+// modulePrefix is that of what the model holds, as the reader calls it.
+const modulePrefix = "module."
+
+// stateName is that of a parameter's state: its kind, and the parameter.
+var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
+
+// A writer lays out a universal checkpoint.
+type writer struct {
+	*format.Output
+	given  []format.Tensor
+	values []format.Value
+	tag    string
+	params []string // those with state, in the order of their names
+	states map[string][]*format.Tensor
+	steps  map[string]any // numbers of steps that are no tensors
+	models []*format.Tensor
+	prefix string         // of the model's tensors
+	alone  bool           // whether files of state are as stage 3 reads them
+	index  map[string]int // of tensors in the output
+}
+
+// Layout lays out a universal checkpoint of DeepSpeed, which loads over any number of ranks: a file for each parameter and kind of state, what the
+// model holds, for the stages 1 and 2 and for 3, and learning rates. Each parameter with state must have its weights in f32, as optimizer.fp32.NAME or in the model.
+func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, error) {
+	w := &writer{
+		Output: &format.Output{Checkpoint: format.Checkpoint{Format: "DeepSpeed universal", Values: slices.Clone(values)}},
+		given:  tensors, values: values, states: map[string][]*format.Tensor{}, steps: map[string]any{}, index: map[string]int{},
+	}
+	err := w.sort(tensors)
+	if err == nil {
+		err = w.lay()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
+	return w.Output, w.Finish()
+}
+
+// sort finds out which tensor is of what.
+func (w *writer) sort(tensors []format.Tensor) error {
+	names := map[string]bool{}
+	for i := range tensors {
+		t := &tensors[i]
+		w.index[t.Name] = i
+		w.Tensors = append(w.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
+		m := stateName.FindStringSubmatch(t.Name)
+		if m == nil {
+			w.models = append(w.models, t)
+			names[t.Name] = true
+			continue
+		}
+		if w.states[m[2]] == nil {
+			w.params = append(w.params, m[2])
+		}
+		w.states[m[2]] = append(w.states[m[2]], t)
+	}
+	slices.Sort(w.params)
+	if len(w.params) == 0 {
+		return fmt.Errorf("there is no state of an optimizer (tensors optimizer.fp32.NAME and so on), and a universal checkpoint is little else; for weights alone choose hf or pt")
+	}
+	switch {
+	case slices.ContainsFunc(w.models, func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, modulePrefix) }):
+		w.prefix = modulePrefix
+	case slices.ContainsFunc(w.params, func(p string) bool { return names["model."+p] }):
+		w.prefix = "model."
+	}
+	for _, v := range w.values {
+		if v.Path == stateKey+".zero_stage" {
+			stage := fmt.Sprint(v.Is) // a number, or that of an enumeration, or its name there
+			w.alone = stage == "3" || strings.HasSuffix(stage, "[3]") || strings.HasSuffix(stage, ".weights")
+		}
+		if list, ok := v.Is.([]any); ok && len(list) > 0 && strings.HasPrefix(v.Path, "universal_checkpoint_info.") {
+			return fmt.Errorf("value %q: it was trained in parts of tensors, by patterns that DeepSpeed's ds_to_universal knows; convert it with that", v.Path)
+		}
+		if m := stateName.FindStringSubmatch(v.Path); m != nil && w.states[m[2]] != nil {
+			if m[1] != "step" {
+				return fmt.Errorf("value %q: DeepSpeed has tensors for each parameter, and the number of steps; leave it out with --no-values", v.Path)
+			}
+			w.steps[m[2]] = v.Is
+		}
+	}
+	return nil
+}
+
+func (w *writer) lay() error {
+	w.tag = "universal"
+	for _, path := range []string{"global_steps", "iteration"} {
+		if n, ok := w.number(path); ok {
+			w.tag = "global_step" + strconv.FormatInt(n, 10) + "_universal"
+			break
+		}
+	}
+	for _, p := range w.params {
+		if err := w.param(p); err != nil {
+			return fmt.Errorf("parameter %q: %w", p, err)
+		}
+	}
+	if err := w.common(); err != nil {
+		return err
+	}
+	if err := w.model(); err != nil {
+		return err
+	}
+	w.Files = append(w.Files, format.OutputFile{Name: UniversalName, Size: int64(len(w.tag))})
+	w.Frames = append(w.Frames, format.Frame{File: UniversalName, Bytes: []byte(w.tag)})
+	return nil
+}
+
+// number is a value that is a whole number.
+func (w *writer) number(path string) (int64, bool) {
+	for _, v := range w.values {
+		if n, ok := v.Is.(int64); ok && v.Path == path {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// write lays out a file with some tensors.
+func (w *writer) write(file string, root any, tensors []*format.Tensor) error {
+	var list []format.Tensor
+	for _, t := range tensors {
+		list = append(list, *t)
+	}
+	name := path.Join(w.tag, file)
+	at, err := torchzip.LayoutRoot(w.Output, name, root, list)
+	if err != nil {
+		return err
+	}
+	for i, t := range tensors {
+		to := &w.Tensors[w.index[t.Name]]
+		p := format.Piece{Box: t.Shape.Box(), File: name, Offset: at[i]}
+		if len(to.Pieces) == 0 {
+			to.Pieces = append(to.Pieces, p)
+		} else {
+			to.Replicas = append(to.Replicas, p)
+		}
+	}
+	return nil
+}
+
+// param lays out the files of a parameter.
+func (w *writer) param(name string) error {
+	if !fs.ValidPath(name) || strings.ContainsAny(name, `/\:`) {
+		return fmt.Errorf("it is no name of a folder")
+	}
+	weights := w.find("optimizer.fp32." + name)
+	if weights == nil {
+		weights = w.find(w.prefix + name)
+	}
+	if weights == nil || weights.DType != tensor.F32 {
+		return fmt.Errorf("it has state (%s), and no weights in f32: DeepSpeed wants optimizer.fp32.%s, or the model's own where these are of f32", w.states[name][0].Name, name)
+	}
+	if err := w.state(name, "fp32", weights); err != nil {
+		return err
+	}
+	for _, t := range w.states[name] {
+		kind := stateName.FindStringSubmatch(t.Name)[1]
+		switch {
+		case kind == "fp32":
+		case kind == "step":
+			if err := w.single(path.Join("zero", name, "step.pt"), t); err != nil {
+				return err
+			}
+		case !t.Shape.Equal(weights.Shape):
+			return fmt.Errorf("%s has shape %v, its weights %v; DeepSpeed has state of the same shape only", t.Name, t.Shape, weights.Shape)
+		default:
+			if err := w.state(name, kind, t); err != nil {
+				return err
+			}
+		}
+	}
+	if n, ok := w.steps[name]; ok {
+		return w.write(path.Join("zero", name, "step.pt"), n, nil)
+	}
+	return nil
+}
+
+// find returns the tensor of a name, nil when there is none.
+func (w *writer) find(name string) *format.Tensor {
+	if i, ok := w.index[name]; ok {
+		return &w.given[i]
+	}
+	return nil
+}
+
+// state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it along cat_dim. Of stage 3 it is a tensor alone, as DeepSpeed's own converter
+// writes it: up to version 0.19 its stage 3 reads nothing else, and the stages 1 and 2 read that in no version.
+func (w *writer) state(name, kind string, t *format.Tensor) error {
+	file := path.Join("zero", name, kind+".pt")
+	if w.alone {
+		return w.single(file, t)
+	}
+	p, err := torchzip.Placeholder(0, *t)
+	if err != nil {
+		return err
+	}
+	root := &pickle.Dict{}
+	root.Add("cat_dim", int64(0))
+	root.Add("param", p)
+	return w.write(file, root, []*format.Tensor{t})
+}
+
+// single lays out a file with a tensor alone.
+func (w *writer) single(file string, t *format.Tensor) error {
+	p, err := torchzip.Placeholder(0, *t)
+	if err != nil {
+		return err
+	}
+	return w.write(file, p, []*format.Tensor{t})
+}

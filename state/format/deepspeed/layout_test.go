@@ -1,0 +1,269 @@
+package deepspeed_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/deepspeed"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// universal writes a checkpoint as a universal one.
+func universal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+	t.Helper()
+	out, err := deepspeed.Layout(c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := deepspeed.Layout(c.Tensors, c.Values); err != nil || !reflect.DeepEqual(out, again) {
+		t.Fatalf("the same is laid out otherwise: %v", err)
+	}
+	return formattest.Write(t, out, c, files)
+}
+
+func read(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+	t.Helper()
+	files := format.NewFiles(dir)
+	c, err := deepspeed.Read(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, files
+}
+
+// contents are the elements of all tensors.
+func contents(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for i := range c.Tensors {
+		b := make([]byte, c.Tensors[i].Bytes())
+		if err := files.Read(&c.Tensors[i], b); err != nil {
+			t.Fatal(err)
+		}
+		all[c.Tensors[i].Name] = fmt.Sprint(c.Tensors[i].DType, c.Tensors[i].Shape, b)
+	}
+	return all
+}
+
+// TestLayout makes universal checkpoints of those of every stage, and of universal ones: whoever reads them finds the same tensors and values.
+func TestLayout(t *testing.T) {
+	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
+		t.Run(name, func(t *testing.T) {
+			dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+			c, files := read(t, dir)
+			want := contents(t, c, files)
+			written := universal(t, c, files)
+			again, files := read(t, written)
+			for _, f := range again.Check(files) {
+				t.Error(f)
+			}
+			if diff := cmp.Diff(want, contents(t, again, files)); diff != "" {
+				t.Errorf("-read +written:\n%s", diff)
+			}
+			for path, want := range map[string]any{"note": "ours", "global_steps": int64(2), "mp_world_size": int64(1), "optimizer_state.param_groups.1.weight_decay": 0.0, "optimizer_state.param_groups.0.lr": 1e-2} {
+				if v, ok := again.Value(path); !ok || v != want {
+					t.Errorf("%s = %v, want %v", path, v, want)
+				}
+			}
+			twice, files := read(t, universal(t, again, files))
+			if diff := cmp.Diff(want, contents(t, twice, files)); diff != "" {
+				t.Errorf("once more:\n%s", diff)
+			}
+			if diff := cmp.Diff(again.Values, twice.Values); diff != "" {
+				t.Errorf("values:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestLayoutAsDeepSpeed compares the files with those that DeepSpeed's own converter makes of the same checkpoint.
+func TestLayoutAsDeepSpeed(t *testing.T) {
+	for _, stage := range []string{"1", "3"} {
+		dir, _ := formattest.Load(t, "testdata/zero"+stage+".zip")
+		theirs, _ := formattest.Load(t, "testdata/universal"+stage+".zip")
+		c, files := read(t, dir)
+		ours := universal(t, c, files)
+		n := 0
+		for name := range theirs {
+			if !strings.Contains(name, "/zero/") || strings.HasSuffix(name, "optimizer_state.pt") {
+				continue
+			}
+			if ours[name] == nil {
+				if !strings.Contains(name, "/1.weight/") && !strings.Contains(name, "/counts/") { // frozen, a buffer: the converter makes state of them
+					t.Errorf("%s is missing", name)
+				}
+				continue
+			}
+			if a, b := elements(t, theirs, name), elements(t, ours, name); a != b {
+				t.Errorf("%s: %s, want %s", name, b, a)
+			}
+			n++
+		}
+		if n < 12 {
+			t.Errorf("stage %s: only %d files are compared", stage, n)
+		}
+	}
+}
+
+// elements are those of the one tensor of a file, with its key if it has one, flat: after stage 3 DeepSpeed does not keep shapes.
+func elements(t *testing.T, dir fstest.MapFS, name string) string {
+	t.Helper()
+	files := format.NewFiles(dir)
+	f, err := torchzip.Open(files, name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &format.Checkpoint{}
+	if err := f.Flatten(c, "x", f.Root); err != nil || len(c.Tensors) != 1 {
+		t.Fatal(name, c.Tensors, err)
+	}
+	b := make([]byte, c.Tensors[0].Bytes())
+	if err := files.Read(&c.Tensors[0], b); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, b)
+}
+
+// TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy, and there is a group for each parameter.
+func TestLayoutOfMegatron(t *testing.T) {
+	for _, name := range []string{"mixed", "fp32"} {
+		dir, _ := formattest.Load(t, "../megatron/testdata/"+name+".zip")
+		files := format.NewFiles(dir)
+		c, err := megatron.Read(files)
+		if err == nil {
+			err = megatron.Join(c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{}
+		for path, x := range contents(t, c, files) {
+			if param, ok := strings.CutPrefix(path, "model."); ok {
+				want["module."+param] = x
+				if name == "fp32" {
+					want["optimizer.fp32."+param] = x
+				}
+			} else {
+				want[path] = x
+			}
+		}
+		again, files := read(t, universal(t, c, files))
+		if diff := cmp.Diff(want, contents(t, again, files)); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+		if v, ok := again.Value("iteration"); !ok || v != int64(12) {
+			t.Errorf("%s: iteration %v", name, v)
+		}
+	}
+}
+
+func TestLayoutRefuses(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/zero2.zip")
+	c, _ := read(t, dir)
+	one := func(name string, d tensor.DType, shape ...int) format.Tensor {
+		return format.Tensor{Name: name, DType: d, Shape: shape}
+	}
+	for err, x := range map[string]struct {
+		tensors []format.Tensor
+		values  []format.Value
+	}{
+		"there is no state of an optimizer":                  {[]format.Tensor{one("module.w", tensor.F32, 2)}, nil},
+		`parameter "w": it has state (optimizer.exp_avg.w)`:  {[]format.Tensor{one("module.w", tensor.BF16, 2), one("optimizer.exp_avg.w", tensor.F32, 2)}, nil},
+		"optimizer.exp_avg.w has shape [3], its weights [2]": {[]format.Tensor{one("optimizer.fp32.w", tensor.F32, 2), one("optimizer.exp_avg.w", tensor.F32, 3)}, nil},
+		"it is no name of a folder":                          {[]format.Tensor{one("optimizer.fp32.../w", tensor.F32, 2)}, nil},
+		"DeepSpeed's ds_to_universal knows":                  {c.Tensors, append(slices.Clone(c.Values), format.Value{Path: "universal_checkpoint_info.vocabulary_parameter_patterns", Is: []any{"e"}})},
+		`value "optimizer.rate.0.weight"`:                    {c.Tensors, append(slices.Clone(c.Values), format.Value{Path: "optimizer.rate.0.weight", Is: 1.5})},
+	} {
+		if _, got := deepspeed.Layout(x.tensors, x.values); got == nil || !strings.Contains(got.Error(), err) {
+			t.Errorf("%v; want %q", got, err)
+		}
+	}
+}
+
+// TestSteps finds the number of steps of each parameter, as the samples have it: a tensor, or after stage 3 beside the parameters.
+func TestSteps(t *testing.T) {
+	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		steps := map[string]string{}
+		for path, x := range contents(t, c, files) {
+			if param, ok := strings.CutPrefix(path, "optimizer.step."); ok {
+				steps[param] = x
+			}
+		}
+		for _, v := range c.Values {
+			if param, ok := strings.CutPrefix(v.Path, "optimizer.step."); ok {
+				steps[param] = fmt.Sprint(v.Is)
+			}
+		}
+		for _, param := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {
+			if want := fmt.Sprint(tensor.F32, tensor.Shape{}, []byte{0, 0, 0, 64}); steps[param] != want {
+				t.Errorf("%s: step of %s is %q, want %q (of %v)", name, param, steps[param], want, slices.Sorted(maps.Keys(steps)))
+			}
+		}
+	}
+}
+
+func FuzzReadUniversal(f *testing.F) {
+	dir, _ := formattest.Load(f, "testdata/universal3.zip")
+	const state = "global_step2_universal/zero/optimizer_state.pt"
+	f.Add(dir[state].Data)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		changed := maps.Clone(dir)
+		changed[state] = &fstest.MapFile{Data: b}
+		formattest.Sound(changed, deepspeed.Read)
+	})
+}
+
+// TestDeepSpeedLoads has DeepSpeed load what is written: with stages 1 and 2 what was trained with one of them, and with 3 what was with 3.
+func TestDeepSpeedLoads(t *testing.T) {
+	const python = "../../../.venv-torch2/bin/python"
+	if testing.Short() || exec.Command(python, "-c", "import deepspeed").Run() != nil {
+		t.Skip("no DeepSpeed to load with; pip install deepspeed==0.19.0 into .venv-torch2 brings it")
+	}
+	for name, stages := range map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}} {
+		dir, want := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		folder := t.TempDir()
+		if err := os.CopyFS(folder, universal(t, c, files)); err != nil {
+			t.Fatal(err)
+		}
+		for _, stage := range stages {
+			out, err := exec.Command(python, "testdata/load.py", folder, stage).Output()
+			if err != nil {
+				t.Fatalf("%s with stage %s: %v: %s", name, stage, err, err.(*exec.ExitError).Stderr)
+			}
+			found := map[string]any{}
+			if err := json.Unmarshal(out, &found); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for path, x := range found {
+				if !strings.HasPrefix(path, "optimizer.") {
+					continue
+				}
+				n++
+				if w := want[path]; !cmp.Equal(x, []any{w[0], w[1], w[2]}) {
+					t.Errorf("%s with stage %s: %s is %v, want %v", name, stage, path, x, w)
+				}
+			}
+			if n != 12 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 || found["step"] != 2.0 {
+				t.Errorf("%s with stage %s: %d states, %v", name, stage, n, found)
+			}
+		}
+	}
+}
