@@ -1,10 +1,13 @@
 package megatron_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -254,5 +257,70 @@ func TestLayoutRefuses(t *testing.T) {
 	c, _ = read(t, dir)
 	if _, err := megatron.Layout(preset(t, "ep=1", c), c.Tensors, c.Values); err == nil || !strings.Contains(err.Error(), "here ep=1 is the other way than before") {
 		t.Error(err)
+	}
+}
+
+// load has torch load the files of ranks, and an optimizer of torch take the state of theirs and go on with it.
+const load = `
+import argparse, json, sys, torch
+torch.serialization.add_safe_globals([argparse.Namespace])
+show = lambda t: [str(t.dtype), list(t.shape), bytes(t.contiguous().reshape(-1).view(torch.uint8).tolist()).hex()]
+for path in sys.argv[1:]:
+    state = torch.load(path, weights_only=True)
+    args, own = vars(state["args"]), state["optimizer"]
+    groups = [{"params": [torch.nn.Parameter(t) for t in g]} for g in own["fp32_from_fp16_params"]]
+    optimizer = torch.optim.AdamW(groups)
+    optimizer.load_state_dict(own["optimizer"])
+    found = {"tp": args["tensor_model_parallel_size"], "pp": args["pipeline_model_parallel_size"], "iteration": state["iteration"],
+             "state": all(set(optimizer.state[p]) == {"step", "exp_avg", "exp_avg_sq"} and optimizer.state[p]["exp_avg"].shape == p.shape for g in groups for p in g["params"]),
+             "lr": optimizer.param_groups[1]["lr"], "parameters": sum(len(g["params"]) for g in groups)}
+    optimizer.step()
+    print(json.dumps([found, {k: show(t) for k, t in state["model"].items()}]))
+`
+
+// TestTorchLoads has torch read what is written, with nothing but its own rules and a plain namespace.
+func TestTorchLoads(t *testing.T) {
+	const python = "../../../.venv-torch2/bin/python"
+	if _, err := os.Stat(python); err != nil || testing.Short() {
+		t.Skip("no torch to read with; scripts/setup torch2 makes one")
+	}
+	dir, want := formattest.Load(t, "testdata/mixed.zip")
+	c, files := read(t, dir)
+	folder := t.TempDir()
+	if err := os.CopyFS(folder, relay(t, c, files, "pp=4,tp=1")); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-c", load}
+	for pp := range 4 {
+		args = append(args, filepath.Join(folder, fmt.Sprintf("iter_0000012/mp_rank_00_%03d/model_optim_rng.pt", pp)))
+	}
+	out, err := exec.Command(python, args...).Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
+	}
+	for pp, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		var found map[string]any
+		var model formattest.What
+		if err := json.Unmarshal([]byte(line), &[]any{&found, &model}); err != nil {
+			t.Fatal(err)
+		}
+		parameters := 6.0 // of a layer
+		if pp == 0 {
+			parameters++
+		} else if pp == 3 {
+			parameters += 2
+		}
+		if diff := cmp.Diff(map[string]any{"tp": 1.0, "pp": 4.0, "iteration": 12.0, "state": true, "lr": 1e-4, "parameters": parameters}, found); diff != "" {
+			t.Errorf("stage %d:\n%s", pp, diff)
+		}
+		if len(model) != int(parameters) {
+			t.Errorf("stage %d has %d tensors", pp, len(model))
+		}
+		for name, x := range model {
+			whole := "model." + strings.Replace(strings.Replace(name, "layers.0.", fmt.Sprintf("layers.%d.", pp), 1), "output_layer", "embedding.word_embeddings", 1)
+			if diff := cmp.Diff(want[whole], x); diff != "" {
+				t.Errorf("stage %d, %s:\n%s", pp, name, diff)
+			}
+		}
 	}
 }
