@@ -306,19 +306,18 @@ func (l *launch) sayLeaving() {
 	l.mu.Lock()
 	leader := l.leader
 	l.mu.Unlock()
-	const why = "it was asked to stop"
 	switch leader {
 	case "":
 		l.leave("")
 	case l.host:
-		if err := l.agent.Drain(l.host, why); err != nil {
+		if err := l.agent.Drain(l.host, l.host); err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
 			if l.cfg.CannotLeave != nil {
 				l.cfg.CannotLeave(err)
 			}
 		}
 	default:
-		l.agent.Tell(leader, (&note{Leaving: &reasonNote{why}}).encode())
+		l.agent.Tell(leader, (&note{Leaving: &reasonNote{"it was asked to stop"}}).encode())
 	}
 }
 

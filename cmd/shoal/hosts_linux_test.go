@@ -245,10 +245,11 @@ func TestTheHeadLeaves(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
-			old, workers := s.head, s.on(s.job.Head)
+			old, name, workers := s.head, s.job.Head, s.on(s.job.Head)
 			ask(s)
 			s.led("b", "c")
 			s.ends(old, 0)
+			s.says(old, name+" asked for "+name+" to be drained") // the one who drains it is there too
 			s.says(old, "goes on on host")
 			s.gone(workers)
 			s.trains(2, 10)
