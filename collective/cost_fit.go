@@ -12,7 +12,7 @@ type Sample struct {
 
 // Fit finds the model that explains samples best: the one for which the squares of the logarithms of predicted / measured add up to the
 // least, so that a mistake of a tenth counts the same for short and for long ones. It begins with m, and changes all of it but
-// Gamma, which is measured without a network. Parameters that the samples say nothing about stay about where they were.
+// Gamma, which can be measured without a network. Parameters that the samples say nothing about stay about where they were.
 func (m Model) Fit(samples []Sample) Model {
 	best := m.miss(samples)
 	for step := 4.0; step > 1.04; step = math.Sqrt(step) {

@@ -38,6 +38,24 @@ func (r *Route) UnmarshalText(text []byte) error {
 	return fmt.Errorf("collective: %q is no route: a strategy and the KiB of its pieces, such as %v", text, Route{Ring{}, usualPiece})
 }
 
+// same reports whether two routes are two names of one way: over two hosts nearly all strategies have the same trees, and a short segment is
+// one piece.
+func (r Route) same(other Route, hosts, bytes int) bool {
+	trees := r.Strategy.Trees(hosts, -1)
+	segment := (bytes + trees - 1) / trees
+	if other.Strategy.Trees(hosts, -1) != trees || min(r.Piece, segment) != min(other.Piece, segment) {
+		return false
+	}
+	for t := range trees {
+		for i := range hosts {
+			if r.Strategy.Parent(t, hosts, -1, i) != other.Strategy.Parent(t, hosts, -1, i) || source(r.Strategy, t, hosts, -1, i) != source(other.Strategy, t, hosts, -1, i) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // usualPiece is enough that its header and the calls about it cost nothing, and little enough that a host sends on the first piece
 // while the next ones are still on their way.
 const usualPiece = 256 << 10

@@ -25,7 +25,7 @@ type Onward interface {
 
 // Strategies are all that there are.
 func Strategies() []Strategy {
-	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, Tree{}, Star{}}
+	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, MultiTree{}, Tree{}, Star{}}
 }
 
 // source is from where host i gets the result of tree t.

@@ -9,8 +9,7 @@ import "math/bits"
 // systems", 1997), and in every step a host sends to one other and hears from one other.
 //
 // Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the least there can be; with a
-// root n for each of at most ⌈log₂ k⌉ children. A heap rooted at each host, KungFu's MULTI_BINARY_TREE_STAR, has the same steps and
-// bytes, but several hosts send to one at a time.
+// root n for each of at most ⌈log₂ k⌉ children.
 type Doubling struct{}
 
 // Trees is k binomial trees, or the one around the root.

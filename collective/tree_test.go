@@ -59,7 +59,7 @@ func allReduceCost(strategy collective.Strategy, k int) cost {
 		return cost{2 * (k - 1), func(int) int { return 2 * (k - 1) }}
 	case collective.TwoWayRing:
 		return cost{k / 2 * 2, func(int) int { return 2 * (k - 1) }}
-	case collective.Doubling:
+	case collective.Doubling, collective.MultiTree:
 		return cost{2 * depth, func(int) int { return 2 * (k - 1) }}
 	case collective.Star:
 		return cost{2, func(i int) int {
@@ -126,7 +126,7 @@ func TestRootedCosts(t *testing.T) {
 				switch strategy.(type) {
 				case collective.Ring:
 					most = n * 4
-				case collective.TwoWayRing:
+				case collective.TwoWayRing, collective.MultiTree:
 					most = 2 * n * 4
 				case collective.Doubling:
 					most = bits.Len(uint(k-1)) * n * 4

@@ -14,7 +14,10 @@ import (
 //
 // Every agent has one and tells it of all that it takes part in, so that whoever leads next has seen the same. It has no clock: what an
 // all-reduce took comes in. Use NewTuner.
-type Tuner struct{ classes map[Class]*choice }
+type Tuner struct {
+	begin   Model
+	classes map[Class]*choice
+}
 
 // Class is all-reduces that are taken for the same: over as many hosts, of lengths that differ by less than an eighth.
 type Class struct {
@@ -72,11 +75,11 @@ type choice struct {
 	took     map[Route]*history
 }
 
-// NewTuner returns a tuner that has seen nothing.
-func NewTuner() *Tuner { return &Tuner{map[Class]*choice{}} }
+// NewTuner returns a tuner that has seen nothing, and fits a model as it is before that. Its Gamma stays.
+func NewTuner(begin Model) *Tuner { return &Tuner{begin, map[Class]*choice{}} }
 
-// Measured takes an all-reduce that began and landed with no other one beside it. On the agent that leads it decides, now and then, that
-// those of its class go another way from now on.
+// Measured takes what an all-reduce took: by itself, or its share of what it took with others beside it. On the agent that leads it decides,
+// now and then, that those of its class go another way from now on.
 func (t *Tuner) Measured(s Sample, leads bool) (Change, bool) {
 	class := ClassOf(s.Hosts, s.Bytes)
 	c := t.classes[class]
@@ -123,7 +126,7 @@ func (t *Tuner) decide(c *choice) (Change, bool) {
 		c.patience = sampled
 	}
 	c.trial, c.settled = false, now
-	to, expected := c.best(Usual().Fit(t.samples(c)), now)
+	to, expected := c.best(t.begin.Fit(t.samples(c)), now)
 	if to == c.route {
 		c.patience = min(2*c.patience, mostPatient)
 		return Change{}, false
@@ -152,12 +155,12 @@ func (c *choice) change(to Route, because string, args ...any) Change {
 
 // best is what should be tried in place of a route that takes so long now; the route itself if there is nothing. It is the candidate that should
 // take least, but first come those that tell the model much. A candidate that was measured should take what it took, another one as much more
-// or less than the route as the model says.
+// or less than the route as the model says. What was tried under another name is not tried again.
 func (c *choice) best(model Model, now float64) (best Route, expected float64) {
 	best, expected = c.route, worthTrying*now
 	predicted := model.Time(c.route, c.Hosts, c.Bytes)
 	for _, r := range Candidates(c.Hosts, c.Bytes) {
-		if r == c.route {
+		if r.same(c.route, c.Hosts, c.Bytes) || c.took[r] == nil && c.triedAs(r) {
 			continue
 		}
 		took := model.Time(r, c.Hosts, c.Bytes) / predicted * now
@@ -171,6 +174,16 @@ func (c *choice) best(model Model, now float64) (best Route, expected float64) {
 		}
 	}
 	return best, expected
+}
+
+// triedAs reports whether a route was measured under another name.
+func (c *choice) triedAs(r Route) bool {
+	for o, h := range c.took {
+		if h.n >= glance && r.same(o, c.Hosts, c.Bytes) {
+			return true
+		}
+	}
+	return false
 }
 
 // tells reports whether a route would tell the model much: the ring has the most steps and the clique the fewest, and small pieces show what a

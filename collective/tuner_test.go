@@ -64,7 +64,7 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 	lengths := []int{4 << 10, 300 << 10, 16 << 20}
 	for _, truth := range []collective.Model{slowCables, {Fixed: 30e-6, Alpha: 5e-6, Piece: 1e-6, Beta: 8.0 / 100e9, Gamma: 0.1e-9}, {Fixed: 2e-3, Alpha: 20e-3, Piece: 10e-6, Beta: 8e-9, Gamma: 0.1e-9}} {
 		n := newNetwork(truth, 0.02)
-		tuner := collective.NewTuner()
+		tuner := collective.NewTuner(collective.Usual())
 		n.settle(150, 4, lengths, tuner)
 		for _, bytes := range lengths {
 			route, known := n.route[collective.ClassOf(4, bytes)]
@@ -85,7 +85,7 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 // A route that the model overrates is tried, found wanting, left again and not tried again.
 func TestTunerBelievesWhatItMeasures(t *testing.T) {
 	n := newNetwork(slowCables, 0)
-	tuner := collective.NewTuner()
+	tuner := collective.NewTuner(collective.Usual())
 	bytes := 1 << 20
 	for _, r := range collective.Candidates(3, bytes) {
 		if r != collective.Suits(bytes) {
@@ -112,7 +112,7 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 // Where times differ by more than routes do, trials become rare.
 func TestTunerIsPatientWithNoise(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
-	tuner := collective.NewTuner()
+	tuner := collective.NewTuner(collective.Usual())
 	n.settle(500, 3, []int{1 << 20}, tuner)
 	if late := n.settle(500, 3, []int{1 << 20}, tuner); len(late) > 10 {
 		t.Errorf("%d changes in 500 all-reduces: %+v", len(late), late)
@@ -124,7 +124,7 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 	far := collective.Model{Fixed: 1e-3, Alpha: 20e-3, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9}
 	near := collective.Model{Fixed: 1e-3, Alpha: 5e-6, Piece: 5e-6, Beta: 8e-9, Gamma: 0.1e-9}
 	n := newNetwork(near, 0.02)
-	tuner := collective.NewTuner()
+	tuner := collective.NewTuner(collective.Usual())
 	bytes := 1 << 20
 	for i, truth := range []collective.Model{near, far, near} {
 		n.truth = truth
@@ -143,7 +143,7 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 // Who comes to lead goes on with what the one before had chosen, and decides as that one would have.
 func TestTunersAgree(t *testing.T) {
 	n := newNetwork(slowCables, 0)
-	one, other := collective.NewTuner(), collective.NewTuner()
+	one, other := collective.NewTuner(collective.Usual()), collective.NewTuner(collective.Usual())
 	n.settle(200, 4, []int{1 << 20, 300 << 10}, one, other)
 	before := fmt.Sprint(n.route)
 	if len(n.route) == 0 {
@@ -157,7 +157,7 @@ func TestTunersAgree(t *testing.T) {
 // However many lengths a job has, the tuner stays small and quick.
 func TestTunerHasBounds(t *testing.T) {
 	n := newNetwork(slowCables, 0.1)
-	tuner := collective.NewTuner()
+	tuner := collective.NewTuner(collective.Usual())
 	for bytes := 1 << 10; bytes < 1<<30; bytes += bytes / 8 {
 		for range 3 {
 			n.reduce(2, bytes, tuner)
@@ -166,8 +166,34 @@ func TestTunerHasBounds(t *testing.T) {
 	if changes := n.settle(100, 2, []int{1 << 33}, tuner); len(changes) > 0 {
 		t.Errorf("a length beyond the bound is decided on: %+v", changes)
 	}
-	if changes := n.settle(100, 17, []int{1 << 20}, collective.NewTuner()); len(changes) > 0 {
+	if changes := n.settle(100, 17, []int{1 << 20}, collective.NewTuner(collective.Usual())); len(changes) > 0 {
 		t.Errorf("too many hosts are decided on: %+v", changes)
+	}
+}
+
+// Over two hosts most routes are one way. It is never left for another name of it, however much times differ.
+func TestTunerKnowsOneWayByAllNames(t *testing.T) {
+	n := newNetwork(slowCables, 1.5)
+	changes := n.settle(500, 2, []int{72 << 10, 1 << 20}, collective.NewTuner(collective.Usual()))
+	for _, c := range changes {
+		if n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
+			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Because)
+		}
+	}
+}
+
+// What sums cost is not learnt from all-reduces: a tuner counts on what it was told.
+func TestTunerBeginsWithAModel(t *testing.T) {
+	said := map[string]bool{}
+	for _, gamma := range []float64{0.1e-9, 100e-9} {
+		m := collective.Usual()
+		m.Gamma = gamma
+		for _, c := range newNetwork(slowCables, 0).settle(2*8, 4, []int{16 << 20}, collective.NewTuner(m)) {
+			said[c.Because] = true
+		}
+	}
+	if len(said) < 2 {
+		t.Errorf("whatever sums cost, it says %v", said)
 	}
 }
 

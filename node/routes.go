@@ -70,11 +70,16 @@ func (c *crew) measured(f *flight) {
 // tune finds better routes from what all-reduces take, beside the engine's thread: it takes milliseconds to think.
 func (a *Agent) tune(ctx context.Context) error {
 	defer context.AfterFunc(ctx, a.crew.routes.landed.Close)()
-	tuner := collective.NewTuner()
+	var tuner *collective.Tuner
 	for {
 		l, ok := a.crew.routes.landed.Take()
 		if !ok {
 			return nil
+		}
+		if tuner == nil { // not before a job has use for it
+			begin := collective.Usual()
+			begin.Gamma = Gamma()
+			tuner = collective.NewTuner(begin)
 		}
 		if change, is := tuner.Measured(l.Sample, l.leads); is {
 			_ = a.engine.later(func() { a.crew.reroute(change) }) // a stopped engine goes no way

@@ -7,8 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/kernel"
-	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/node"
 )
 
 // tuneLead is the first host of a measurement, which tells the others what to do.
@@ -100,7 +99,7 @@ var probes = []struct {
 // fit measures the probes and returns the model that explains them.
 func (l *tuneLead) fit(runs int) (collective.Model, error) {
 	m := collective.Usual()
-	m.Gamma = sumTime()
+	m.Gamma = node.Gamma()
 	var samples []collective.Sample
 	for _, p := range probes {
 		s, err := l.time(p.route, p.bytes, runs)
@@ -110,16 +109,4 @@ func (l *tuneLead) fit(runs int) (collective.Model, error) {
 		samples = append(samples, s)
 	}
 	return m.Fit(samples), nil
-}
-
-// sumTime is how long this processor takes to add a byte to a partial sum, in seconds.
-func sumTime() float64 {
-	k, x, y := kernel.Best(), make([]byte, 1<<20), make([]byte, 1<<20)
-	best := time.Duration(1<<63 - 1)
-	for range 10 {
-		start := time.Now()
-		k.Fold(tensor.F32, kernel.Sum, x, y)
-		best = min(best, time.Since(start))
-	}
-	return best.Seconds() / float64(len(x))
 }
