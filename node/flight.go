@@ -2,6 +2,7 @@ package node
 
 import (
 	"slices"
+	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
@@ -11,12 +12,12 @@ import (
 // flight is what this agent executes before the head lets it count: until then it can be taken back.
 type flight struct {
 	parts []head.Part
-	more  bool    // others follow
-	ahead bool    // it began before its step was complete
-	errs  []error // by part: why it cannot be executed
-	flies []bool  // by part: a transfer of this agent's works on it
-	open  int     // transfers that are not done
-	watch watch
+	more  bool       // others follow
+	ahead bool       // it began before its step was complete
+	errs  []error    // by part: why it cannot be executed
+	flies []bool     // by part: a transfer of this agent's works on it
+	open  int        // transfers that are not done
+	timed int        // transfers whose time is taken
 	moves *passage   // the part that brings the state to another mesh; nil = there is none
 	proof head.Proof // of that
 }
@@ -59,7 +60,7 @@ func (c *crew) execute(x head.Execute) {
 	}
 	c.observe(f, begun)
 	for _, t := range begun {
-		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight) }) } // a stopped engine needs no news
+		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight, t) }) } // a stopped engine needs no news
 		c.engine.begin(t)
 		if t.settled {
 			c.engine.depart(f.moves, x.Flight)
@@ -116,10 +117,13 @@ func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
 }
 
 // flown tells that a transfer of a flight is done.
-func (c *crew) flown(n head.Flight) {
+func (c *crew) flown(n head.Flight, t *transfer) {
 	f := c.flights[n]
 	if f == nil {
 		return // dropped meanwhile
+	}
+	if f.ahead { // it lands when its step ends, which says nothing about it
+		c.observed(f, 1, t.ended)
 	}
 	if f.open--; f.open > 0 || f.more {
 		return
@@ -134,6 +138,7 @@ func (c *crew) flown(n head.Flight) {
 func (c *crew) drop(n head.Flight) {
 	if f := c.flights[n]; f != nil {
 		delete(c.flights, n)
+		c.routes.exchange.abandon(f.timed)
 		for i := range f.parts {
 			c.engine.abort(transferOf(n, i))
 		}
@@ -145,7 +150,9 @@ func (c *crew) drop(n head.Flight) {
 func (c *crew) results(a *head.Apply) {
 	f := c.flights[a.Flight]
 	delete(c.flights, a.Flight)
-	c.measured(f)
+	if f != nil {
+		c.observed(f, f.timed, time.Now())
+	}
 	c.errs = c.errs[:0]
 	for i, part := range a.Parts {
 		err := part.Err

@@ -11,9 +11,10 @@ import (
 
 // routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner has chosen here, or who leads has told.
 type routes struct {
-	fixed  bool                                  // nothing is to be chosen
-	chosen map[collective.Class]collective.Route // on the engine's thread
-	landed queue.Queue[landed]
+	fixed    bool                                  // nothing is to be chosen
+	chosen   map[collective.Class]collective.Route // on the engine's thread
+	exchange exchange
+	landed   queue.Queue[landed]
 }
 
 // landed is an all-reduce that was measured.
@@ -35,36 +36,28 @@ func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route
 	return collective.Suits(bytes)
 }
 
-// watch is what is measured of a flight: an all-reduce that has the cables to itself.
-type watch struct {
-	collective.Sample
-	began time.Time
-	valid bool
-}
-
-// observe begins to measure a flight with the transfers that this agent has begun for it. Others that are under way disturb it, and it them.
+// observe begins to measure what this agent has begun of a flight, and learns how all-reduces go.
 func (c *crew) observe(f *flight, begun []*transfer) {
-	alone := true
-	for _, other := range c.flights {
-		if other != f {
-			other.watch.valid, alone = false, false
-		}
-	}
-	if c.routes.fixed || f.ahead || len(f.parts) > 1 || len(begun) != 1 || f.parts[0].Calls[0].Call.Kind != collective.AllReduce {
+	if c.routes.fixed {
 		return
 	}
-	part, hosts := f.parts[0], begun[0].sites.N
-	bytes := collective.Ready{Calls: part.Calls}.Longest()
-	c.routes.chosen[collective.ClassOf(hosts, bytes)] = part.Route // this agent goes on with it if it comes to lead
-	f.watch = watch{collective.Sample{Route: part.Route, Hosts: hosts, Bytes: bytes}, time.Now(), alone && bytes > 0}
+	now := time.Now()
+	for _, t := range begun {
+		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
+		s := collective.Sample{Route: t.route, Hosts: t.sites.N, Bytes: collective.Ready{Calls: part.Calls}.Longest()}
+		if kind == collective.AllReduce {
+			c.routes.chosen[collective.ClassOf(s.Hosts, s.Bytes)] = s.Route // this agent goes on with it if it comes to lead
+		}
+		c.routes.exchange.begin(s, kind, now)
+		f.timed++
+	}
 }
 
-// measured ends the measurement of a flight that counts.
-func (c *crew) measured(f *flight) {
-	if f != nil && f.watch.valid {
-		f.watch.Seconds = time.Since(f.watch.began).Seconds()
-		c.routes.landed.Put(landed{f.watch.Sample, c.agent.Leads()})
-	}
+// observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a flight that counts.
+func (c *crew) observed(f *flight, transfers int, at time.Time) {
+	transfers = min(transfers, f.timed)
+	f.timed -= transfers
+	c.routes.exchange.end(transfers, at, func(s collective.Sample) { c.routes.landed.Put(landed{s, c.agent.Leads()}) })
 }
 
 // tune finds better routes from what all-reduces take, beside the engine's thread: it takes milliseconds to think.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
@@ -23,8 +24,9 @@ type transfer struct {
 	mesh     fabric.Mesh
 	done     func()
 
-	busy sync.RWMutex // held by the mesh while it uses the relay and the inputs
-	told atomic.Bool  // done was called
+	busy  sync.RWMutex // held by the mesh while it uses the relay and the inputs
+	told  atomic.Bool  // done was called
+	ended time.Time    // just before
 
 	settled bool // what it brings is in its place before it counts
 }
@@ -185,6 +187,7 @@ func (t *transfer) send(out []collective.Outgoing) {
 // look calls done once the transfer is.
 func (t *transfer) look() {
 	if t.relay.Done() && !t.told.Swap(true) {
+		t.ended = time.Now()
 		t.done()
 	}
 }

@@ -276,7 +276,7 @@ func TestOneOfTwoHostsWaits(t *testing.T) {
 func TestStrangersAreRefused(t *testing.T) {
 	n := newNetwork(t, "a", "b")
 	other := startSpread(t, newNetwork(t, "a"), 1, audited)
-	s := startSpread(t, n, 1, audited)
+	s := startSpreadOn(t, n, n.hosts, 1, []string{"--fixed-routes"}, audited) // so that only strangers could change anything
 	at := n.address("a") + ":7077"
 	for what, token := range map[string]string{"a foreign token": other.token(), "no token": "/etc/hostname"} {
 		p := s.start("b", "agent", "--join", at, "--token-file", token)
