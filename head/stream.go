@@ -34,7 +34,7 @@ func (s *stream) flush() (Frame, bool) {
 	return s.frame(len(s.queue) - s.fresh), true
 }
 
-// tick returns a frame when something was not acknowledged for a while, or an acknowledgement is owed.
+// tick returns a frame when something was not acknowledged for a while, or an acknowledgement is owed. What was never sent goes with it.
 func (s *stream) tick() (Frame, bool) {
 	s.idle++
 	switch {
@@ -42,7 +42,7 @@ func (s *stream) tick() (Frame, bool) {
 		s.idle = 0
 		return s.frame(0), true
 	case s.owes:
-		return s.frame(len(s.queue)), true
+		return s.frame(len(s.queue) - s.fresh), true
 	}
 	return Frame{}, false
 }

@@ -7,6 +7,19 @@ import (
 	"pgregory.net/rapid"
 )
 
+// What is pushed between two ticks is sent, also when the tick says what has come.
+func TestStreamTickSendsWhatIsFresh(t *testing.T) {
+	s := newStream(3, false)
+	s.receive(Frame{Term: 3, Up: true, First: 1, Bodies: []Body{Executed{Flight: 1}}})
+	s.push(Executed{Flight: 2})
+	if f, ok := s.tick(); !ok || f.Ack != 1 || len(f.Bodies) != 1 {
+		t.Errorf("the tick sends %+v", f)
+	}
+	if f, ok := s.flush(); ok {
+		t.Errorf("%+v is sent twice", f)
+	}
+}
+
 // Whatever becomes of frames, what is pushed at one end comes out at the other once and in order, and is acknowledged.
 func TestStreamOverALossyNet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
