@@ -119,6 +119,9 @@ func (a *Agent) decide(r member.Record) {
 		a.lead(r, candidate)
 		return
 	}
+	if !r.Belongs(a.cfg.Self) && a.follower.state.View.Generation > 0 {
+		a.follower.strange = true
+	}
 	a.uplink = newStream(r.Since, true)
 	a.uplink.push(a.report())
 	a.consider()
