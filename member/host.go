@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -50,7 +51,8 @@ func (o orders) sum() (n int) {
 	return n
 }
 
-// Host tells of a host with room for workers, or of another number of them. What was wanted and had no room starts there.
+// Host tells of a host with room for workers, or of another number of them. What was wanted and had no room starts there. While the job
+// runs, the generation that comes next records it, and at the next Tick there is one: see enrol.
 func (m *Machine) Host(name string, slots int) {
 	if h := m.host(name); h != nil {
 		h.Slots = slots
@@ -59,6 +61,24 @@ func (m *Machine) Host(name string, slots int) {
 	}
 	m.place(m.because)
 	m.refill()
+}
+
+// enrol has the hosts recorded that have come since the last generation, though nothing changes for members: a host that was not recorded is
+// no witness, and the others may be too few without it when the head is lost. Those that come between two ticks share a generation.
+func (m *Machine) enrol() {
+	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
+		return
+	}
+	var came []string
+	for _, h := range m.hosts {
+		if !m.record.Belongs(h.Name) {
+			came = append(came, h.Name)
+		}
+	}
+	if len(came) > 0 {
+		m.news = append(m.news, strings.Join(came, ", ")+" joined the job")
+		m.propose()
+	}
 }
 
 // HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"): they leave in one generation. A host
@@ -79,7 +99,7 @@ func (m *Machine) loseHost(name, how string) bool {
 		delete(m.workers, w)
 	}
 	m.shrink()
-	if m.record.Belongs(name) {
+	if m.record.Belongs(name) || m.proposed != nil && m.proposed.record.Belongs(name) {
 		m.news = append(m.news, name+" "+how)
 		m.replaces(name+" "+how, "spares take the places of its workers")
 	}

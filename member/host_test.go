@@ -84,7 +84,8 @@ func (f *fleet) checkView(v topo.View) {
 }
 
 // Whatever hosts come, are lost or drained, however long decisions take and whoever takes over: one proposal is out at a time, orders
-// fit the hosts, and when everything is decided the members live on hosts that are there, at most as many as are wanted.
+// fit the hosts, and when everything is decided the members live on hosts that are there, at most as many as are wanted; after a tick all hosts
+// are recorded.
 func TestInvariantsOnHosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")}, leaving: map[string]bool{}, alive: map[topo.Worker]string{}, stopped: map[topo.Worker]bool{}}
@@ -95,11 +96,14 @@ func TestInvariantsOnHosts(t *testing.T) {
 			f.deal()
 			f.checkRoom()
 		}
-		for i := 0; len(f.open) > 0; i++ {
-			if i > 20 {
-				t.Fatal("there is always one more proposal")
+		f.decideAll()
+		f.m.Tick()
+		f.deal()
+		f.decideAll()
+		for _, name := range sortedKeys(f.slots) {
+			if f.last.Generation > 0 && !f.over && !f.m.Record().Belongs(name) {
+				t.Fatalf("%s has come, and is not recorded in %v", name, f.m.Record())
 			}
-			f.decide()
 		}
 		for _, m := range f.last.Members {
 			if _, there := f.slots[m.Host]; f.alive[m.Worker] != m.Host || !there {
@@ -110,6 +114,16 @@ func TestInvariantsOnHosts(t *testing.T) {
 			t.Fatalf("nobody is left, and the job is not over")
 		}
 	})
+}
+
+// decideAll decides until nothing is proposed any more.
+func (f *fleet) decideAll() {
+	for i := 0; len(f.open) > 0; i++ {
+		if i > 20 {
+			f.t.Fatal("there is always one more proposal")
+		}
+		f.decide()
+	}
 }
 
 func (f *fleet) decide() {

@@ -142,6 +142,8 @@ func (p *player) perform(words []string) {
 		}
 	case "waiting":
 		fmt.Fprintf(&p.out, "  waiting %v, asking %d\n", m.Waiting(), m.Asking())
+	case "voters":
+		fmt.Fprintf(&p.out, "  voters %v\n", m.Record().Voters())
 	case "step":
 		m.Step()
 	case "hold":

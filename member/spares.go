@@ -17,12 +17,13 @@ const (
 	mostDoubled  = 6
 )
 
-// Tick is time that passes: spares that were lost are started again after a while.
+// Tick is time that passes: spares that were lost are started again after a while, and hosts that have come are recorded.
 func (m *Machine) Tick() {
 	if m.hold > 0 {
 		m.hold--
 		m.refill()
 	}
+	m.enrol()
 }
 
 // Waiting lists the workers that ask to take part and are no members, oldest first.

@@ -106,6 +106,7 @@ func (c *Cluster) Finally() error {
 	} else if c.isBroken() {
 		c.answered()
 	}
+	c.outlives()
 	return c.ledger.broken
 }
 
@@ -171,7 +172,9 @@ func (c *Cluster) wish() {
 
 // mustGoOn reports whether those that are left are enough: a quorum of the newest generation that know it, or can learn of it, and
 // can all reach each other, with enough members.
-func (c *Cluster) mustGoOn(enough int) bool {
+func (c *Cluster) mustGoOn(enough int) bool { return c.quorate() && c.manned(enough) }
+
+func (c *Cluster) quorate() bool {
 	r := c.newest()
 	var voters []string
 	for _, name := range r.Voters() {
@@ -189,7 +192,12 @@ func (c *Cluster) mustGoOn(enough int) bool {
 			}
 		}
 	}
-	members := 0
+	return r.Quorum(voters)
+}
+
+// manned reports whether enough members are left, and the job is neither over nor about to be.
+func (c *Cluster) manned(enough int) bool {
+	r, members := c.newest(), 0
 	for _, m := range r.View.Members {
 		if w := c.member(m); w != nil && (w.in || w.dropped) {
 			members++
@@ -199,7 +207,7 @@ func (c *Cluster) mustGoOn(enough int) bool {
 	for _, h := range c.living() {
 		ended = ended || h.ended
 	}
-	return r.Quorum(voters) && members >= max(enough, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 && !c.isBroken()
+	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 && !c.isBroken()
 }
 
 // isBroken reports whether a job with a mesh cannot go on, as the head says.

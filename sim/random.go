@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/shoal-ml/shoal/member"
 )
 
 // Random runs a schedule of so many events that a seed chooses, and then a calm in which the job must go on. It returns the schedule and
@@ -203,10 +205,15 @@ func (g *generator) fault() string {
 	case n < 88:
 		return "release"
 	case g.more > 0:
-		g.more--
-		return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), 1+g.rand.IntN(3))
+		return g.another()
 	}
 	return ""
+}
+
+// another lets a host come while the job runs; it stays without workers when nobody waits for room, and some have none.
+func (g *generator) another() string {
+	g.more--
+	return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), []int{member.NoSlots, 1, 2, 3}[g.rand.IntN(4)])
 }
 
 // adrift reports whether the job is on its way back to a checkpoint, which is short: few faults would hit it.
@@ -222,8 +229,7 @@ func (g *generator) behead() string {
 	}
 	end := "crash " + h.name
 	if g.more > 0 && g.rand.IntN(3) == 0 {
-		g.more--
-		g.plan = append(g.plan, fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), 1+g.rand.IntN(3)))
+		g.plan = append(g.plan, g.another())
 	}
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {
 		other := g.c.hosts[i].name

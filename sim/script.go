@@ -20,7 +20,7 @@ import (
 //	  saves=2                                                they write a checkpoint every two steps
 //	  redundant=1                    parts that are on two workers are to be on two hosts
 //	  ahead=8                                                hosts begin with 8 bytes, a collective, before its step is complete
-//	host B slots=2        another host joins
+//	host B slots=2        another host joins; slots=-1: one that takes no workers
 //	deliver A>B 1         the second message that waits from A to B arrives; also: lose, and repeat, after which it still waits
 //	tick A                time passes on A
 //	start A               a worker that A was told to start runs

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/node"
 )
 
 // A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut off ends what it runs.
@@ -270,6 +271,23 @@ func TestOneOfTwoHostsWaits(t *testing.T) {
 	s.shoal("recover", "train", "--force")
 	s.trains(1, 10)
 	s.finish(1)
+}
+
+// Of two hosts with workers the one that led is lost. A third one, which has none, is the witness: the other need not wait.
+func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
+	s := startSpreadOn(t, newNetwork(t, "a", "b", "c"), []string{"a", "b"}, 1, nil, audited)
+	s.agent("c", "c")
+	s.until("a generation with the third host", func() (bool, error) {
+		return slices.ContainsFunc(s.ledger(), func(e node.Entry) bool { return e.Because == "c joined the job" }), nil
+	})
+	s.signal(syscall.SIGKILL, nil, s.head)
+	s.led("b", "c")
+	s.trains(1, 10)
+	if n := s.lost(); n != 1 {
+		t.Errorf("%d were lost: %+v", n, s.ledger())
+	}
+	s.finish(1)
+	s.ends(s.agents["c"], 0)
 }
 
 // Who has no token of the job is refused, whatever he says, and the job does not notice.

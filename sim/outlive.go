@@ -1,0 +1,49 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/member"
+)
+
+// outlives checks hosts that are all linked with each other: they belong to the job (H1), and when they are three or more, those without the head go
+// on by themselves, if members that are enough are among them (F3).
+func (c *Cluster) outlives() {
+	if c.ledger.broken != nil || !c.mustGoOn(c.newest().Min) {
+		return
+	}
+	for range settling {
+		c.notice()
+		c.round()
+	}
+	r, hosts := c.newest(), c.living()
+	if c.ledger.broken != nil || !c.mustGoOn(r.Min) || !c.linked() || slices.ContainsFunc(r.Hosts, func(h member.Host) bool { return h.Draining }) {
+		return
+	}
+	for _, h := range hosts {
+		if !r.Belongs(h.name) {
+			c.ledger.fail("%s has come to the job, and is not recorded in %v", h.name, r)
+		}
+	}
+	if len(hosts) < 3 {
+		return
+	}
+	before := c.ledger.newest
+	c.host(r.Head).crash()
+	c.Calm(3)
+	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.manned(c.newest().Min) {
+		c.ledger.fail("%s led the job and is lost, and the others stand still after step %d: %v", r.Head, c.ledger.newest, c.newest())
+	}
+}
+
+// linked reports whether all hosts that are left can reach each other.
+func (c *Cluster) linked() bool {
+	for _, a := range c.living() {
+		for _, b := range c.living() {
+			if a != b && c.net.closed(a.name, b.name) {
+				return false
+			}
+		}
+	}
+	return true
+}
