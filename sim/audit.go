@@ -27,10 +27,11 @@ type meshes struct {
 	reached map[head.Flight]string // what a reshape has led to
 	broken  string                 // why the job is broken
 	last    uint64                 // the step after which it is
+	lost    map[string]bool        // entries by which the state is lost
 }
 
 func (m *meshes) init() {
-	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{}, reached: map[head.Flight]string{}}
+	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{}, reached: map[head.Flight]string{}, lost: map[string]bool{}}
 }
 
 // meshed checks what an entry of the log means for the mesh.
@@ -71,7 +72,10 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 		l.lacks(h, a, run, made)
 	}
 	if s.Lost != "" && follows && before != nil && before.Lost == "" {
-		l.lacks(h, a, run, made)
+		if entry := fmt.Sprint(a.Index, written(s)); !l.meshes.lost[entry] { // when a host behind applies it, the members may have read a checkpoint
+			l.meshes.lost[entry] = true
+			l.lacks(h, a, run, made)
+		}
 	}
 }
 
