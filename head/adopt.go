@@ -137,6 +137,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 			r.machine.Lost(m.Worker, "is not known on its host")
 		}
 	}
+	r.loseState()
 	gone := map[topo.Worker]bool{}
 	for _, m := range r.state.View.Members {
 		_, ended := r.dead[m.Worker]
@@ -157,5 +158,20 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 	for _, w := range sorted(r.voids) {
 		r.givesUp(w)
+	}
+}
+
+// loseState ends a job of which nobody that is left has the state: its members were let in by a generation, and no host that is left has the entry of
+// the log with which they are told. Who had the state is lost, and may have committed that entry, and made more steps. A job with a mesh can go back to
+// a checkpoint.
+func (r *leader) loseState() {
+	told := r.state.View
+	entered := func(m topo.Member) bool { _, is := told.Rank(m.Worker); return is }
+	members := r.machine.View().Members
+	if told.Generation == 0 || r.state.Shape != nil || slices.ContainsFunc(members, entered) {
+		return
+	}
+	for _, m := range members {
+		r.machine.Lost(m.Worker, "has not got the state of the job")
 	}
 }
