@@ -20,7 +20,7 @@ type Segment struct {
 }
 
 // NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so that a later access
-// cannot fail, and maps it. name is what /proc/PID/maps shows.
+// cannot fail, and maps it. They are huge pages where the kernel has some. name is what /proc/PID/maps shows.
 func NewSegment(name string, n int64) (*Segment, error) { return newSegment(name, n, 0) }
 
 // NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map it to read, or a private copy of it.
@@ -54,6 +54,7 @@ func reserve(fd int, n int64, seals int) (*Segment, error) {
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
 	}
+	fillHuge(fd, n)
 	const piece = 64 << 20 // a signal makes fallocate start over; pieces bound what is lost
 	for off := int64(0); off < n; off += piece {
 		size := min(piece, n-off)
@@ -73,7 +74,7 @@ func reserve(fd int, n int64, seals int) (*Segment, error) {
 	}
 	seals |= unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, errors.Join(fmt.Errorf("sealing: %w", err), unix.Munmap(s.Mem))
+		return nil, errors.Join(fmt.Errorf("sealing: %w", err), unmap(s.Mem))
 	}
 	return s, nil
 }
@@ -93,7 +94,7 @@ func OpenSegment(fd int) (*Segment, error) {
 }
 
 func mapFD(fd int, n int64) (*Segment, error) {
-	mem, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	mem, err := mapFile(fd, n, unix.MAP_POPULATE)
 	if err != nil {
 		return nil, fmt.Errorf("mapping: %w", err)
 	}
@@ -108,7 +109,7 @@ func (s *Segment) Close() error {
 	if s.Mem == nil {
 		return nil
 	}
-	err := unix.Munmap(s.Mem)
+	err := unmap(s.Mem)
 	s.Mem = nil
 	return errors.Join(err, unix.Close(s.fd))
 }

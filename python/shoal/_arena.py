@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 import threading
 import weakref
 from bisect import bisect_right
@@ -14,13 +13,11 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ._allocator import FreeList, round_up, size_class
 from ._fork import Mapping
-from ._layout import PAGE
+from ._layout import HUGE_PAGE, PAGE
 from ._link import Link, Refused
 from .errors import ArenaError, ShoalError
 
 POOL_BYTES = 16 << 20
-# The agent has reserved the pages; to map them one by one, as they are touched, takes twice as long. mmap names it from Python 3.10 on.
-_POPULATE = 0x8000 if sys.platform == "linux" else 0
 # A place in the arena: segment id and offset in bytes.
 Place = Tuple[int, int]
 
@@ -30,14 +27,15 @@ class Segment:
 
     def __init__(self, number: int, size: int, fd: int, pooled: bool) -> None:
         try:
-            self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED | _POPULATE)
+            self.memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE)
         except (OSError, ValueError) as err:
             os.close(fd)
             raise ArenaError(f"cannot map {size} bytes of shared memory: {err}. Free arrays, or raise `ulimit -v`") from None
         self.id = number
         self.size = size
         self.pooled = pooled  # many buffers, kept for good; otherwise one, and given back with it
-        self.mapping = Mapping(self.memory, fd)
+        self.mapping = Mapping(self.memory, -1, HUGE_PAGE)  # elsewhere huge pages would be mapped as 512 small ones each
+        self.mapping.show(fd, writable=True)
         self.base = self.mapping.address
         self.free = FreeList(size)
         self.unpin: Optional[Callable[[int], None]] = None  # to be called before it is unmapped
@@ -90,7 +88,7 @@ class Arena:
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:
             segment, offset = self._take(nbytes)
-            block = (ctypes.c_ubyte * nbytes).from_buffer(segment.memory, offset)
+            block = (ctypes.c_ubyte * nbytes).from_buffer(segment.memory, segment.mapping.first + offset)
             weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
         return block
 

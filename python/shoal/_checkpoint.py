@@ -15,11 +15,12 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
+from ._layout import HUGE_PAGE
 from ._scribe import Part
 from ._sealing import VERSION, Sealed, Staging, say, tensors
 from ._shard import Kept, Reader, Run, catalogue, share
 from ._shelf import Attempt, is_url
-from ._state import HUGE_PAGE, Item
+from ._state import Item
 from .cursor import Cursor
 from .errors import ShoalError
 

@@ -28,17 +28,21 @@ _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 class Mapping:
     """A shared mapping, its address, and the descriptor that can map it once more."""
 
-    def __init__(self, memory: mmap.mmap, fd: int) -> None:
-        self.size = len(memory)
-        self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    def __init__(self, memory: mmap.mmap, fd: int, spare: int = 0) -> None:
+        """`memory` has `spare` bytes too many, so that the mapping can begin at a multiple of them: `first` bytes into it."""
+        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+        self.first = -start % spare if spare else 0
+        self.size = len(memory) - spare
+        self.address = start + self.first
         self._fd = fd
 
-    def show(self, fd: int) -> None:
-        """Put the memory of a descriptor here, shared and to be read only. Takes the descriptor over."""
+    def show(self, fd: int, writable: bool = False) -> None:
+        """Put the memory of a descriptor here, shared. Takes the descriptor over."""
+        access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
         flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
-        if _mmap(self.address, self.size, mmap.PROT_READ, flags, fd, 0) != self.address:
+        if _mmap(self.address, self.size, access, flags, fd, 0) != self.address:
             os.close(fd)
-            raise ArenaError(f"cannot map {self.size} bytes of a shared result: {os.strerror(ctypes.get_errno())}")
+            raise ArenaError(f"cannot map {self.size} bytes of shared memory: {os.strerror(ctypes.get_errno())}. Free arrays, or raise `ulimit -v`")
         self.close()
         self._fd = fd
 

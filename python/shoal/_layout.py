@@ -9,6 +9,7 @@ PROTOCOL = 1
 MAGIC = int.from_bytes(b"SHOALCB1", "little")
 MESSAGE_BYTES = 64 << 10
 PAGE = 4096
+HUGE_PAGE = 2 << 20
 
 # The control block: a header of one page, then the slots. Words are indices into a view of u64 or u32.
 HEADER_BYTES = 4096

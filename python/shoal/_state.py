@@ -21,10 +21,8 @@ import mmap
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ._layout import HUGE_PAGE
 from ._tensor import is_torch
-
-
-HUGE_PAGE = 2 << 20  # bytes
 
 
 class Item(NamedTuple):

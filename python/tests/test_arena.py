@@ -7,6 +7,7 @@ import pytest
 
 import shoal
 from shoal._arena import POOL_BYTES
+from shoal._layout import HUGE_PAGE
 
 
 def test_arrays_are_aligned_and_apart(agent):
@@ -87,6 +88,15 @@ def test_a_big_array_has_a_segment_of_its_own_and_gives_it_back(agent):
     assert agent.sessions[0].freed == [2]
     for x in (small, more):
         assert job.allreduce(x) is x and agent.calls[-1]["seg_in"] == 1
+
+
+@pytest.mark.parametrize("nbytes", [POOL_BYTES, POOL_BYTES + 5000])
+def test_segments_start_where_huge_pages_do(agent, nbytes):
+    x = agent.join().empty(nbytes, "uint8")
+    assert x.ctypes.data % HUGE_PAGE == 0
+    x[:], x[-1] = 7, 8
+    seen = agent.sessions[0].segments[1]
+    assert (seen[0], seen[nbytes - 1]) == (7, 8)
 
 
 def test_an_array_of_a_call_under_way_is_kept(agent):

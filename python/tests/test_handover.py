@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from shoal import _handover, _state
+from shoal import _handover
+from shoal._layout import HUGE_PAGE
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -28,7 +29,7 @@ def test_pieces_cover_the_state(whole):
 
 def test_there_is_room_for_a_state_like_ones_own():
     np = pytest.importorskip("numpy")
-    mine, copied, large = np.arange(6.0), np.arange(3), np.zeros(_state.HUGE_PAGE, "uint8")
+    mine, copied, large = np.arange(6.0), np.arange(3), np.zeros(HUGE_PAGE, "uint8")
     state = _handover.State()
     state.register("own", lambda: [mine, mine[1:3], np.zeros(0)], lambda _: None, own=True)
     state.register("given", lambda: {"x": copied, "large": large, "n": 3}, lambda _: None)

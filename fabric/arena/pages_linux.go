@@ -1,0 +1,69 @@
+package arena
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugeBytes is a huge page. Where the processor's are larger, nothing here takes effect.
+const hugeBytes = 2 << 20
+
+// mapFile maps the first n bytes of a file: from a huge page on at such an address that huge pages are mapped as what they are.
+func mapFile(fd int, n int64, flags int) ([]byte, error) {
+	size, at := uintptr(n), unsafe.Pointer(nil)
+	if n >= hugeBytes {
+		room, err := unix.MmapPtr(-1, 0, nil, size+hugeBytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		if err != nil {
+			return nil, err
+		}
+		before := -uintptr(room) & (hugeBytes - 1)
+		at, flags = unsafe.Add(room, before), flags|unix.MAP_FIXED
+		err = unix.MunmapPtr(unsafe.Add(at, size), hugeBytes-before)
+		if before > 0 {
+			err = errors.Join(err, unix.MunmapPtr(room, before))
+		}
+		if err != nil {
+			return nil, errors.Join(err, unix.MunmapPtr(at, size))
+		}
+	}
+	mem, err := unix.MmapPtr(fd, 0, at, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|flags)
+	if err != nil {
+		if at != nil {
+			err = errors.Join(err, unix.MunmapPtr(at, size))
+		}
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(mem), n), nil
+}
+
+// unmap undoes mapFile.
+func unmap(mem []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
+}
+
+// fillHuge gives an empty file huge pages, as far as there are any and shmem_enabled is not `deny`. It is a wish: what it leaves
+// out gets ordinary pages later. A collapse makes a huge page of whatever is there, so of one page and room for 511; it is the only
+// way that is open in the kernel's default, which gives a memfd none by itself (madvise(2), Linux 6.1).
+func fillHuge(fd int, n int64) {
+	n -= n % hugeBytes
+	for off := int64(0); off < n; off += hugeBytes {
+		if err := unix.Fallocate(fd, 0, off, pageBytes); err != nil {
+			return
+		}
+	}
+	if n == 0 {
+		return
+	}
+	mem, err := mapFile(fd, n, 0)
+	if err != nil {
+		return
+	}
+	defer unmap(mem)
+	for range 3 { // EAGAIN: another processor holds a page for a moment
+		if err := unix.Madvise(mem, unix.MADV_COLLAPSE); !errors.Is(err, unix.EAGAIN) {
+			return
+		}
+	}
+}
