@@ -21,7 +21,7 @@ func (m *Machine) Disarrange() { m.arranged = nil }
 
 // Keep has the job stay with the members that it has: who is on the way to be one is let go, unless the minimum needs it.
 func (m *Machine) Keep(why Because) {
-	m.because, m.cfg.Want = why, max(len(m.staying()), m.cfg.Min)
+	m.because, m.cfg.Want = why, max(m.Staying(), m.cfg.Min)
 	m.ranks = m.cfg.Want
 	m.shed(m.outside() - m.missing() - m.spares())
 	m.settle()

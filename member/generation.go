@@ -14,7 +14,14 @@ func (m *Machine) Have() int {
 }
 
 // Staying counts the members that are not to be released.
-func (m *Machine) Staying() int { return len(m.staying()) }
+func (m *Machine) Staying() (n int) {
+	for w, s := range m.workers {
+		if s.phase == active && m.stays(w) {
+			n++
+		}
+	}
+	return n
+}
 
 // outside counts the workers that are there to stay or on their way, and are no members.
 func (m *Machine) outside() int {
@@ -35,11 +42,14 @@ func (m *Machine) draining(w topo.Worker) bool {
 	return h != nil && h.Draining
 }
 
-// staying are the members that are not to be released: by what is proposed, or because their host is to be left.
+// stays reports whether a member is not to be released: by what is proposed, or because its host is to be left.
+func (m *Machine) stays(w topo.Worker) bool {
+	return !m.draining(w) && (m.proposed == nil || !slices.Contains(m.proposed.activate.Released, w))
+}
+
+// staying are the members that stay, oldest first.
 func (m *Machine) staying() []topo.Worker {
-	return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool {
-		return m.draining(w) || m.proposed != nil && slices.Contains(m.proposed.activate.Released, w)
-	})
+	return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.stays(w) })
 }
 
 // joiners are the ready workers that the wanted size has room for, when there is a member to give them the state of the job. The
@@ -65,6 +75,9 @@ func (m *Machine) joiners() []topo.Worker {
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
 		return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
+	}
+	if n := m.Staying(); n <= m.cfg.Want && n == m.count(active) {
+		return nil // as after almost every step, and without a list
 	}
 	staying := m.staying()
 	slices.SortStableFunc(staying, func(v, w topo.Worker) int {

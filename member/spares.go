@@ -41,7 +41,7 @@ func (m *Machine) missing() int {
 	if m.whole && m.cfg.Spares > 0 {
 		want = min(want, m.ranks)
 	}
-	return max(want-len(m.staying()), 0)
+	return max(want-m.Staying(), 0)
 }
 
 // spares is how many workers there should be that no member is missing for. Before the job has begun there are none.

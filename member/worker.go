@@ -116,8 +116,8 @@ func (m *Machine) Resize(n int, who string) error {
 // means all members.
 func (m *Machine) Boundary(took ...topo.Worker) {
 	if !m.boundary {
-		for _, w := range m.in(active) {
-			if s := m.workers[w]; took == nil || slices.Contains(took, w) {
+		for w, s := range m.workers {
+			if s.phase == active && (took == nil || slices.Contains(took, w)) {
 				s.fresh = false
 			}
 		}

@@ -42,13 +42,13 @@ func rounds(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()
 	}
 }
 
-// From the post to the completion a collective of one host allocates nothing in all of its agent; one that ends a step, what the membership looks at.
+// From the post to the completion a collective of one host allocates nothing in all of its agent, also one that ends a step.
 func TestCallsOfOneHostAllocateNothing(t *testing.T) {
-	for step, most := range map[bool]uint64{false: 0, true: 3} {
+	for _, step := range []bool{false, true} {
 		a, d := startAgent(t, 2), sound()
 		d.Step = step
 		workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1)}
-		if n := allocations(200, rounds(t, workers, d)); n > most {
+		if n := allocations(200, rounds(t, workers, d)); n > 0 {
 			t.Errorf("step %v: %d allocations a call", step, n)
 		}
 	}
