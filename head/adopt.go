@@ -166,7 +166,12 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 // a checkpoint.
 func (r *leader) loseState() {
 	told := r.state.View
-	entered := func(m topo.Member) bool { _, is := told.Rank(m.Worker); return is }
+	entered := func(m topo.Member) bool {
+		_, is := told.Rank(m.Worker)
+		_, reported := r.home[m.Worker]
+		_, ended := r.dead[m.Worker]
+		return is && reported && !ended
+	}
 	members := r.machine.View().Members
 	if told.Generation == 0 || r.state.Shape != nil || slices.ContainsFunc(members, entered) {
 		return

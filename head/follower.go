@@ -167,6 +167,9 @@ func (f *follower) drop(n Flight) {
 
 // commit applies an entry of the log. here is its flight where that is of this host alone.
 func (f *follower) commit(c Commit, here *flight) {
+	if f.strange { // what it has is of a log that nobody else knows
+		f.state, f.recent = State{}, nil
+	}
 	old := f.state.View
 	f.index, f.strange = c.Index, false
 	f.recent = slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable })

@@ -86,7 +86,7 @@ func (l *launch) enter(host string, n *note) {
 		h.pid = n.Started.PID
 	case n.Joined != nil:
 		h.joined = true
-	case n.Report != nil:
+	case n.Report != nil && l.dir != nil: // without one this host does not know the job yet
 		// A full disk must not end a training run; what is missing shows in the file.
 		_ = l.dir.report(seat, n.Report.Metrics, time.Now())
 		l.reports[seat] = n.Report.Metrics
@@ -95,7 +95,9 @@ func (l *launch) enter(host string, n *note) {
 		h.exit, h.survived, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Tail, n.Ended.Log
 		if host != l.host {
 			h.log = host + ":" + h.log
-			_ = l.dir.ends(seat)
+			if l.dir != nil {
+				_ = l.dir.ends(seat)
+			}
 		}
 		l.ended = append(l.ended, ending{seat, e, n.Ended.Survived})
 	}

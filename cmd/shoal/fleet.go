@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -126,12 +127,16 @@ func writeToken(path, token string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
 	}
-	unnamed := path + ".new"
-	if err := os.WriteFile(unnamed, []byte(token+"\n"), 0o600); err != nil {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // nobody else can have opened it before
+	if err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
 	}
-	if err := os.Rename(unnamed, path); err != nil {
-		return fmt.Errorf("the token file: %w", err)
+	_, err = file.WriteString(token + "\n")
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("the token file: %w", errors.Join(err, os.Remove(file.Name())))
 	}
 	return nil
 }

@@ -74,6 +74,9 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, e
 	}
 	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
 		if dir, err = node.NewestRun(name); err != nil {
+			if len(unknown.Refused) > 0 { // it runs, and another host leads it
+				err = unknown
+			}
 			return "", nil, err
 		}
 	} else if _, err := node.ReadRecord(dir); err != nil {

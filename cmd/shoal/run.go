@@ -59,7 +59,8 @@ start in their stead. A spare takes a slot on a host, and so much memory as a wo
 With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
 --hosts the agents of other hosts are started over ssh, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
 workers' programs are. What hosts say to each other is encrypted and authenticated.
-SIGTERM, as a spot notice brings it, frees this host when its step ends, and another leads on; where none can, it ends the job as Ctrl-C does.
+SIGTERM, as a spot notice brings it, frees this host when its step ends, and another leads on. It ends the job as Ctrl-C does where no other host is
+there to lead on, and where workers cannot be let go: in a job with a mesh, or without steps.
 
 With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
 membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and

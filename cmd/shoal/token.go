@@ -56,7 +56,7 @@ func (f *tokenFlags) run(cmd *cobra.Command, j *control.Job) error {
 		return fmt.Errorf("there is no token for job %s: %w", j.Name, err)
 	}
 	file := f.file
-	if file == "" {
+	if file == "" || file == "-" {
 		file = "-"
 		_, err = io.WriteString(cmd.OutOrStdout(), i.Token+"\n")
 	} else {

@@ -1,6 +1,7 @@
 package megatron
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -38,7 +39,9 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	if rows := w.rows(wordEmbeddings); rows > 0 {
 		args.Set("padded_vocab_size", int64(rows))
 	}
-	w.uneven(args)
+	if err := w.uneven(args); err != nil {
+		return nil, err
+	}
 	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}, nil
 }
 
@@ -90,20 +93,24 @@ func (w *writer) rows(param string) int {
 	return 0
 }
 
-// uneven says how many layers the first and the last stage have, when these are not as many as the others have.
-func (w *writer) uneven(args *pickle.Dict) {
+// uneven says how many layers the first and the last stage have, when these are not as many as the others have. Megatron gives all others as many.
+func (w *writer) uneven(args *pickle.Dict) error {
 	var count []int
 	for pp, from := range w.first {
 		count = append(count, w.end(pp)-from)
 	}
-	if len(slices.Compact(slices.Clone(count))) == 1 {
-		for _, key := range []string{"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout"} {
-			if _, ok := args.Get(key); ok {
-				args.Set(key, nil)
-			}
+	for _, key := range []string{"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout"} {
+		if _, ok := args.Get(key); ok {
+			args.Set(key, nil)
 		}
-		return
+	}
+	if len(slices.Compact(slices.Clone(count))) == 1 {
+		return nil
+	}
+	if middle := count[1 : len(count)-1]; len(middle) > 0 && slices.Min(middle) != slices.Max(middle) {
+		return fmt.Errorf("the stages have %v layers; Megatron gives all stages between the first and the last as many: choose other cuts", count)
 	}
 	args.Set("decoder_first_pipeline_num_layers", int64(count[0]))
 	args.Set("decoder_last_pipeline_num_layers", int64(count[len(count)-1]))
+	return nil
 }

@@ -109,7 +109,7 @@ func (w *writer) padded(spec *layout.Spec, tensors []format.Tensor) *layout.Spec
 	more := *spec
 	more.Store = slices.Clone(spec.Store)
 	for _, t := range tensors {
-		if vocabulary := strings.HasSuffix(t.Name, "."+wordEmbeddings) || strings.HasSuffix(t.Name, "."+outputLayer); vocabulary && len(t.Shape) > 0 {
+		if vocabulary := strings.HasSuffix("."+t.Name, "."+wordEmbeddings) || strings.HasSuffix("."+t.Name, "."+outputLayer); vocabulary && len(t.Shape) > 0 {
 			more.Store = append(more.Store, layout.Store{Name: t.Name, Parts: []string{t.Name}, Pad: &layout.Pad{Multiple: int(multiple) * w.size.tp}})
 		}
 	}

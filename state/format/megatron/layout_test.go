@@ -192,6 +192,20 @@ func TestLayoutRandom(t *testing.T) {
 	}
 }
 
+// Megatron gives all stages between the first and the last as many layers.
+func TestLayoutRefusesUnevenMiddles(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	m := drawModel(r)
+	for m.PP != 4 || m.Layers < 5 {
+		m = drawModel(r)
+	}
+	m.Cuts = []int{0, 1, 2, 4}
+	c, _ := m.source()
+	if _, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values); err == nil || !strings.Contains(err.Error(), "[1 1 2 ") {
+		t.Errorf("%v, want an error that says how many layers the stages have", err)
+	}
+}
+
 func TestLayoutRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
 	c, _ := read(t, dir)

@@ -48,9 +48,12 @@ func drawModel(r *rand.Rand) *model {
 		d.EP = 1 + r.IntN(3)
 		d.Expert = d.EP * (1 + r.IntN(2))
 	}
-	for range d.PP {
+	between := 1 + r.IntN(3)
+	for pp := range d.PP {
 		d.Cuts = append(d.Cuts, d.Layers)
-		d.Layers += 1 + r.IntN(3)
+		if d.Layers += between; pp == 0 || pp == d.PP-1 {
+			d.Layers += r.IntN(3)
+		}
 	}
 	axes := []string{fmt.Sprint("tp=", d.TP), fmt.Sprint("pp=", d.PP), fmt.Sprint("ep=", d.EP)}
 	r.Shuffle(3, func(i, j int) { axes[i], axes[j] = axes[j], axes[i] })
