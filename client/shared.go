@@ -121,7 +121,7 @@ func (m *memory) shown() []*sharing {
 	return nil
 }
 
-// show sets that list. It is copied, for find looks at it without the lock.
+// show sets that list. It is copied, for who looks whether there are any does so without the lock.
 func (m *memory) show(list []*sharing) {
 	list = append([]*sharing(nil), list...)
 	m.shares.Store(&list)
@@ -129,6 +129,11 @@ func (m *memory) show(list []*sharing) {
 
 // within finds the shared result that b is a part of; nil if it is none.
 func (m *memory) within(b []byte) *sharing {
+	if len(m.shown()) == 0 { // as in most jobs
+		return nil
+	}
+	m.mu.Lock() // none is unmapped meanwhile
+	defer m.mu.Unlock()
 	for _, s := range m.shown() {
 		if p, start := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(&s.Mem[0])); len(b) > 0 && p >= start && p+uintptr(len(b)) <= start+uintptr(s.bytes) {
 			return s

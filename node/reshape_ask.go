@@ -31,6 +31,7 @@ func (a *Agent) Reshape(mesh, who string) error {
 // Workers that it takes more are planned where the fewest are.
 func (a *Agent) PlanReshape(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
+		defer func(prepared planned) { a.crew.shaper.planned = prepared }(a.crew.shaper.planned) // a question spoils no plan that is needed
 		l, err := a.crew.wanted(mesh)
 		if err != nil {
 			return err

@@ -93,6 +93,15 @@ func (r *result) copy() *result {
 	return c
 }
 
+// unname lets the name mean another memory for who asks next.
+func (r *result) unname() {
+	r.results.mu.Lock()
+	defer r.results.mu.Unlock()
+	if r.results.of[r.resultName] == r {
+		delete(r.results.of, r.resultName)
+	}
+}
+
 // shared lets a worker see a shared result. It asks again in each generation: the memory may be another one then.
 func (s *session) shared(r *api.Request) error {
 	name := resultName{topo.GroupID(r.Group), r.Name}
@@ -164,8 +173,12 @@ func (e *engine) leave(released []*worker) {
 	for _, gone := range released {
 		for _, r := range gone.results {
 			var copied *result
+			stays := false
 			for _, m := range e.members {
 				if id, have := m.holds(r.resultName); have == r && m.entered {
+					if stays = true; gone.left {
+						break // nobody reads it any more
+					}
 					if copied == nil {
 						copied = r.copy()
 					}
@@ -177,6 +190,9 @@ func (e *engine) leave(released []*worker) {
 			}
 			if copied != nil {
 				_ = copied.Close()
+			}
+			if !stays {
+				r.unname()
 			}
 		}
 	}

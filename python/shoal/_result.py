@@ -121,7 +121,7 @@ class Results:
             result = self._dropped.popleft()
             self.all = [r for r in self.all if r is not result]
             result.mapping.close()
-            if result.id and self._link is not None:
+            if result.id and self._link is not None and all(r.id != result.id for r in self.all):  # a new one of the name has its number
                 try:
                     self._link.request({"type": "free", "id": result.id}, "freed")
                 except ShoalError:

@@ -132,6 +132,7 @@ class Worker:
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
         """Memory to be read that all workers of the host see who give its group and name; own memory in a job of one."""
+        self.link.check()  # before the lock, which a forked child may have inherited taken
         result, memory = self.results.get(group, name, nbytes)
         if not self._alone and group < _OWN_GROUPS:
             self.results.bind((result, 0), self.generation)

@@ -149,6 +149,7 @@ class _Live:
             if shape.lost and self._part is None:
                 raise ShoalError(f"{shape.lost}. With job.checkpoint before shoal.train the job would go back to a checkpoint by itself")
             if not shape.next:
+                self._room = None  # where it was for a mesh that does not come
                 if self.model is None:
                     self._begin(shape.mesh or self._first)
                 if shape.lost or self._begins:

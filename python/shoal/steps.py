@@ -72,7 +72,7 @@ class Step:
         if op == "mean":
             weight = float(self.weight)
             if not self.weight:
-                self._clear(x)
+                x = self._clear(x if out is None else self._like(x))
         return self._progress.job.allreduce_async(x, op, weight, out, self._flags(last) | (NARROW if narrow else 0))
 
     def deliver(self, x: Any, root: int, out: Any) -> "Handle[Any]":
@@ -114,13 +114,19 @@ class Step:
             return MORE
         return STEP | SPARING if self._progress.state.sharded else STEP
 
-    def _clear(self, x: Any) -> None:
+    def _like(self, x: Any) -> Any:
+        """An array in place of one that stays as it is."""
+        tensor = self._progress.job._port.describe(x)
+        return self._progress.job._port.make(x, tensor.dtype, tensor.shape)
+
+    def _clear(self, x: Any) -> Any:
         # 0 times a gradient that is not finite would not be 0.
         tensor = self._progress.job._port.describe(x)
         if tensor.writable and tensor.contiguous:
             ctypes.memset(tensor.address, 0, tensor.nbytes)
         else:
             x[...] = 0
+        return x
 
     @property
     def after(self) -> Cursor:

@@ -150,3 +150,20 @@ def test_a_job_whose_members_are_all_killed_has_failed(running):
         job.kill(0)
         output = job.finish(code=1)
     assert "failed: rank 0 of 2 was killed by SIGKILL" in output, output
+
+
+IDLE = """
+import numpy, shoal
+job = shoal.join()
+for step in job.steps(3, 4, epochs=2, seed=1):
+    x = numpy.full(2, 1.0 if step.weight else numpy.nan, "float32")
+    x.flags.writeable = False
+    mean = step.allreduce(x, out=numpy.empty(2, "float32"))
+    assert (mean == 1).all() and numpy.isnan(x).all() == (not step.weight), (mean, x)
+print("RESULT", [job.rank], flush=True)
+job.leave()
+"""
+
+
+def test_an_input_stays_as_it_is_also_on_a_worker_without_samples(launch):
+    assert len(results(launch(4, IDLE))) == 4
