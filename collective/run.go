@@ -41,7 +41,7 @@ type Scratch struct {
 // NewScratch returns memory for one lane.
 func NewScratch() *Scratch {
 	// f16 and bf16 accumulate in twice their size.
-	return &Scratch{acc: make([]byte, 2*chunkBytes)}
+	return &Scratch{acc: make([]byte, 2*blockBytes)}
 }
 
 // Prepare binds a schedule to memory.
@@ -174,6 +174,7 @@ func (r *Run) sum(m *Move, from, n int, s *Scratch) {
 	r.kernels.SumAll(r.dtype, s.dst, s.src, r.total)
 }
 
+// combine brings a run of elements whose accumulator fits into the scratch to the destinations of a move.
 func (r *Run) combine(m *Move, from, n int, s *Scratch) {
 	acc := s.acc[:n*kernel.AccType(r.dtype).Size()]
 	if len(r.scale) > 0 {
