@@ -119,8 +119,9 @@ func (a *Agent) decide(r member.Record) {
 		a.lead(r, candidate)
 		return
 	}
-	if !r.Belongs(a.cfg.Self) && a.follower.state.View.Generation > 0 {
-		a.follower.strange = true
+	if f := a.follower; !r.Belongs(a.cfg.Self) && f.state.View.Generation > 0 {
+		// Its log can be one that nobody else knows. Once it does belong to the job, that would be taken for the job's.
+		f.index, f.state, f.recent = 0, State{}, nil
 	}
 	a.uplink = newStream(r.Since, true)
 	a.uplink.push(a.report())

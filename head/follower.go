@@ -20,7 +20,6 @@ type follower struct {
 	groups  map[topo.GroupID]*known
 	next    topo.Worker // this host was asked for no worker with this number or a higher one
 	index   uint64      // of the last entry that was applied
-	strange bool        // the log up to there is that of a job of which this host was no part when another head began to lead
 	state   State
 	recent  []Commit // applied here, and perhaps not everywhere
 	ended   int      // how many of the workers have
@@ -118,7 +117,7 @@ func (f *follower) ungroups(w topo.Worker, id topo.GroupID) {
 func (f *follower) hear(b Body) {
 	switch b := b.(type) {
 	case Snapshot:
-		f.index, f.state, f.recent, f.strange = b.Index, b.State, slices.Clone(b.Recent), false
+		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
 	case Begin:
 		f.begin(b.Keep)
 	case Exec:
@@ -167,11 +166,8 @@ func (f *follower) drop(n Flight) {
 
 // commit applies an entry of the log. here is its flight where that is of this host alone.
 func (f *follower) commit(c Commit, here *flight) {
-	if f.strange { // what it has is of a log that nobody else knows
-		f.state, f.recent = State{}, nil
-	}
 	old := f.state.View
-	f.index, f.strange = c.Index, false
+	f.index = c.Index
 	f.recent = slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable })
 	if c.Index > c.Stable {
 		f.recent = append(f.recent, c)
@@ -289,13 +285,9 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 	return self, len(k.members), self >= 0 && !slices.Contains(k.free, w)
 }
 
-// report tells a head all that it must know of this host. Of a log that nobody else need know it says nothing: once the host does belong to the
-// job, that would be taken for the job's.
+// report tells a head all that it must know of this host.
 func (f *follower) report() Report {
 	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
-	if f.strange {
-		r.Index, r.State, r.Recent = 0, State{}, nil
-	}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers, f.workers[w].report(w, f.member(f.state.View, w) && f.state.View.Generation > 0))
 	}
