@@ -8,6 +8,15 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// oneEach has a member on every host.
+func oneEach(hosts int) collective.Sites {
+	sites := collective.Sites{N: hosts}
+	for h := range hosts {
+		sites.Of = append(sites.Of, h)
+	}
+	return sites
+}
+
 // loads is what each host sends of its own and of others' with a worker each.
 func loads(moves []collective.Move, hosts int) []int {
 	list := make([]int, hosts)
@@ -37,10 +46,7 @@ func TestRelieve(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {
 		hosts := 3 + rng.IntN(5)
-		sites := collective.Sites{N: hosts}
-		for h := range hosts {
-			sites.Of = append(sites.Of, h)
-		}
+		sites := oneEach(hosts)
 		var moves []collective.Move
 		for range 200 { // the first host has most
 			m := collective.Move{N: 1 + rng.IntN(100), Src: []collective.Span{{Member: rng.IntN(hosts) * rng.IntN(2)}}}

@@ -16,10 +16,7 @@ func TestTurns(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {
 		hosts := 2 + rng.IntN(5)
-		sites := collective.Sites{N: hosts}
-		for h := range hosts {
-			sites.Of = append(sites.Of, h)
-		}
+		sites := oneEach(hosts)
 		var moves []collective.Move
 		often := rng.IntN(2) * rng.IntN(20) // moves in 20 that are passed on
 		all, passed, want := 0, 0, map[[2]int]int{}
