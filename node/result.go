@@ -27,7 +27,9 @@ type result struct {
 	resultName
 	bytes   int64 // as its workers ask for it
 	results *results
+	left    bool // guarded by results.mu: to workers that were released; who asks for the name gets a copy
 	once    sync.Once
+	before  *result // of which it is the copy; held until that is made, or for good where the host has no room
 	segment *arena.Segment
 	err     error // why there is no segment
 	holders int   // guarded by results.mu; without any it is gone
@@ -37,9 +39,13 @@ type result struct {
 func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	rs.mu.Lock()
 	r := rs.of[name]
-	if r == nil {
-		r = &result{resultName: name, bytes: bytes, results: rs}
-		rs.of[name] = r
+	if r == nil || r.left {
+		next := &result{resultName: name, bytes: bytes, results: rs}
+		if r != nil && r.bytes == bytes {
+			r.holders++
+			next.before = r
+		}
+		rs.of[name], r = next, next
 	}
 	if r.bytes != bytes {
 		rs.mu.Unlock()
@@ -47,12 +53,26 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	}
 	r.holders++
 	rs.mu.Unlock()
-	r.once.Do(func() { r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", name.group), bytes) })
+	r.once.Do(r.make)
 	if r.err != nil {
 		_ = r.Close()
 		return nil, r.err
 	}
 	return r, nil
+}
+
+// make finds the memory. Where there is no room for a copy, who was released sees what comes.
+func (r *result) make() {
+	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes)
+	switch before := r.before; {
+	case before == nil:
+	case r.err != nil:
+		r.segment, r.err = before.segment, nil
+	default:
+		copy(r.segment.Mem, before.segment.Mem)
+		r.before = nil
+		_ = before.Close()
+	}
 }
 
 // keep adds a holder.
@@ -72,34 +92,13 @@ func (r *result) Close() error {
 		delete(r.results.of, r.resultName)
 	}
 	r.results.mu.Unlock()
-	if !last || r.segment == nil {
+	switch {
+	case !last || r.segment == nil:
 		return nil
+	case r.before != nil:
+		return r.before.Close()
 	}
 	return r.segment.Close()
-}
-
-// copy makes another memory with the same bytes, which is from now on what the name means. It has one holder; nil where the host has no room.
-func (r *result) copy() *result {
-	s, err := arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes)
-	if err != nil {
-		return nil
-	}
-	copy(s.Mem, r.segment.Mem)
-	c := &result{resultName: r.resultName, bytes: r.bytes, results: r.results, segment: s, holders: 1}
-	c.once.Do(func() {})
-	r.results.mu.Lock()
-	defer r.results.mu.Unlock()
-	r.results.of[r.resultName] = c
-	return c
-}
-
-// unname lets the name mean another memory for who asks next.
-func (r *result) unname() {
-	r.results.mu.Lock()
-	defer r.results.mu.Unlock()
-	if r.results.of[r.resultName] == r {
-		delete(r.results.of, r.resultName)
-	}
 }
 
 // shared lets a worker see a shared result. It asks again in each generation: the memory may be another one then.
@@ -167,35 +166,24 @@ func (m *worker) forget(g topo.GroupID) {
 	}
 }
 
-// leave lets released workers keep what results they have as they are: those who stay go on with copies, since their next call waits for nobody
-// who is released. Where there is no room for one, all keep the same.
+// leave lets released workers keep what results they have as they are: those who stay ask again before their next call, which waits for nobody who is
+// released, and go on with a copy.
 func (e *engine) leave(released []*worker) {
 	for _, gone := range released {
+		if gone.left {
+			continue // nobody reads them any more
+		}
 		for _, r := range gone.results {
-			var copied *result
-			stays := false
-			for _, m := range e.members {
-				if id, have := m.holds(r.resultName); have == r && m.entered {
-					if stays = true; gone.left {
-						break // nobody reads it any more
-					}
-					if copied == nil {
-						copied = r.copy()
-					}
-					if copied == nil {
-						break
-					}
-					m.hold(copied, id)
-				}
-			}
-			if copied != nil {
-				_ = copied.Close()
-			}
-			if !stays {
-				r.unname()
-			}
+			r.leave()
 		}
 	}
+}
+
+// leave has the name mean another memory for who asks next.
+func (r *result) leave() {
+	r.results.mu.Lock()
+	defer r.results.mu.Unlock()
+	r.left = true
 }
 
 // checkShared finds who still reads a result that a call is to write into: who makes the call does not any more.
