@@ -196,6 +196,12 @@ class Calls:
                     break
         self.look(handle)
 
+    def complete(self, ticket: int) -> None:
+        """Block until the call of a ticket is complete."""
+        handle = self._open.get(ticket)
+        if handle is not None:
+            self.wait(handle)
+
     def _park(self, word: int, floor: int, deadline: Optional[int]) -> None:
         leading = False
         try:

@@ -16,7 +16,7 @@ from . import _fork
 from ._arena import Arena, Place
 from ._calls import Calls, left
 from ._core import Core
-from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, U8, DType, pack_shape
+from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, STEP, U8, DType, pack_shape
 from ._link import Link, Refused
 from ._result import Results
 from ._scribe import AgentScribe
@@ -50,6 +50,7 @@ class Worker:
             link.close(left(job))
             raise
         self._own_groups = 0
+        self._commit = 0  # the ticket of the call that commits the step last
         self._changed: Callable[[], None] = lambda: None
         self.calls.on_change = self._look
         # Descriptions of arena arrays by id(array): a steady program describes the same few again and again.
@@ -160,6 +161,8 @@ class Worker:
     ) -> Handle[T]:
         """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait` returns."""
         self.link.check()
+        if out is not None and out.shared is not None:
+            self.calls.complete(self._commit)  # with it the members may change, and with them the memory
         if group >= self._detour:
             if self._alone or group >= _OWN_GROUPS:
                 if out is not None and out.shared is not None:
@@ -195,6 +198,8 @@ class Worker:
             counts_segment, len(counts) if counts is not None else 0, counts_offset,
             shape_bytes, flags,
         )  # fmt: skip
+        if flags & STEP:
+            self._commit = handle.ticket
         return handle
 
     def _stage(

@@ -108,9 +108,10 @@ class Group(AsyncCollectives):
             job.allreduce(x, out=total)                 # x stays as it is
 
         What is the same for all of them is then written once, and not once a rank. Ranks that give the same name get the same
-        memory; the next call into it waits until all have made it, so a result stays as it is until then. The array is read-only, and
-        so is a tensor of torch.from_numpy, which torch does not know: to write to that ends the process. A worker that is released keeps
-        what is in it. Raises ArenaError when the other ranks have another number of bytes, or there is no memory.
+        memory; the next call into it waits until all have made it, so a result stays as it is until then. Behind the commit of a step, a
+        call into it waits for that before it returns: the members may be others then. The array is read-only, and so is a
+        tensor of torch.from_numpy, which torch does not know: to write to that ends the process. A worker that is released keeps what
+        is in it. Raises ArenaError when the other ranks have another number of bytes, or there is no memory.
         """
         kind, dims = dense(shape, dtype)
         return readable(kind, dims, self._port.shared(self.id, name, elements(dims) * kind.itemsize))

@@ -44,7 +44,7 @@ job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
 job.register("total", lambda: {"total": (total, "a note", 0.1)}, lambda value: np.copyto(total, value["total"][0]))
 gradients = [job.empty(samples)] + [np.empty(5, "float64") for _ in range(parts - 1)]  # in the arena, and not
 averages = [job.shared(f"average {i}", g.shape, g.dtype) for i, g in enumerate(gradients)] if "shared" in sys.argv else None
-ones = job.shared("ones", 1, "float64") if averages else None
+latest = job.shared("latest", 1, "float64") if averages else None
 done = np.zeros(1)
 print("PID", os.getpid(), flush=True)
 for step in job.steps(samples, batch, seed=seed, epochs=epochs):
@@ -59,15 +59,21 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     done[0] = os.path.exists(end)
     if parts > 1:
         gradients[1][0] = done[0]
-    means = step.allreduce(*gradients, out=averages and (averages if parts > 1 else averages[0]))
-    means = means if parts > 1 else [means]
+    if averages:  # and a call behind the commit that is not waited for
+        shares = [step.share(g, last=i == parts - 1, out=averages[i]) for i, g in enumerate(gradients)]
+        behind = job.allreduce_async(np.full(1, float(step.number)), "max", out=latest)
+        means = [share.wait() for share in shares]
+        assert behind.wait()[0] == step.number
+    else:
+        means = step.allreduce(*gradients)
+        means = means if parts > 1 else [means]
     contributed = means[0] > 0
     np.testing.assert_allclose(means[0][contributed], 1 / contributed.sum(), rtol=1e-5)
     seen += contributed
     total += contributed.sum()
     die("after")
     if parts == 2:  # what is called between the commit and the next step is called by those who have made the step
-        assert job.allreduce(np.ones(1), out=ones)[0] == job.size
+        assert job.allreduce(np.ones(1))[0] == job.size
         assert job.released or job.allgather(np.array([job.rank])).tolist() == list(range(job.size))
     if step.number % 100 == 0 and job.rank == 0:
         print("STEP", step.number, flush=True)
