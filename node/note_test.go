@@ -34,7 +34,7 @@ func FuzzNote(f *testing.F) {
 		if d := cmp.Diff(string(n.encode()), string(again.encode())); d != "" {
 			t.Error(d)
 		}
-		l := &launch{host: "b", leader: "b", dir: &runDir{}, hands: map[int]*hand{}, changed: make(chan struct{}, 1), job: &jobNote{}}
+		l := &launch{host: "b", leader: "b", hands: map[int]*hand{}, changed: make(chan struct{}, 1), job: &jobNote{}}
 		if _, is := n.worker(); is && n.Report == nil { // a report goes into a file
 			l.enter("a", n)
 		}
@@ -55,7 +55,7 @@ func TestNotesAreWrapped(t *testing.T) {
 
 // The books keep the first word about the end of a worker, and believe nobody about another host's.
 func TestBooks(t *testing.T) {
-	l := &launch{host: "a", leader: "a", dir: &runDir{}, hands: map[int]*hand{}, changed: make(chan struct{}, 1)}
+	l := &launch{host: "a", leader: "a", hands: map[int]*hand{}, changed: make(chan struct{}, 1)}
 	for _, w := range []struct {
 		from string
 		note

@@ -95,9 +95,6 @@ func (l *launch) enter(host string, n *note) {
 		h.exit, h.survived, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Tail, n.Ended.Log
 		if host != l.host {
 			h.log = host + ":" + h.log
-			if l.dir != nil {
-				_ = l.dir.ends(seat)
-			}
 		}
 		l.ended = append(l.ended, ending{seat, e, n.Ended.Survived})
 	}

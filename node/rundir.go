@@ -122,13 +122,19 @@ func (d *runDir) event(e Event, now time.Time) error {
 	return err
 }
 
+// mostLogs is how many logs of other hosts' workers are open at a time. Other hosts say of which.
+const mostLogs = 256
+
 // line appends what a worker of another host has said to its log.
 func (d *runDir) line(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	log := d.others[worker]
 	if log == nil {
-		var err error
+		err := d.shut(mostLogs - 1)
+		if err != nil {
+			return err
+		}
 		if log, err = os.OpenFile(d.log(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 			return err
 		}
@@ -138,16 +144,16 @@ func (d *runDir) line(worker int, text string) error {
 	return err
 }
 
-// ends closes the log of a worker of another host that has ended. A line that is late opens it again.
-func (d *runDir) ends(worker int) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	log := d.others[worker]
-	delete(d.others, worker)
-	if log == nil {
-		return nil
+// shut closes logs of workers of other hosts until so many are open; the next line of a worker opens its log again; d.mu is held.
+func (d *runDir) shut(most int) (err error) {
+	for worker, log := range d.others {
+		if len(d.others) <= most {
+			break
+		}
+		delete(d.others, worker)
+		err = errors.Join(err, log.Close())
 	}
-	return log.Close()
+	return err
 }
 
 // metricsLine is one object and a newline.
@@ -161,9 +167,7 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 }
 
 func (d *runDir) close() error {
-	err := errors.Join(d.metrics.Close(), d.events.Close())
-	for worker := range d.others {
-		err = errors.Join(err, d.ends(worker))
-	}
-	return err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errors.Join(d.metrics.Close(), d.events.Close(), d.shut(0))
 }

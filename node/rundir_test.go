@@ -2,6 +2,7 @@ package node
 
 import (
 	"math"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,6 +20,29 @@ func TestRunDirsAreNotShared(t *testing.T) {
 		}
 		if err := d.close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// Workers of other hosts, however many are told of, do not use up the files that a process may open; nothing of theirs is lost.
+func TestLogsOfOtherHostsAreBounded(t *testing.T) {
+	d, _, err := newRunDir(t.TempDir(), "digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"a", "b"} {
+		for worker := range mostLogs + 10 {
+			if err := d.line(worker, text); err != nil || len(d.others) > mostLogs {
+				t.Fatalf("worker %d: %d logs are open: %v", worker, len(d.others), err)
+			}
+		}
+	}
+	if err := d.close(); err != nil || len(d.others) > 0 {
+		t.Errorf("%d logs are open at the end: %v", len(d.others), err)
+	}
+	for worker := range mostLogs + 10 {
+		if text, err := os.ReadFile(d.log(worker)); err != nil || string(text) != "a\nb\n" {
+			t.Errorf("worker %d: %q, %v", worker, text, err)
 		}
 	}
 }
