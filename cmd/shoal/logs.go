@@ -35,7 +35,8 @@ func newLogsCommand() *cobra.Command {
 
 JOB is the name of a running job, else the newest run of that name, or the directory of a run. The number of a worker is
 the one before its lines, which it keeps for life; for those that the job began with it is their first rank. Of a job on
-several hosts the one that leads it has the output of all workers since it does; each other host has that of its own.`,
+several hosts the one that leads it has the output of all workers since it does; each other host has that of its own, and
+does not follow it.`,
 		Example: `  shoal logs train
   shoal logs train -f                      go on until the job ends
   shoal logs train --rank 2                one worker, as it wrote it
@@ -55,7 +56,7 @@ several hosts the one that leads it has the output of all workers since it does;
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.follow, "follow", "f", false, "show what comes, until the job ends")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "show what comes, until the job ends; where it is led")
 	flags.IntVar(&f.rank, "rank", -1, "only the output of this worker, without its number before the lines")
 	flags.Lookup("rank").DefValue = "all"
 	flags.BoolVar(&f.json, "json", false, "print one JSON object a line")
