@@ -30,7 +30,8 @@ func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn 
 }
 
 // proceed has a transfer send what is of its turn k, and what is of the next one when all of that has left. Hosts do not wait for each other: their turns take
-// as long as each other's, and no longer than a cable is full.
+// as long as each other's, and no longer than a cable is full. Later turns begin on a goroutine of the mesh, which has nothing else to send then: the engine's thread
+// sums up the old state meanwhile.
 func (ts *transfers) proceed(id uint64, k int) {
 	ts.mu.Lock()
 	t := ts.hold(id)
