@@ -178,7 +178,7 @@ class State:
         setters = {name: part.set for name, part in self._parts.items() if part.kept or not checkpoint}
         if checkpoint:
             setters.update((dealt.name, dealt.set) for dealt in self.sharded)
-        if checkpoint:  # older ones have what is not kept any more
+            # Older ones have what is not kept any more.
             notes = {name: note for name, note in notes.items() if name not in self._parts or self._parts[name].kept}
         if notes.keys() != setters.keys():
             theirs, ours = sorted(notes), sorted(setters)
