@@ -79,8 +79,12 @@ var forms = []form{
 		if err != nil {
 			return nil, err
 		}
-		texts, _ := c.texts()
-		return hf.LayoutShards(shards, texts)
+		texts, kept := c.texts()
+		out, err := hf.LayoutShards(shards, texts)
+		if err == nil {
+			out.Values = kept
+		}
+		return out, err
 	}},
 	{name: "ranks", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // shoal's own, with a file for each rank that is what lies in its memory
 		return ranks.Layout(f.spec(), c.Tensors, c.Values)
@@ -96,7 +100,7 @@ var forms = []form{
 // metadata is where readers of safetensors put the texts of a header.
 const metadata = "__metadata__."
 
-// Lay lays a checkpoint out anew. lost says how many values the format has no place for.
+// Lay lays a checkpoint out anew. lost says for how many values there is no place in it.
 func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	if err := c.whole(); err != nil {
 		return nil, 0, err
@@ -105,17 +109,17 @@ func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	if i < 0 {
 		return nil, 0, fmt.Errorf("no format %q; known are %s", f.Format, strings.Join(Formats(), ", "))
 	}
-	if forms[i].texts {
-		_, lost = c.texts()
-	} else {
+	if !forms[i].texts {
 		for _, v := range c.Values {
 			if u, ok := v.Is.(format.Unread); ok {
 				return nil, 0, fmt.Errorf("%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path, v.Path, u.Why)
 			}
 		}
 	}
-	out, err = forms[i].lay(c, f)
-	return out, lost, err
+	if out, err = forms[i].lay(c, f); err != nil {
+		return nil, 0, err
+	}
+	return out, len(c.Values) - len(out.Values), nil
 }
 
 // spec is the one that was given, or one rank with everything.
@@ -130,9 +134,13 @@ func layHF(c *Checkpoint, f Form) (*format.Output, error) {
 	if f.Most == 0 {
 		f.Most = math.MaxInt64
 	}
-	texts, _ := c.texts()
+	texts, kept := c.texts()
 	out, err := hf.Layout(c.Tensors, texts, f.Most)
-	if err == nil && strings.HasSuffix(f.File, ".safetensors") {
+	if err != nil {
+		return nil, err
+	}
+	out.Values = kept
+	if strings.HasSuffix(f.File, ".safetensors") {
 		err = renameFile(out, f.File)
 	}
 	return out, err
@@ -155,21 +163,21 @@ func renameFile(out *format.Output, name string) error {
 	return nil
 }
 
-// texts returns what a header of safetensors has room for, and how many values it has not.
-func (c *Checkpoint) texts() (texts map[string]string, others int) {
+// texts returns what a header of safetensors has room for, and the values that these are.
+func (c *Checkpoint) texts() (texts map[string]string, kept []format.Value) {
 	for _, v := range c.Values {
 		key, ok := strings.CutPrefix(v.Path, metadata)
 		text, is := v.Is.(string)
 		if !ok || !is {
-			others++
 			continue
 		}
 		if texts == nil {
 			texts = map[string]string{}
 		}
 		texts[key] = text
+		kept = append(kept, v)
 	}
-	return texts, others
+	return texts, kept
 }
 
 // together is everything on one rank.

@@ -91,7 +91,7 @@ func newStateConvertCommand() *cobra.Command {
   universal DeepSpeed's universal checkpoint, for any number of ranks
 
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
-safetensors, which have no place for it. In Megatron's files tensors have Megatron's names, joined, cut and numbered as it does, and rows of
+safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have Megatron's names, joined, cut and numbered as it does, and rows of
 the vocabulary are filled up; random numbers belong to ranks and stay behind, so load it with --no-load-rng.
 
 ` + published,
@@ -139,7 +139,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return errors.Join(err, goOn(cmd.Context(), dst))
 	}
 	if lost > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: safetensors have no place for %s, which stay behind\n", counted(lost, "value"))
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, for which the format %s has no place\n", counted(lost, "value"), m.format)
 	}
 	for _, name := range r.Dead {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)

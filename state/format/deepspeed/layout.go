@@ -43,7 +43,7 @@ type writer struct {
 // model holds, for the stages 1 and 2 and for 3, and learning rates. Each parameter with state must have its weights in f32, as optimizer.fp32.NAME or in the model.
 func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	w := &writer{
-		Output: &format.Output{Checkpoint: format.Checkpoint{Format: "DeepSpeed universal", Values: slices.Clone(values)}},
+		Output: &format.Output{Checkpoint: format.Checkpoint{Format: "DeepSpeed universal"}},
 		given:  tensors, values: values, states: map[string][]*format.Tensor{}, steps: map[string]any{}, index: map[string]int{},
 	}
 	err := w.sort(tensors)
@@ -97,7 +97,10 @@ func (w *writer) sort(tensors []format.Tensor) error {
 				return fmt.Errorf("value %q: DeepSpeed has tensors for each parameter, and the number of steps; leave it out with --no-values", v.Path)
 			}
 			w.steps[m[2]] = v.Is
+		} else if strings.HasPrefix(v.Path, "optimizer.") {
+			continue // groups of another format, which are numbered otherwise
 		}
+		w.Values = append(w.Values, v)
 	}
 	return nil
 }

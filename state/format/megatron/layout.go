@@ -43,7 +43,7 @@ type spot struct {
 // numbered from 0 in each file; tied embeddings stand on the last stage too; rows of the vocabulary are filled up with zeros to a multiple that Megatron
 // computes with. Arguments are those of values, with the new degrees; without any, what the tensors tell.
 func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
-	w := &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron", Values: slices.Clone(values)}}, values: values, spots: map[[2]int][]spot{}}
+	w := &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}}, values: values, spots: map[[2]int][]spot{}}
 	err := w.resolve(spec, tensors)
 	if err == nil {
 		err = w.number()
@@ -52,6 +52,7 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 		err = w.planOptimizers()
 	}
 	if err == nil {
+		w.Values = slices.DeleteFunc(slices.Clone(values), w.behind)
 		err = w.files(spec)
 	}
 	if err == nil {
@@ -136,6 +137,17 @@ func (w *writer) files(spec *layout.Spec) error {
 	return nil
 }
 
+// behind reports whether a value is written nowhere: it is of a rank, and there are others now, or of an optimizer without state.
+func (w *writer) behind(v format.Value) bool {
+	switch key, _, _ := strings.Cut(v.Path, "."); key {
+	case "rng_state", "rerun_state_machine":
+		return true
+	case optimizerKey:
+		return len(w.optimizers) == 0
+	}
+	return false
+}
+
 // file lays out the file of a rank.
 func (w *writer) file(s *seat, name string, args any) error {
 	root := &pickle.Dict{}
@@ -155,10 +167,9 @@ func (w *writer) file(s *seat, name string, args any) error {
 		root.Add(optimizerKey, optimizer)
 	}
 	var rest []format.Value
-	for _, v := range w.values {
+	for _, v := range w.Values {
 		switch key, _, _ := strings.Cut(v.Path, "."); key {
 		case "args", "checkpoint_version", "iteration", "model", optimizerKey:
-		case "rng_state", "rerun_state_machine": // of a rank, and there are others now
 		default:
 			rest = append(rest, v)
 		}

@@ -1,4 +1,4 @@
-// Package megatron reads the checkpoints that Megatron-LM writes in its format "torch": a folder for each tensor and
+// Package megatron reads and writes the checkpoints that Megatron-LM writes in its format "torch": a folder for each tensor and
 // pipeline (and expert) parallel rank with one file of torch.save. Its format torch_dist is torch's distributed checkpoint,
 // which package dcp reads.
 //
