@@ -65,6 +65,7 @@ type launch struct {
 	leader   string
 	lost     bool     // no member is left, and none has finished its work
 	over     bool     // this host is not needed any more
+	leaving  bool     // it was asked to leave
 	fatal    error    // why the job cannot go on here
 	muted    bool     // the job is over: what hosts do now is no news
 	news     []string // lines for the terminal
@@ -201,18 +202,17 @@ func (l *launch) guard(house *group.Group) bool {
 
 // await blocks until the job is over or has to be stopped, or this host is not needed any more.
 func (l *launch) await(ctx context.Context, house *group.Group, leave <-chan struct{}) (verdict, error) {
-	asked := leave
 	for {
 		select {
 		case <-l.changed:
-			if done, err := l.dismissed(asked == nil && leave != nil); done || err != nil {
+			if done, err := l.dismissed(); done || err != nil {
 				return verdict{}, err
 			}
 			if v := l.judge(); v.done {
 				return v, nil
 			}
-		case <-asked:
-			asked = nil
+		case <-leave:
+			leave = nil
 			l.later(l.sayLeaving)
 		case <-l.farewell.asked:
 			return verdict{}, l.part(ctx, house)
@@ -239,15 +239,15 @@ func (l *launch) judge() verdict {
 }
 
 // dismissed reports whether this host is not needed any more and its workers have ended: those that were let go may still save a
-// model, say. leaving says that it asked to go.
-func (l *launch) dismissed(leaving bool) (bool, error) {
+// model, say.
+func (l *launch) dismissed() (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	idle := l.ordered == 0
 	for _, h := range l.hands {
 		idle = idle && (h.host != l.host || h.exit != nil)
 	}
-	return idle && (l.over || leaving && l.leader != l.host), l.fatal
+	return idle && (l.over || l.leaving && l.leader != l.host), l.fatal
 }
 
 func (l *launch) wake() {

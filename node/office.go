@@ -194,14 +194,14 @@ func (l *launch) follow(leader string) {
 	} else { // it keeps the books of other hosts' workers
 		maps.DeleteFunc(l.hands, func(_ int, h *hand) bool { return h.host != l.host })
 	}
-	known, slots, leaving := l.job != nil, 0, l.over
+	known, slots, over, leaving := l.job != nil, 0, l.over, l.leaving
 	if l.cfg.Fleet != nil {
 		slots = l.cfg.Fleet.Slots
 	}
 	hands := slices.Collect(maps.Values(l.hands))
 	l.mu.Unlock()
 	switch {
-	case leaving:
+	case over:
 	case leader == l.host:
 		l.console.Note("this host leads the job now")
 	default:
@@ -212,6 +212,9 @@ func (l *launch) follow(leader string) {
 		for _, h := range hands {
 			l.introduce(leader, h)
 		}
+	}
+	if leaving && !over {
+		l.sayLeaving()
 	}
 	l.wake()
 }
@@ -300,14 +303,14 @@ func (l *launch) onEnd(ok bool, why string) {
 	l.wake()
 }
 
-// sayLeaving asks for this host to be left.
+// sayLeaving asks for this host to be left, and who leads next if nobody leads now, or who does is lost before it has heard.
 func (l *launch) sayLeaving() {
 	l.mu.Lock()
+	l.leaving = true
 	leader := l.leader
 	l.mu.Unlock()
 	switch leader {
-	case "":
-		l.leave("")
+	case "": // follow asks
 	case l.host:
 		if err := l.agent.Drain(l.host, l.host); err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))

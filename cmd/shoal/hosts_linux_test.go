@@ -260,6 +260,20 @@ func TestTheHeadLeaves(t *testing.T) {
 	}
 }
 
+// A host is told that it will be gone, but who leads is lost before it has heard of that: who leads next hears of it too.
+func TestAHostLeavesThoughTheHeadIsLost(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+	old, leaver := s.head, s.agents["b"]
+	s.signal(syscall.SIGSTOP, nil, old)
+	s.signal(syscall.SIGTERM, nil, leaver)
+	s.says(leaver, "this host leaves the job")
+	s.signal(syscall.SIGKILL, nil, old)
+	s.led("c")
+	s.ends(leaver, 0)
+	s.trains(1, 10)
+	s.finish(1)
+}
+
 // Of two hosts the one that led is lost. The other cannot know that it is gone, and waits until a person says so.
 func TestOneOfTwoHostsWaits(t *testing.T) {
 	s := startSpread(t, newNetwork(t, "a", "b"), 1, audited)
