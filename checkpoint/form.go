@@ -43,19 +43,16 @@ func RankFormats() (names []string) {
 	return names
 }
 
+// About says in a line what a format is.
+func About(format string) string { return find(format).about }
+
 // Preset is the preset of a layout that a format has when none is asked for; empty where it has none.
-func Preset(format string) string {
-	for _, f := range forms {
-		if f.name == format {
-			return f.preset
-		}
-	}
-	return ""
-}
+func Preset(format string) string { return find(format).preset }
 
 // A form is a format in which checkpoints are written.
 type form struct {
 	name   string
+	about  string // for people who choose one
 	ranks  bool   // whether a spec says what is in it for each rank
 	texts  bool   // whether it has a place for texts only, of what is no tensor
 	preset string // of the layout, when none is asked for
@@ -63,18 +60,18 @@ type form struct {
 }
 
 var forms = []form{
-	{name: "hf", texts: true, lay: layHF}, // safetensors with whole tensors, in one file or several with an index
-	{name: "pt", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // one file as torch.save writes it
+	{name: "hf", about: "safetensors with whole tensors, as Hugging Face's libraries read them: a folder, or a file DST.safetensors", texts: true, lay: layHF},
+	{name: "pt", about: "one file for torch.load", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return torchzip.Layout(f.File, c.Tensors, c.Values)
 	}},
-	{name: "dcp", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // torch's distributed checkpoint, with a file for each rank
+	{name: "dcp", about: "torch's distributed checkpoint", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		shards, err := c.shards(f.Spec)
 		if err != nil {
 			return nil, err
 		}
 		return dcp.Layout(shards, c.Values)
 	}},
-	{name: "shards", ranks: true, texts: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // safetensors with boxes and where they lie, as torch writes them too
+	{name: "shards", about: "safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them", ranks: true, texts: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		shards, err := c.shards(f.Spec)
 		if err != nil {
 			return nil, err
@@ -86,15 +83,25 @@ var forms = []form{
 		}
 		return out, err
 	}},
-	{name: "ranks", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) { // shoal's own, with a file for each rank that is what lies in its memory
+	{name: "ranks", about: "shoal's own: a safetensors file for each rank with what lies in its memory", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return ranks.Layout(f.spec(), c.Tensors, c.Values)
 	}},
-	{name: "megatron", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // Megatron-LM's format torch: mp_rank folders
+	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return megatron.Layout(f.spec(), c.Tensors, c.Values)
 	}},
-	{name: "universal", lay: func(c *Checkpoint, f Form) (*format.Output, error) { // DeepSpeed's universal checkpoint
+	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
+}
+
+// find returns the form of a name; that of an unknown one is empty.
+func find(name string) form {
+	for _, f := range forms {
+		if f.name == name {
+			return f
+		}
+	}
+	return form{}
 }
 
 // metadata is where readers of safetensors put the texts of a header.
@@ -105,18 +112,18 @@ func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	if err := c.whole(); err != nil {
 		return nil, 0, err
 	}
-	i := slices.IndexFunc(forms, func(x form) bool { return x.name == f.Format })
-	if i < 0 {
+	to := find(f.Format)
+	if to.lay == nil {
 		return nil, 0, fmt.Errorf("no format %q; known are %s", f.Format, strings.Join(Formats(), ", "))
 	}
-	if !forms[i].texts {
+	if !to.texts {
 		for _, v := range c.Values {
 			if u, ok := v.Is.(format.Unread); ok {
 				return nil, 0, fmt.Errorf("%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path, v.Path, u.Why)
 			}
 		}
 	}
-	if out, err = forms[i].lay(c, f); err != nil {
+	if out, err = to.lay(c, f); err != nil {
 		return nil, 0, err
 	}
 	return out, len(c.Values) - len(out.Values), nil

@@ -82,17 +82,11 @@ func newStateConvertCommand() *cobra.Command {
 		Short: "Write a checkpoint in another format",
 		Long: `Write a checkpoint in another format:
 
-  hf        safetensors with whole tensors, as Hugging Face's libraries read them: a folder, or a file DST.safetensors
-  pt        one file for torch.load
-  dcp       torch's distributed checkpoint
-  shards    safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them
-  ranks     shoal's own: a safetensors file for each rank with what lies in its memory
-  megatron  Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts
-  universal DeepSpeed's universal checkpoint, for any number of ranks
-
+` + formats() + `
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
-safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have Megatron's names, joined, cut and numbered as it does, and rows of
-the vocabulary are filled up; random numbers belong to ranks and stay behind, so load it with --no-load-rng.
+safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have
+Megatron's names, joined, cut and numbered as it does, and rows of the vocabulary are filled up; random numbers belong to ranks and stay
+behind, so load it with --no-load-rng.
 
 ` + published,
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
@@ -111,6 +105,15 @@ the vocabulary are filled up; random numbers belong to ranks and stay behind, so
 	cmd.Flags().StringVar(&m.format, "format", "", strings.Join(checkpoint.Formats(), ", "))
 	m.add(cmd)
 	return cmd
+}
+
+// formats lists those that can be written.
+func formats() string {
+	var b strings.Builder
+	for _, f := range checkpoint.Formats() {
+		fmt.Fprintf(&b, "  %-9s %s\n", f, checkpoint.About(f))
+	}
+	return b.String()
 }
 
 // run moves SRC to DST.
