@@ -1,5 +1,6 @@
-// Package deepspeed reads DeepSpeed's checkpoints, and writes the universal ones: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
-// cut over the data parallel ranks, and universal checkpoints, which have a file for each parameter and kind of state.
+// Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
+// cut over the data parallel ranks, and universal checkpoints, which have a file for each parameter and kind of state. It
+// writes the latter.
 //
 // The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
 // fp32 is the master copy of the weights.

@@ -208,7 +208,7 @@ func (w *writer) find(name string) *format.Tensor {
 }
 
 // state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it along cat_dim. Of stage 3 it is a tensor alone, as DeepSpeed's own converter
-// writes it: up to version 0.19 its stage 3 reads nothing else, and the stages 1 and 2 read that in no version.
+// writes it: stage 3 of version 0.19.0 reads nothing else (that of 0.19.6 does), and the stages 1 and 2 read that in no version.
 func (w *writer) state(name, kind string, t *format.Tensor) error {
 	file := path.Join("zero", name, kind+".pt")
 	if w.alone {
