@@ -56,8 +56,9 @@ func (t *Trainer) resume(ctx context.Context) error {
 	c := t.checkpoints
 	shelf := t.job.shelf(c.folder)
 	var damaged []jobs.Attempt
+	looker := 0
 	for {
-		chosen, err := t.choose(ctx, shelf, len(damaged))
+		chosen, err := t.choose(ctx, shelf, len(damaged), &looker)
 		if err != nil {
 			return err
 		}
@@ -72,7 +73,7 @@ func (t *Trainer) resume(ctx context.Context) error {
 			damaged = append(damaged, *chosen)
 			continue
 		}
-		if t.job.rank == 0 {
+		if t.job.rank == looker {
 			for _, bad := range damaged {
 				if err := shelf.setAside(bad); err != nil {
 					return err
@@ -89,22 +90,33 @@ func (t *Trainer) resume(ctx context.Context) error {
 	return nil
 }
 
-// choose is the newest checkpoint but so many, as rank 0 sees it; nil when there is none.
-func (t *Trainer) choose(ctx context.Context, shelf shelf, tried int) (*jobs.Attempt, error) {
-	said := []int64{0, 0, 0} // whether there is one, step and seed
-	if t.job.rank == 0 {
-		a, found, err := shelf.newest(tried)
-		if err != nil {
-			return nil, fmt.Errorf("client: looking for checkpoints: %w", err)
+// choose is the newest checkpoint but so many, as the first rank sees it that is not lost; nil when there is none. That is the looker, which was
+// the one the last time.
+func (t *Trainer) choose(ctx context.Context, shelf shelf, tried int, looker *int) (*jobs.Attempt, error) {
+	const none, one = 1, 2
+	for ; ; *looker++ {
+		said := []int64{0, 0, 0} // what there is, step and seed
+		if t.job.rank == *looker {
+			a, found, err := shelf.newest(tried)
+			if err != nil {
+				return nil, fmt.Errorf("client: looking for checkpoints: %w", err)
+			}
+			said[0] = none
+			if found {
+				said = []int64{one, int64(a.Step), int64(a.Seed)}
+			}
 		}
-		if found {
-			said = []int64{1, int64(a.Step), int64(a.Seed)}
+		if err := Broadcast(ctx, t.job, said, *looker); err != nil {
+			return nil, err
 		}
+		switch said[0] {
+		case none:
+			return nil, nil
+		case one:
+			return &jobs.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, nil
+		}
+		// The looker was lost before it had looked, and another took its part with nothing to say.
 	}
-	if err := Broadcast(ctx, t.job, said, 0); err != nil || said[0] == 0 {
-		return nil, err
-	}
-	return &jobs.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, nil
 }
 
 // errOther means that a checkpoint is whole, and of another program.

@@ -26,6 +26,7 @@ const (
 	folderVariable = "NODE_TEST_FOLDER"
 	stopVariable   = "NODE_TEST_STOP"   // the step before which it dies by SIGKILL
 	sizeVariable   = "NODE_TEST_SIZE"   // bytes of state beside the rest
+	lookerVariable = "NODE_TEST_LOOKER" // the rank that dies before it looks for checkpoints
 	orphanVariable = "NODE_TEST_ORPHAN" // the rank that dies when its part of the first checkpoint is handed to the agent
 )
 
@@ -47,6 +48,11 @@ func train(ctx context.Context, j *client.Job) error {
 	}
 	if err := t.Checkpoint(client.Checkpoint{Folder: os.Getenv(folderVariable), Steps: 5, Keep: 100}); err != nil {
 		return err
+	}
+	if j.Rank() == number(lookerVariable, -1) {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			return err
+		}
 	}
 	gradient, first := make([]float64, 2*samples), true
 	for t.Next(ctx) {
@@ -150,6 +156,16 @@ func TestTrainerGoesOnFromACheckpoint(t *testing.T) {
 				t.Errorf("%v, %v", damage, err)
 			}
 		})
+	}
+}
+
+// Rank 0 looks for checkpoints; where it is killed before it has, the training does not begin anew.
+func TestTheNextOneLooks(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "checkpoints")
+	runTraining(t, 2, folder, map[string]string{stopVariable: "31"})
+	r := runTraining(t, 3, folder, map[string]string{lookerVariable: "0"})
+	if r.from < 5 || r.from > 31 || len(r.results) != 2 {
+		t.Error(r.output)
 	}
 }
 

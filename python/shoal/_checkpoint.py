@@ -87,6 +87,7 @@ class Checkpoints:
         self._maker: Optional[threading.Thread] = None  # of the room
         self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
         self._lacking = 0  # bytes of memory that could not be had
+        self._looker = 0  # the rank that looks for checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
         state.register("when to make a checkpoint", lambda: [self._next, self._last], self._told, alike=False)
 
@@ -196,13 +197,14 @@ class Checkpoints:
         Raises ShoalError when there are checkpoints, and none of them can be used.
         """
         damaged: List[Attempt] = []
+        self._looker = 0
         for chosen in iter(lambda: self._choose(len(damaged)), None):
             found = self._read(chosen)
             self._shelf.done()
             if found is None:
                 damaged.append(chosen)
                 continue
-            if not self._job.rank:
+            if self._job.rank == self._looker:
                 for bad in damaged:
                     self._shelf.set_aside(bad)
             return self._take(f"the checkpoint of step {chosen.step} in {self.root}", cursor, *found)
@@ -214,10 +216,17 @@ class Checkpoints:
         return cursor
 
     def _choose(self, tried: int) -> Optional[Attempt]:
-        """The newest checkpoint but so many, as rank 0 sees it."""
-        newest = self._shelf.newest(tried) if not self._job.rank else None
-        there, step, seed = self._job.broadcast(array("q", [newest is not None, *(newest or Attempt(0))]))
-        return Attempt(step, seed) if there else None
+        """The newest checkpoint but so many, as the first rank sees it that is not lost."""
+        nobody, none, one = range(3)
+        while True:
+            said = array("q", [nobody, 0, 0])
+            if self._job.rank == self._looker:
+                newest = self._shelf.newest(tried)
+                said = array("q", [none, 0, 0] if newest is None else [one, *newest])
+            there, step, seed = self._job.broadcast(said, self._looker)
+            if there != nobody:
+                return Attempt(step, seed) if there == one else None
+            self._looker += 1  # it was lost before it had looked, and another took its part with nothing to say
 
     def _read(self, chosen: Attempt) -> Optional[Tuple[Dict[str, Any], Found]]:
         """Read all of a checkpoint, or this worker's part. Each worker compares its share of the hashes, and all of them agree on what they have seen."""
@@ -270,6 +279,6 @@ class Checkpoints:
         self._next, self._last = place.step + (self._steps or 1), place.step
         self._due = self._looked = time.monotonic()
         self._looked_at = place.step
-        if not self._job.rank:
+        if self._job.rank == self._looker:
             say(f"goes on from the checkpoint of step {place.step} in {self.root}, of {state['workers']} workers, with {self._job.size}")
         return place

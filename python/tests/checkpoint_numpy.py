@@ -2,8 +2,9 @@
 
     checkpoint_numpy.py FOLDER SAMPLES BATCH EPOCHS EVERY KEEP [ELEMENTS]
 
-ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by SIGKILL. The rank DOOMED dies in the first
-checkpoint before its part is handed to the agent, the rank ORPHANED right after that. The rank CRAMPED has no memory for its part.
+ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by SIGKILL, or later, when a checkpoint is begun.
+The rank DOOMED dies in the first checkpoint before its part is handed to the agent, the rank ORPHANED right after that, and the rank LOOKING when
+it is to look for checkpoints. The rank CRAMPED has no memory for its part.
 """
 
 import json
@@ -40,6 +41,8 @@ if os.environ.get("DOOMED") == str(job.rank):
 if os.environ.get("ORPHANED") == str(job.rank):
     hand_over = AgentScribe.write
     AgentScribe.write = lambda *part: (hand_over(*part), os.kill(os.getpid(), signal.SIGKILL))
+if os.environ.get("LOOKING") == str(job.rank):
+    type(job._checkpoints._shelf).newest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("CRAMPED") == str(job.rank):
     AgentScribe.room = no_room
 gradient = job.empty((samples, 3), "float64")
@@ -49,7 +52,7 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
     if first:
         print("FROM", step.number, flush=True)
         first = False
-    if step.number >= stop:
+    if step.number >= stop and job._checkpoints._last >= 0:
         if job.name == "solo":  # else the agent writes to the end
             job._checkpoints._scribe.wait()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -62,6 +62,13 @@ def test_another_number_of_workers_takes_every_sample_once(train, before, after)
     assert int(re.search(r"FROM (\d+)", output)[1]) >= 5 and len(results(output)) == after, output  # the workers count the samples
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_where_rank_0_is_killed_before_it_has_looked_the_next_one_looks(train, n):
+    train(2, STOP=31)
+    output = train(n, LOOKING=0)
+    assert int(re.search(r"FROM (\d+)", output)[1]) in range(5, 32) and len(results(output)) == n - 1, output
+
+
 def test_the_last_one_is_that_of_the_end_and_so_many_are_kept(train, tmp_path):
     train(2, keep=1)
     assert steps(tmp_path / "checkpoints") == [76]
