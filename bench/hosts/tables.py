@@ -7,6 +7,7 @@ import statistics
 import network
 import report
 
+KEPT = "What limits it"  # a section of the page that is written by hand
 TITLES = {"shoal": "shoal", "shoal-plain": "shoal, data not encrypted", "shoal-fixed": "shoal, fixed routes", "gloo": "torch + gloo", "openmpi": "OpenMPI"}
 
 
@@ -84,6 +85,8 @@ PAGE = """# Benchmarks over several hosts
 float32 all-reduce on hosts with slow cables: shoal's agents, and other libraries. `make bench-hosts` installs the others from Debian,
 builds, measures and prints the tables; `bench/hosts/run.py --write` wrote this page. One host is in [benchmarks.md](benchmarks.md).
 
+{kept}## Figures
+
 {tables}
 
 A time is the median over the runs, up to {runs}, with the smallest and the largest, and from 1 MiB on its share of the bound:
@@ -116,5 +119,5 @@ def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-hosts.md into folder."""
     mtu = document["results"][0]["mtu"]
     page = PAGE.format(tables=text(document), mtu=mtu, carried=100 * carried(mtu), burst=network.BURST, queue=network.QUEUE,
-                       **report.facts(document, without=["MPICH"]))
+                       kept=report.section(folder / "benchmarks-hosts.md", KEPT), **report.facts(document, without=["MPICH"]))
     (folder / "benchmarks-hosts.md").write_text(page)
