@@ -1,4 +1,4 @@
-// Package dcp reads checkpoints of torch.distributed.checkpoint, Megatron-Core's torch_dist among them: a pickle .metadata
+// Package dcp reads and writes checkpoints of torch.distributed.checkpoint, on which Megatron-Core's torch_dist is built: a pickle .metadata
 // that lists tensors and their chunks, and files in which each chunk is what torch.save writes for it.
 package dcp
 
@@ -22,13 +22,17 @@ const (
 	maxMetadata       = 2 << 30
 	maxMetadataMemory = 8 << 30
 
-	module = "torch.distributed.checkpoint."
+	module   = "torch.distributed.checkpoint."
+	megatron = "megatron.core.dist_checkpointing.strategies.torch."
 )
 
 var globals = torchzip.Globals.With(pickle.Inert(
 	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata", module+"metadata.BytesStorageMetadata",
 	module+"metadata.ChunkStorageMetadata", module+"metadata.TensorProperties", module+"metadata._MEM_FORMAT_ENCODING",
 	module+"metadata.MetadataIndex", module+"metadata.StorageMeta", module+"filesystem._StorageInfo",
+	// Megatron-Core keeps the plans of the ranks in .metadata too, which nothing here needs.
+	module+"planner.SavePlan", module+"planner.WriteItem", module+"planner.WriteItemType", module+"planner.TensorWriteData",
+	module+"planner.BytesIOWriteData", module+"filesystem._StoragePrefix", megatron+"MCoreMetadata", megatron+"MCoreSavePlan",
 ))
 
 // stored is where an item lies in a file.
@@ -42,14 +46,18 @@ type reader struct {
 	format.Checkpoint
 	files *format.Files
 	items map[string]stored // by key
+	known pickle.Globals    // that what is no tensor may mention
 }
 
 // key is a name and the offset of a chunk, or "" where the item is no tensor.
 func key(name, offset string) string { return name + "\x00" + offset }
 
 // Read reads the folder.
-func Read(files *format.Files) (*format.Checkpoint, error) {
-	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}}
+func Read(files *format.Files) (*format.Checkpoint, error) { return ReadKnowing(files, nil) }
+
+// ReadKnowing reads the folder; what is no tensor may mention some more names than torch does.
+func ReadKnowing(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
+	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}, known: known}
 	text, err := files.All(MetadataName, maxMetadata)
 	if err != nil {
 		return nil, err
@@ -221,7 +229,7 @@ func (r *reader) open(key string) (*torchzip.File, error) {
 	if s.length > file.Size-s.offset {
 		return nil, fmt.Errorf("%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file, s.offset, s.length, file.Size)
 	}
-	return torchzip.OpenAt(file, s.offset, s.length, nil)
+	return torchzip.OpenAt(file, s.offset, s.length, r.known)
 }
 
 // value reads what is no tensor: torch.save wrote it too.

@@ -46,7 +46,7 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 
 // LayoutRoot lays out a file with any value, in which Placeholder(i, tensors[i]) stands for a tensor, and returns where the elements of each go.
 func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64, err error) {
-	size, at, err := layoutArchive(o, file, 0, root, tensors)
+	size, at, err := LayoutAt(o, file, 0, root, tensors)
 	if err != nil {
 		return nil, fmt.Errorf("torch: %s: %w", file, err)
 	}
@@ -73,25 +73,16 @@ func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (a
 	if err != nil {
 		return 0, 0, err
 	}
-	size, places, err := layoutArchive(o, file, base, root, []format.Tensor{t})
+	size, places, err := LayoutAt(o, file, base, root, []format.Tensor{t})
 	if err != nil {
 		return 0, 0, err
 	}
 	return places[0], size, nil
 }
 
-// LayoutValue lays out what torch.save writes for a value.
-func LayoutValue(o *format.Output, file string, base int64, v any) (size int64, err error) {
-	root, err := Plain(v)
-	if err != nil {
-		return 0, err
-	}
-	size, _, err = layoutArchive(o, file, base, root, nil)
-	return size, err
-}
-
-// layoutArchive lays out an archive with a pickle and a storage for each tensor, and returns where their elements go.
-func layoutArchive(o *format.Output, file string, base int64, root any, tensors []format.Tensor) (size int64, at []int64, err error) {
+// LayoutAt lays out what torch.save writes for any value, as LayoutRoot does, in a file from an offset on. It returns the size of it all, and where the
+// elements of each tensor go.
+func LayoutAt(o *format.Output, file string, base int64, root any, tensors []format.Tensor) (size int64, at []int64, err error) {
 	text, err := pickle.Append(nil, root)
 	if err != nil {
 		return 0, nil, err
