@@ -89,6 +89,9 @@ var forms = []form{
 	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return megatron.Layout(f.spec(), c.Tensors, c.Values)
 	}},
+	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+		return megatron.LayoutDist(f.spec(), c.Tensors, c.Values, c.Files.Read)
+	}},
 	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},

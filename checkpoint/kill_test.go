@@ -32,6 +32,7 @@ const childVariable = "SHOAL_TEST_MOVE"
 type childMove struct {
 	From, To string
 	Block    int64
+	Format   string
 }
 
 func TestMain(m *testing.M) {
@@ -59,10 +60,13 @@ func (m childMove) run() error {
 		return err
 	}
 	defer c.Close()
-	spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{
-		{Match: "optimizer.**norm.weight", Place: "dp=flat(optimizer)"}, {Match: "optimizer.**", Place: "tp=shard(1), dp=flat(optimizer)"},
-		{Match: "**norm.weight", Place: "dp=flat(all)"}, {Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
-	out, _, err := c.Lay(Form{Format: "ranks", Spec: spec})
+	form := Form{Format: m.Format}
+	if m.Format == "ranks" {
+		form.Spec = &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{
+			{Match: "optimizer.**norm.weight", Place: "dp=flat(optimizer)"}, {Match: "optimizer.**", Place: "tp=shard(1), dp=flat(optimizer)"},
+			{Match: "**norm.weight", Place: "dp=flat(all)"}, {Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
+	}
+	out, _, err := c.Lay(form)
 	if err != nil {
 		return err
 	}
@@ -104,7 +108,7 @@ func TestKilled(t *testing.T) {
 	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: kills}
 	dir := t.TempDir()
-	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096}
+	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096, Format: "ranks"}
 	bytes := int64(0)
 	if gb == 0 {
 		bytes = writeModel(t, m.From, k.rand, 8, 4096)
@@ -126,6 +130,26 @@ func TestKilled(t *testing.T) {
 		rounds, float64(bytes)/1e9, kills-k.left, k.sealing, k.again*float64(bytes)/1e9, k.peak>>10, k.takes.Round(time.Millisecond))
 	if k.peak > maxResident {
 		t.Errorf("a process had %d KiB resident, more than %d", k.peak, maxResident)
+	}
+}
+
+// TestKilledTorchDist is TestKilled for a checkpoint of Megatron-Core, in which the layers of a model become parts of one tensor.
+func TestKilledTorchDist(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: 3}
+	dir := t.TempDir()
+	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096, Format: "torch_dist"}
+	var entries []safetensors.Tensor
+	for i := range 8 {
+		entries = append(entries, safetensors.Tensor{Name: fmt.Sprintf("model.decoder.layers.%d.mlp.linear_fc2.weight", i), DType: tensor.BF16, Shape: tensor.Shape{2048, 512}})
+	}
+	writeRandom(t, m.From, seed, entries)
+	k.undisturbed(m)
+	want := hashes(t, m.To)
+	for rounds := 0; k.left > 0; rounds++ {
+		m.To = filepath.Join(dir, fmt.Sprint("to", rounds))
+		k.round(m, k.left, want)
 	}
 }
 

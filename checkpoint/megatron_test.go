@@ -72,7 +72,7 @@ func TestMegatronOptimizer(t *testing.T) {
 		}{
 			{"hf", Form{Format: "hf"}, ""}, {"pt", Form{Format: "pt", File: "pt"}, ""}, {"dcp", Form{Format: "dcp"}, "fsdp2"},
 			{"shards", Form{Format: "shards"}, "fsdp2"}, {"zero1", Form{Format: "ranks"}, "zero1"}, {"zero3", Form{Format: "ranks"}, "zero3"},
-			{"stages", Form{Format: "ranks", Spec: stages}, ""}, {"megatron", Form{Format: "megatron", Spec: stages}, ""},
+			{"stages", Form{Format: "ranks", Spec: stages}, ""}, {"megatron", Form{Format: "megatron", Spec: stages}, ""}, {"torch_dist", Form{Format: "torch_dist"}, ""},
 		} {
 			if name == "fp32" && c.form.Spec == stages {
 				continue // its first matrices have no gate

@@ -85,14 +85,15 @@ func newStateConvertCommand() *cobra.Command {
 ` + formats() + `
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
 safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have
-Megatron's names, joined, cut and numbered as it does, and rows of the vocabulary are filled up; random numbers belong to ranks and stay
-behind, so load it with --no-load-rng.
+Megatron's names, joined, cut and numbered as it does, and random numbers, which belong to ranks, stay behind: load megatron with
+--no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up.
 
 ` + published,
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
   shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
   shoal state convert model.safetensors model.pt --format pt
   shoal state convert model out --format megatron --mesh pp=2,tp=4
+  shoal state convert megatron out --format torch_dist --only 'model.**' --only 'optimizer.**'
   shoal state convert zero out --format universal`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,7 +112,7 @@ behind, so load it with --no-load-rng.
 func formats() string {
 	var b strings.Builder
 	for _, f := range checkpoint.Formats() {
-		fmt.Fprintf(&b, "  %-9s %s\n", f, checkpoint.About(f))
+		fmt.Fprintf(&b, "  %-10s %s\n", f, checkpoint.About(f))
 	}
 	return b.String()
 }

@@ -53,7 +53,7 @@ func choose(fsys fs.FS, name string) (reader, string, error) {
 	case has(ranks.LayoutName):
 		return ranks.Read, ".", nil
 	case has(dcp.MetadataName):
-		return readDCP, ".", nil
+		return megatron.ReadDist, ".", nil
 	case has(megatron.LatestName):
 		return chooseMegatron(fsys)
 	case has("mp_rank_*/model_optim_rng.pt"):
@@ -74,7 +74,7 @@ func chooseMegatron(fsys fs.FS) (reader, string, error) {
 		return nil, "", err
 	}
 	if _, err := fs.Stat(fsys, dir+"/"+dcp.MetadataName); err == nil {
-		return readDCP, dir, nil
+		return megatron.ReadDist, dir, nil
 	}
 	return readMegatron, dir, nil
 }
@@ -88,15 +88,6 @@ func readMegatron(files *format.Files) (*format.Checkpoint, error) {
 	return c, megatron.Join(c)
 }
 
-// readDCP reads torch's distributed checkpoint, and what Megatron-Core keeps beside.
-func readDCP(files *format.Files) (*format.Checkpoint, error) {
-	c, err := dcp.Read(files)
-	if err != nil {
-		return nil, err
-	}
-	return c, megatron.ReadCommon(files, c)
-}
-
 func chooseFile(fsys fs.FS, name string) (reader, error) {
 	if name == safetensors.IndexName {
 		return hf.Read, nil
@@ -105,7 +96,7 @@ func chooseFile(fsys fs.FS, name string) (reader, error) {
 		return ranks.Read, nil
 	}
 	if name == dcp.MetadataName {
-		return readDCP, nil
+		return megatron.ReadDist, nil
 	}
 	files := format.NewFiles(fsys)
 	defer files.Close()

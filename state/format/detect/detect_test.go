@@ -60,6 +60,11 @@ func TestTorchDist(t *testing.T) {
 			t.Errorf("%s is %v, want %v", path, v, want)
 		}
 	}
+	dir["iter_0000007/metadata.json"] = &fstest.MapFile{Data: []byte(`{"sharded_backend": "torch_dist"}`)}
+	if c, files, err = detect.Open(dir, ""); err != nil || c.Format != "Megatron torch_dist" || !strings.HasPrefix(c.Tensors[0].Name, "model.") {
+		t.Errorf("%v, %v", c, err)
+	}
+	delete(dir, "iter_0000007/metadata.json")
 	dir["iter_0000007/common.pt"] = common["unknown.pt"]
 	if c, files, err = detect.Open(dir, ""); err != nil {
 		t.Fatal(err)

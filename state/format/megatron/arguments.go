@@ -12,21 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// arguments are those of the run that wrote the checkpoint, with the new degrees. Without any there is what the tensors tell: Megatron compares sizes
-// when it loads.
+// arguments are those of the run that wrote the checkpoint, with the new degrees.
 func (w *writer) arguments(spec *layout.Spec) (any, error) {
-	var given []format.Value
-	for _, v := range w.values {
-		if name, ok := strings.CutPrefix(v.Path, "args."); ok {
-			given = append(given, format.Value{Path: name, Is: v.Is})
-		}
-	}
-	args := &pickle.Dict{}
-	if err := torchzip.Nest(args, given, torchzip.Objects(globals)); err != nil {
+	args, err := w.givenArguments(spec)
+	if err != nil {
 		return nil, err
-	}
-	if len(given) == 0 {
-		w.derive(args, spec)
 	}
 	args.Set("tensor_model_parallel_size", int64(w.size.tp))
 	args.Set("pipeline_model_parallel_size", int64(w.size.pp))
@@ -42,12 +32,37 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	if err := w.uneven(args); err != nil {
 		return nil, err
 	}
-	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}, nil
+	return namespace(args), nil
+}
+
+// namespace is what Python's argparse makes of arguments.
+func namespace(args *pickle.Dict) any {
+	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}
+}
+
+// givenArguments are those of the run that wrote the checkpoint. Without any there is what the tensors tell: Megatron compares sizes
+// when it loads.
+func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
+	var given []format.Value
+	for _, v := range w.values {
+		if name, ok := strings.CutPrefix(v.Path, "args."); ok {
+			given = append(given, format.Value{Path: name, Is: v.Is})
+		}
+	}
+	args := &pickle.Dict{}
+	if err := torchzip.Nest(args, given, torchzip.Objects(globals)); err != nil {
+		return nil, err
+	}
+	if len(given) == 0 {
+		w.derive(args, spec)
+	}
+	return args, nil
 }
 
 // derive finds out what Megatron wants to know of a model from its tensors, as far as these tell.
 func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 	args.Add("num_layers", int64(w.layers))
+	args.Add("untie_embeddings_and_output_weights", !w.tied)
 	if s := w.shape(wordEmbeddings); len(s) == 2 {
 		args.Add("hidden_size", int64(s[1]))
 	}

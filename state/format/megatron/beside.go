@@ -10,12 +10,18 @@ import (
 )
 
 // CommonName is the file in which Megatron-Core keeps what all ranks have alike beside a checkpoint of its format torch_dist: arguments,
-// iteration, learning rates.
+// iteration, learning rates. From version 0.20 on it is an object of the checkpoint instead, under commonKey; versions that write that read the file too.
 const CommonName = "common.pt"
 
-// ReadCommon adds what is in that file, if it is there, to what package dcp has read. A file that asks for what is not known is a
+const (
+	commonKey = "common_state"
+	// commonStep ends the path of the number of steps that all parameters have made.
+	commonStep = ".state.common_step"
+)
+
+// readCommon adds what is in that file, if it is there, to what package dcp has read. A file that asks for what is not known is a
 // value that could not be read.
-func ReadCommon(files *format.Files, c *format.Checkpoint) error {
+func readCommon(files *format.Files, c *format.Checkpoint) error {
 	f, err := torchzip.Open(files, CommonName, globals)
 	var unknown *pickle.UnknownGlobal
 	switch {
@@ -23,12 +29,9 @@ func ReadCommon(files *format.Files, c *format.Checkpoint) error {
 		return nil
 	case errors.As(err, &unknown):
 		c.Values = append(c.Values, format.Value{Path: CommonName, Is: format.Unread{Why: err}})
-		return c.Finish()
+		return nil
 	case err != nil:
 		return err
 	}
-	if err := f.Flatten(c, "", f.Root); err != nil {
-		return err
-	}
-	return c.Finish()
+	return f.Flatten(c, "", f.Root)
 }

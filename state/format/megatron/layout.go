@@ -52,6 +52,9 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 		err = w.planOptimizers()
 	}
 	if err == nil {
+		err = w.sameExperts()
+	}
+	if err == nil {
 		w.Values = slices.DeleteFunc(slices.Clone(values), w.behind)
 		err = w.files(spec)
 	}
@@ -81,11 +84,17 @@ func (w *writer) resolve(spec *layout.Spec, tensors []format.Tensor) error {
 			*to = a.Size
 		}
 	}
+	return w.place(w.padded(spec, tensors), mesh, tensors)
+}
+
+// place finds out what lies on the ranks of a mesh.
+func (w *writer) place(spec *layout.Spec, mesh layout.Mesh, tensors []format.Tensor) error {
 	var catalogue []layout.Tensor
 	for _, t := range tensors {
 		catalogue = append(catalogue, layout.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
-	if w.layout, err = w.padded(spec, tensors).Resolve(catalogue); err != nil {
+	var err error
+	if w.layout, err = spec.Resolve(catalogue); err != nil {
 		return err
 	}
 	for rank := range w.layout.Ranks {

@@ -169,7 +169,20 @@ func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
 
 // TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every rank's file with what slicing its matrices row by row gives.
 func TestLayoutRandom(t *testing.T) {
-	n, seed := 200, uint64(time.Now().UnixNano())
+	n, seed := cases(t, 200)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range n {
+		m := drawModel(r)
+		if !t.Run(strconv.Itoa(i), m.test) {
+			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
+		}
+	}
+}
+
+// cases is how many cases a random test tries, and of which seed: SEED and CASES say it.
+func cases(t *testing.T, n int) (int, uint64) {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("SEED"); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
@@ -183,13 +196,7 @@ func TestLayoutRandom(t *testing.T) {
 		}
 	}
 	t.Logf("SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range n {
-		m := drawModel(r)
-		if !t.Run(strconv.Itoa(i), m.test) {
-			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
-		}
-	}
+	return n, seed
 }
 
 // Megatron gives all stages between the first and the last as many layers.

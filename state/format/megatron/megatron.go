@@ -1,6 +1,6 @@
 // Package megatron reads and writes the checkpoints that Megatron-LM writes in its format "torch": a folder for each tensor and
-// pipeline (and expert) parallel rank with one file of torch.save. Its format torch_dist is torch's distributed checkpoint,
-// which package dcp reads.
+// pipeline (and expert) parallel rank with one file of torch.save. Its format torch_dist is torch's distributed checkpoint (package dcp) under
+// names of its own, with layers and experts as leading dimensions: ReadDist and LayoutDist.
 //
 // Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the files themselves number
 // from 0 in each. What the files do not say is how the parts of the tensor parallel ranks fit together: Read gives each as a

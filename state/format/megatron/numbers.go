@@ -55,9 +55,6 @@ func (w *writer) planOptimizers() error {
 			if o.groups[i] == nil {
 				return fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing", strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
 			}
-			if err := w.sameExperts(o.groups[i]); err != nil {
-				return err
-			}
 			for _, name := range o.groups[i].names {
 				w.order[name] = len(w.order) + 1
 			}
@@ -68,11 +65,16 @@ func (w *writer) planOptimizers() error {
 }
 
 // sameExperts fails when a group has experts, and Megatron would have them in another optimizer: with expert parallel ranks they have one of their own.
-func (w *writer) sameExperts(g *groupPlan) error {
-	own := slices.ContainsFunc(g.values, func(v format.Value) bool { return v.Path == "is_expert_parallel" && v.Is == true })
-	for _, name := range g.names {
-		if cutExperts.MatchString(name) && own != (w.size.ep > 1) {
-			return fmt.Errorf("Megatron has the state of experts in an optimizer of their own if there are expert parallel ranks, else in that of all, and here ep=%d is the other way than before (%q); choose an ep that stays on the same side of 1, or leave the optimizer out with --only 'model.**'", w.size.ep, name)
+func (w *writer) sameExperts() error {
+	for _, o := range w.optimizers {
+		for i := range len(o.groups) {
+			g := o.groups[i]
+			own := slices.ContainsFunc(g.values, func(v format.Value) bool { return v.Path == "is_expert_parallel" && v.Is == true })
+			for _, name := range g.names {
+				if cutExperts.MatchString(name) && own != (w.size.ep > 1) {
+					return fmt.Errorf("Megatron has the state of experts in an optimizer of their own if there are expert parallel ranks, else in that of all, and here ep=%d is the other way than before (%q); choose an ep that stays on the same side of 1, or leave the optimizer out with --only 'model.**'", w.size.ep, name)
+				}
+			}
 		}
 	}
 	return nil

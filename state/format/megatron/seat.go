@@ -72,7 +72,7 @@ func (w *writer) seatAll() error {
 				return fmt.Errorf("tensor %q is none of a model of Megatron Core; leave it out with --only, such as --only 'model.**', or give it another name with --rename", name)
 			}
 			if strings.HasPrefix(l.param, "decoder.layers.") && !layer.MatchString(l.param) {
-				return fmt.Errorf("tensor %q has no number of a layer: it has all layers, as Megatron's format torch_dist; mp_rank folders want each layer by itself", name)
+				return fmt.Errorf("tensor %q has no number of a layer: it has all layers, and here each must be by itself", name)
 			}
 			if l.param == outputLayer {
 				w.tied = false
