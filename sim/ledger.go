@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/google/go-cmp/cmp"
@@ -133,7 +134,7 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 		l.steps[a.Steps] = s
 		l.newest = max(l.newest, a.Steps)
 		h.cluster.print("step %d is committed by %s with %v", a.Steps, h.name, s.contributors)
-		l.trained(a.Steps)
+		l.once(a.Steps)
 		return
 	}
 	if other.follows != s.follows {
@@ -157,26 +158,51 @@ func (l *ledger) handedOn(c *Cluster, r member.Record) {
 	}
 }
 
-// trained finds the samples of each epoch that the state of the job has been trained on, behind a step.
-func (l *ledger) trained(step uint64) map[uint64]map[uint64]uint64 {
-	all := map[uint64]map[uint64]uint64{} // the step, by epoch and position
-	for s := l.steps[step]; s != nil; step, s = s.follows, l.steps[s.follows] {
-		for _, w := range s.contributors {
-			c := l.claims[w][step]
-			if all[c.epoch] == nil {
-				all[c.epoch] = map[uint64]uint64{}
-			}
-			for _, span := range c.spans {
-				for at := span.From; at < span.To; at++ {
-					if other, twice := all[c.epoch][at]; twice {
-						l.fail("sample %d of epoch %d is trained on in step %d, and in step %d by w%d", at, c.epoch, other, step, w)
-					}
-					all[c.epoch][at] = step
+// taken is what a worker was trained on in a step.
+type taken struct {
+	step uint64
+	by   topo.Worker
+	claim
+}
+
+// lineage is what the state of the job has been trained on, from a step back.
+func (l *ledger) lineage(step uint64) iter.Seq[taken] {
+	return func(yield func(taken) bool) {
+		for s := l.steps[step]; s != nil; step, s = s.follows, l.steps[s.follows] {
+			for _, w := range s.contributors {
+				if !yield(taken{step, w, l.claims[w][step]}) {
+					return
 				}
 			}
 		}
 	}
-	return all
+}
+
+// once checks that no sample of a step counts in it twice, or in a step before.
+func (l *ledger) once(step uint64) {
+	var now []taken
+	for before := range l.lineage(step) {
+		for _, t := range now {
+			l.apart(t, before)
+		}
+		if before.step == step {
+			now = append(now, before)
+		}
+	}
+}
+
+// apart checks that no sample counts for two.
+func (l *ledger) apart(a, b taken) {
+	if a.epoch != b.epoch {
+		return
+	}
+	for _, x := range a.spans {
+		for _, y := range b.spans {
+			if at := max(x.From, y.From); at < min(x.To, y.To) {
+				l.fail("sample %d of epoch %d is trained on in step %d by w%d, and in step %d by w%d", at, a.epoch, a.step, a.by, b.step, b.by)
+			}
+		}
+	}
 }
 
 // written is a shape as text.
@@ -205,11 +231,16 @@ func (l *ledger) settled(c *Cluster) {
 		}
 	}
 	if s := l.steps[l.newest]; s != nil && s.data != nil && uint64(len(l.steps)) == l.newest {
-		total := uint64(0)
-		for epoch, samples := range l.trained(l.newest) {
-			total += uint64(len(samples))
-			if epoch < s.data.Epoch && uint64(len(samples)) != s.data.Samples {
-				l.fail("epoch %d had %d of %d samples", epoch, len(samples), s.data.Samples)
+		total, by := uint64(0), map[uint64]uint64{} // by epoch; none counts twice
+		for t := range l.lineage(l.newest) {
+			for _, span := range t.spans {
+				total += span.To - span.From
+				by[t.epoch] += span.To - span.From
+			}
+		}
+		for epoch, n := range by {
+			if epoch < s.data.Epoch && n != s.data.Samples {
+				l.fail("epoch %d had %d of %d samples", epoch, n, s.data.Samples)
 			}
 		}
 		if total != s.data.Committed() {
