@@ -1,9 +1,9 @@
 package collective
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // Bounds of Route.Piece.
@@ -19,17 +19,27 @@ type Route struct {
 	Piece    int // bytes of an accumulator that travel together: a power of two from MinPiece to MaxPiece
 }
 
-func (r Route) String() string { return r.Strategy.String() + "/" + strconv.Itoa(r.Piece>>10) }
+func (r Route) String() string {
+	b, _ := r.AppendText(nil)
+	return string(b)
+}
 
 // MarshalText implements encoding.TextMarshaler.
-func (r Route) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+func (r Route) MarshalText() ([]byte, error) { return r.AppendText(nil) }
+
+// AppendText implements encoding.TextAppender. It never fails.
+func (r Route) AppendText(b []byte) ([]byte, error) {
+	b = append(append(b, r.Strategy.String()...), '/')
+	return strconv.AppendInt(b, int64(r.Piece>>10), 10), nil
+}
 
 // UnmarshalText reads what MarshalText wrote, which may come from another host; it refuses everything else.
 func (r *Route) UnmarshalText(text []byte) error {
-	name, kib, _ := strings.Cut(string(text), "/")
+	var room [8]byte
+	name, kib, _ := bytes.Cut(text, []byte("/"))
 	for _, s := range Strategies() {
-		for piece := MinPiece; piece <= MaxPiece && s.String() == name; piece *= 2 {
-			if kib == strconv.Itoa(piece>>10) {
+		for piece := MinPiece; piece <= MaxPiece && s.String() == string(name); piece *= 2 {
+			if string(kib) == string(strconv.AppendInt(room[:0], int64(piece>>10), 10)) {
 				*r = Route{s, piece}
 				return nil
 			}

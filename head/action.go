@@ -12,9 +12,12 @@ import (
 type Action interface{ action() }
 
 // Send sends a message to another agent. It may be lost.
+//
+// The agent uses a Send again, with what the bodies of a Frame point to: it is valid until the next call of Ready.
 type Send struct {
 	To      string
 	Message Message
+	frame   Frame // room for it
 }
 
 // Part is one collective of a flight: the calls in group order, or why they fail.
@@ -27,8 +30,8 @@ type Part struct {
 
 // Execute asks for the result of a flight, part after part; with More, other parts of it follow, and it is executed when they are. Calls of this host's workers are those that were posted here, with their
 // memory; those of others are Far. Until Apply says that the results count, the shell must be able to bring back what was in the workers' memory.
-// The shell answers with Executed. A part with Err needs no execution. Parts are the agent's again after the Apply or the Drop of the
-// flight.
+// The shell answers with Executed. A part with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the Drop of the
+// flight, and the Execute itself with the next call of Ready.
 type Execute struct {
 	Flight Flight
 	Hosts  []string // that execute it, in order; all of them have calls in it, or are told for the sake of the step
@@ -58,6 +61,7 @@ type Apply struct {
 	Entered  []topo.Worker // new members that run here: their call "enter" is complete
 	Released []topo.Worker // workers that run here and are no members any more, or asked and will not be
 	Void     bool          // the step under way is void: the calls "enter" of members that run here are complete
+	staged   *staged       // what Parts are from; nil where they are Here
 	room     room
 }
 
@@ -124,17 +128,17 @@ type Finish struct {
 	member.Because
 }
 
-func (Send) action()    {}
-func (Execute) action() {}
-func (Drop) action()    {}
-func (*Apply) action()  {}
-func (Start) action()   {}
-func (Stop) action()    {}
-func (Grouped) action() {}
-func (Refuse) action()  {}
-func (Decided) action() {}
-func (News) action()    {}
-func (Meshed) action()  {}
-func (Layout) action()  {}
-func (Leave) action()   {}
-func (Finish) action()  {}
+func (*Send) action()    {}
+func (*Execute) action() {}
+func (Drop) action()     {}
+func (*Apply) action()   {}
+func (Start) action()    {}
+func (Stop) action()     {}
+func (Grouped) action()  {}
+func (Refuse) action()   {}
+func (Decided) action()  {}
+func (News) action()     {}
+func (Meshed) action()   {}
+func (Layout) action()   {}
+func (Leave) action()    {}
+func (Finish) action()   {}

@@ -33,7 +33,7 @@ func (a *Agent) begin(job member.Config) {
 }
 
 // queue has a body delivered inside this agent, after those before it.
-func (a *Agent) queue(up bool, b Body) { a.inner = append(a.inner, delivery{up, b}) }
+func (a *Agent) queue(up bool, b Body) { a.inner = append(a.inner, delivery{up, a.shelf.keep(b)}) }
 
 // direct reports whether what the head and the follower of this agent tell each other would be heard next, so that it need not be
 // queued.
@@ -51,7 +51,18 @@ func (a *Agent) tell(b Body) {
 
 func (a *Agent) emit(action Action) { a.out = append(a.out, action) }
 
-func (a *Agent) send(to string, m Message) { a.emit(Send{to, m}) }
+func (a *Agent) send(to string, m Message) {
+	s := take(&a.shelf.sends)
+	s.To, s.Message = to, m
+	a.emit(s)
+}
+
+func (a *Agent) sendFrame(to string, f Frame) {
+	s := take(&a.shelf.sends)
+	s.To, s.frame = to, f
+	s.Message = &s.frame
+	a.emit(s)
+}
 
 // settle does all that follows from an input. Votes are taken last, so that a head that hands over has told its own workers what it
 // has committed.
@@ -64,20 +75,21 @@ func (a *Agent) settle() {
 			continue
 		}
 		d := a.inner[0]
-		a.inner = a.inner[1:]
+		a.inner = slices.Delete(a.inner, 0, 1)
 		if !d.up {
 			a.follower.hear(d.body)
 		} else if a.leader != nil {
 			a.leader.hear(a.cfg.Self, d.body)
 		}
+		a.shelf.release(d.body)
 	}
 }
 
-// flush sends what the streams have not sent yet.
+// flush sends what the streams have to send.
 func (a *Agent) flush() {
 	a.eachStream(func(to string, s *stream) {
 		if f, ok := s.flush(); ok {
-			a.send(to, f)
+			a.sendFrame(to, f)
 		}
 	})
 }
@@ -87,7 +99,12 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 		do(a.Head(), a.uplink)
 	}
 	if a.leader != nil && len(a.leader.peers) > 1 {
-		for _, host := range sorted(a.leader.peers) {
+		a.hosts = a.hosts[:0]
+		for host := range a.leader.peers {
+			a.hosts = append(a.hosts, host)
+		}
+		slices.Sort(a.hosts)
+		for _, host := range a.hosts {
 			if s := a.leader.peers[host].stream; s != nil {
 				do(host, s)
 			}
@@ -114,7 +131,7 @@ func (a *Agent) remind() {
 }
 
 // frame takes a frame. Who speaks of an earlier head hears who leads now.
-func (a *Agent) frame(from string, f Frame) {
+func (a *Agent) frame(from string, f *Frame) {
 	record, known := a.acceptor.Record()
 	switch {
 	case !known || f.Term > record.Since:
@@ -123,15 +140,14 @@ func (a *Agent) frame(from string, f Frame) {
 	case f.Up && a.leader != nil:
 		a.leader.frame(from, f)
 	case !f.Up && a.uplink != nil && from == record.Head:
-		news, _ := a.uplink.receive(f)
-		for _, b := range news {
+		for _, b := range a.uplink.receive(f, nil) {
 			a.queue(false, b)
 		}
 	}
 }
 
 // frame takes a frame of a follower. The first one opens the stream; one of a host that was lost hears that it is.
-func (r *leader) frame(from string, f Frame) {
+func (r *leader) frame(from string, f *Frame) {
 	p := r.peers[from]
 	switch {
 	case r.cut[from]:
@@ -140,20 +156,23 @@ func (r *leader) frame(from string, f Frame) {
 	case p == nil && f.First != 1:
 		return
 	case p == nil:
-		p = &peer{stream: newStream(r.term, false)}
+		p = &peer{stream: newStream(r.term, false, &r.agent.shelf)}
 		r.peers[from] = p
 	}
-	news, arrived := p.stream.receive(f)
-	for _, b := range arrived {
-		switch b := b.(type) {
-		case Commit:
+	left := false
+	news := p.stream.receive(f, func(arrived Body) {
+		switch b := arrived.(type) {
+		case *Commit:
 			p.index = b.Index
 		case Snapshot:
 			p.index = b.Index
 		case Leaves:
-			r.hostLost(from, "has left")
-			return
+			left = true
 		}
+	})
+	if left {
+		r.hostLost(from, "has left")
+		return
 	}
 	for _, b := range news {
 		if r.agent.leader != r || r.cut[from] { // what it said before can have ended this rule, or its own part in the job

@@ -17,9 +17,9 @@ func large(more bool) collective.Call {
 }
 
 // executes lists what a host was told to execute, since the last time.
-func (p *pair) executes(host string) (list []head.Execute) {
+func (p *pair) executes(host string) (list []*head.Execute) {
 	for _, a := range p.seen[host] {
-		if e, is := a.(head.Execute); is {
+		if e, is := a.(*head.Execute); is {
 			list = append(list, e)
 		}
 	}
@@ -54,7 +54,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 		p.post(w, 4, large(false))
 	}
 	for host := range p.agents {
-		a, e := find[*head.Apply](p, host), find[head.Execute](p, host)
+		a, e := find[*head.Apply](p, host), find[*head.Execute](p, host)
 		if e.More || len(e.Parts) != 2 || e.Flight != a.Flight || len(a.Parts) != 4 || a.Steps != 1 {
 			t.Errorf("%s executes %+v, and applies %d parts as step %d", host, e, len(a.Parts), a.Steps)
 		}
@@ -72,7 +72,7 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	for w := range topo.Worker(4) {
 		p.post(w, 1, large(true))
 	}
-	begun := find[head.Execute](p, "B").Flight
+	begun := find[*head.Execute](p, "B").Flight
 	p.home(3).Lost(3, "was killed by SIGKILL")
 	p.run()
 	for host := range p.agents {
@@ -102,7 +102,7 @@ func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 	for w := range topo.Worker(4) {
 		p.post(w, 1, large(true))
 	}
-	begun := find[head.Execute](p, "B").Flight
+	begun := find[*head.Execute](p, "B").Flight
 	p.post(3, 2, large(false))
 	p.home(3).Lost(3, "was killed by SIGKILL")
 	p.run()
@@ -124,7 +124,7 @@ func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 			p.post(w, 1, large(true))
 		}
 		left := map[string]string{"A": "B", "B": "A"}[lost]
-		begun := find[head.Execute](p, left).Flight
+		begun := find[*head.Execute](p, left).Flight
 		p.agents[left].Down(lost, "was silent for too long")
 		p.agents[lost] = head.New(head.Config{Self: lost + "2"})
 		if p.agents[left].Stuck() {

@@ -16,44 +16,40 @@ func (f *follower) post(p *collective.Posted) {
 	if f.agent.direct() {
 		f.agent.leader.hearCall(mine)
 	} else {
-		f.agent.tell(Posted{far(p)})
+		f.agent.scratch.posted.see(p)
+		f.agent.tell(&f.agent.scratch.posted)
 	}
 }
 
-// far is a call as other hosts see it, for good: a frame may stay long.
-func far(p *collective.Posted) Call {
-	c := Call{p.Worker, p.Ticket, p.Call}
-	if p.Call.Far != nil || p.Call.DType.Valid() {
-		c.Far = &collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()}
-	}
-	c.In, c.Out, c.Shape, c.Splits = nil, nil, slices.Clone(c.Shape), slices.Clone(c.Splits)
-	return c
-}
-
-func (f *follower) exec(e Exec) {
+func (f *follower) exec(e *Exec) {
 	f.drop(e.Replaces)
 	s := f.staged[e.Flight]
 	if s == nil {
-		s = &staged{exec: e}
+		s = take(&f.agent.shelf.staged)
+		s.exec.assign(e)
 		f.staged[e.Flight] = s
-	} else { // what was told before stays; the slice is the head's
-		s.exec.Sets, s.exec.Without, s.exec.More = slices.Concat(s.exec.Sets, e.Sets), e.Without, e.More
+	} else { // what was told before stays
+		s.exec.extend(e)
+		s.exec.Without, s.exec.More = assigned(s.exec.Without, e.Without), e.More
 	}
 	told := len(s.parts)
-	for _, set := range e.Sets {
-		part := Part{Of: set.Of, Route: set.Route, Err: set.failure()}
+	for _, set := range s.exec.Sets[told:] {
+		from := len(s.calls)
 		for _, c := range set.Calls {
-			part.Calls = append(part.Calls, f.bind(c))
+			s.calls = append(s.calls, f.bind(c))
 		}
-		s.parts = append(s.parts, part)
+		s.parts = append(s.parts, Part{Calls: s.calls[from:len(s.calls):len(s.calls)], Of: set.Of, Route: set.Route, Err: set.failure()})
 	}
-	f.agent.emit(Execute{e.Flight, e.Hosts, slices.Clip(s.parts[told:]), e.More})
+	x := take(&f.agent.shelf.executes)
+	*x = Execute{e.Flight, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
+	f.agent.emit(x)
 }
 
 func (f *follower) executed(n Flight, proof Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
-		f.agent.tell(Executed{n, proof})
+		f.agent.scratch.executed = Executed{n, proof}
+		f.agent.tell(&f.agent.scratch.executed)
 	}
 }
 

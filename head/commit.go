@@ -163,7 +163,8 @@ func (r *leader) commit(c Commit, f *flight) {
 		r.log = append(r.log, c)
 	}
 	if len(r.peers) > 1 {
-		r.tellPeers(c)
+		r.agent.scratch.commit = c
+		r.tellPeers(&r.agent.scratch.commit)
 	}
 	if f != nil && !f.here {
 		r.agent.shelf.putFlight(f)

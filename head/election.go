@@ -123,7 +123,7 @@ func (a *Agent) decide(r member.Record) {
 		// Its log can be one that nobody else knows. Once it does belong to the job, that would be taken for the job's.
 		f.index, f.state, f.recent = 0, State{}, nil
 	}
-	a.uplink = newStream(r.Since, true)
+	a.uplink = newStream(r.Since, true, &a.shelf)
 	a.uplink.push(a.report())
 	a.consider()
 }
@@ -216,7 +216,7 @@ func (a *Agent) stand(record member.Record) (proposed *member.Record) {
 // leave ends this agent's part in the job.
 func (a *Agent) leave(l Leave) {
 	if a.uplink != nil { // the head waits for it
-		a.send(a.Head(), a.uplink.frame(len(a.uplink.queue)))
+		a.sendFrame(a.Head(), a.uplink.frame(len(a.uplink.queue)))
 	}
 	if !a.left {
 		a.left, a.leader, a.uplink, a.inner = true, nil, nil, nil

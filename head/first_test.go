@@ -30,7 +30,7 @@ func (a *alone) run() {
 			switch x := x.(type) {
 			case *head.Apply:
 				a.applied = append(a.applied, keep(x))
-			case head.Execute, head.Drop:
+			case *head.Execute, head.Drop:
 				a.t.Errorf("a flight of one host is wanted with %#v", x)
 			}
 		}

@@ -135,7 +135,12 @@ func (r *leader) nextFlight() Flight {
 
 // ask has the hosts of a flight execute sets of it; more: others follow.
 func (r *leader) ask(f *flight, sets []collective.Ready, more bool) {
-	e := Exec{Flight: f.number, Replaces: f.replaces, Hosts: slices.Clone(f.hosts), Without: r.missing(), Sets: r.wire(f.hosts, sets), More: more}
+	e := &r.agent.scratch.exec
+	e.Flight, e.Replaces, e.Without, e.More = f.number, f.replaces, r.missing(), more
+	e.Hosts, e.Sets = assigned(e.Hosts, f.hosts), sized(e.Sets, len(sets))
+	for i, s := range sets {
+		r.wire(&e.Sets[i], f.hosts, s)
+	}
 	for _, h := range f.hosts {
 		r.send(h, e)
 	}
@@ -143,6 +148,9 @@ func (r *leader) ask(f *flight, sets []collective.Ready, more bool) {
 
 // missing lists the hosts that are lost and belong to the generation that is decided.
 func (r *leader) missing() (hosts []string) {
+	if len(r.cut) == 0 {
+		return nil
+	}
 	for _, h := range sorted(r.cut) {
 		if r.agent.Record().Belongs(h) {
 			hosts = append(hosts, h)
@@ -151,24 +159,28 @@ func (r *leader) missing() (hosts []string) {
 	return hosts
 }
 
-// wire is the sets of a flight as its hosts get them.
-func (r *leader) wire(hosts []string, ready []collective.Ready) (sets []Set) {
-	for _, s := range ready {
-		set := Set{}
-		if s.Err != nil {
-			var lost *collective.LostError
-			set.Err, set.Lost = s.Err.Error(), errors.As(s.Err, &lost)
+// wire makes a set of a flight as its hosts get it.
+func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
+	set.Err, set.Lost, set.Route = "", false, collective.Route{}
+	set.Calls, set.Of = sized(set.Calls, len(s.Calls)), sized(set.Of, len(s.Calls))
+	r.among = sized(r.among, len(hosts))
+	clear(r.among)
+	among := 0
+	for i, p := range s.Calls {
+		host := slices.Index(hosts, r.home[p.Worker])
+		set.Calls[i].see(p)
+		set.Of[i] = host
+		if host >= 0 && !r.among[host] {
+			r.among[host] = true
+			among++
 		}
-		for _, p := range s.Calls {
-			set.Calls, set.Of = append(set.Calls, far(p)), append(set.Of, slices.Index(hosts, r.home[p.Worker]))
-		}
-		if s.Err == nil {
-			among := slices.Compact(slices.Sorted(slices.Values(set.Of)))
-			set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, len(among), s.Longest())
-		}
-		sets = append(sets, set)
 	}
-	return sets
+	if s.Err != nil {
+		var lost *collective.LostError
+		set.Err, set.Lost = s.Err.Error(), errors.As(s.Err, &lost)
+		return
+	}
+	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.Longest())
 }
 
 // concern finds the hosts that execute a flight: those of its workers, and for the world's sake those of all members, so that a
@@ -224,7 +236,7 @@ func (f *flight) world() bool {
 
 func (f *flight) done() bool { return f.number != 0 && len(f.waiting) == 0 }
 
-func (r *leader) executed(e Executed, host string) {
+func (r *leader) executed(e *Executed, host string) {
 	i := slices.IndexFunc(r.flights, func(f *flight) bool { return f.number == e.Flight && slices.Contains(f.waiting, host) })
 	if i < 0 {
 		return

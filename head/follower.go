@@ -41,6 +41,7 @@ type local struct {
 type staged struct {
 	exec     Exec
 	parts    []Part
+	calls    []*collective.Posted // of those
 	executed bool
 	proof    Proof
 }
@@ -120,12 +121,12 @@ func (f *follower) hear(b Body) {
 		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
 	case Begin:
 		f.begin(b.Keep)
-	case Exec:
+	case *Exec:
 		f.exec(b)
 	case Drops:
 		f.drop(b.Flight)
-	case Commit:
-		f.commit(b, nil)
+	case *Commit:
+		f.commit(*b, nil)
 	case landing:
 		f.commit(b.Commit, b.flight)
 	case Groups:
@@ -190,7 +191,7 @@ func (f *follower) commit(c Commit, here *flight) {
 	if here != nil {
 		f.land(a, here)
 	} else if s := f.staged[c.Flight]; s != nil {
-		a.Parts = s.parts
+		a.Parts, a.staged = s.parts, s
 		delete(f.staged, c.Flight)
 	}
 	f.complete(a.Parts)
@@ -293,7 +294,9 @@ func (f *follower) report() Report {
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		s := f.staged[n]
-		r.Flights = append(r.Flights, Staged{s.exec, s.executed, s.proof})
+		told := Staged{Executed: s.executed, Proof: s.proof}
+		told.Exec.assign(&s.exec)
+		r.Flights = append(r.Flights, told)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
 		r.Groups = append(r.Groups, GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here), slices.Clone(f.groups[id].free)})
@@ -306,8 +309,9 @@ func (l *local) report(w topo.Worker, member bool) WorkerReport {
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}
-	for _, p := range l.open {
-		r.Open = append(r.Open, far(p))
+	r.Open = sized(r.Open, len(l.open))
+	for i, p := range l.open {
+		r.Open[i].see(p)
 	}
 	return r
 }

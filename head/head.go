@@ -53,6 +53,8 @@ type Agent struct {
 	out       []Action // since the last Ready
 	given     []Action // by the last Ready
 	shelf     shelf
+	scratch   scratch
+	hosts     []string // room for eachStream
 }
 
 // New returns an agent. One without a Job follows whoever welcomes it.
@@ -70,13 +72,11 @@ func New(cfg Config) *Agent {
 	return a
 }
 
-// Ready returns the actions since the last call. The slice, and every *Apply in it, is the agent's again with the next call.
+// Ready returns the actions since the last call. The slice, and all in it that is a pointer, is the agent's again with the next call.
 func (a *Agent) Ready() []Action {
 	a.flush()
 	for _, x := range a.given {
-		if x, ok := x.(*Apply); ok {
-			a.shelf.putApply(x)
-		}
+		a.shelf.reclaim(x)
 	}
 	clear(a.given)
 	a.out, a.given = a.given[:0], a.out
@@ -119,7 +119,8 @@ func (a *Agent) Down(host, how string) {
 	a.settle()
 }
 
-// Receive hands over a message. Messages may be lost, repeated, late and out of order.
+// Receive hands over a message. Messages may be lost, repeated, late and out of order. The bodies of a Frame that are pointers are the caller's
+// again when it returns.
 func (a *Agent) Receive(from string, m Message) {
 	if !a.up[from] || a.left {
 		return
@@ -129,7 +130,7 @@ func (a *Agent) Receive(from string, m Message) {
 		a.asked(from, m.Ask)
 	case Answer:
 		a.counted(from, m.Answer)
-	case Frame:
+	case *Frame:
 		a.frame(from, m)
 	}
 	a.settle()
@@ -161,11 +162,7 @@ func (a *Agent) Tick() {
 	}
 	a.consider()
 	a.settle()
-	a.eachStream(func(to string, s *stream) {
-		if f, ok := s.tick(); ok {
-			a.send(to, f)
-		}
-	})
+	a.eachStream(func(_ string, s *stream) { s.tick() })
 	a.remind()
 }
 

@@ -75,13 +75,13 @@ func (p *pair) run() {
 			for _, a := range p.agents[host].Ready() {
 				busy = true
 				switch a := a.(type) {
-				case head.Send:
+				case *head.Send:
 					if p.spy != nil {
 						p.spy(a.Message)
 					}
 					p.agents[a.To].Receive(host, a.Message)
-				case head.Execute:
-					p.seen[host] = append(p.seen[host], a)
+				case *head.Execute:
+					p.seen[host] = append(p.seen[host], &head.Execute{Flight: a.Flight, Hosts: slices.Clone(a.Hosts), Parts: keepParts(a.Parts), More: a.More})
 					p.agents[host].Executed(a.Flight, head.Proof{})
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
@@ -96,18 +96,20 @@ func (p *pair) run() {
 // keep copies an Apply, which the agent uses again.
 func keep(a *head.Apply) *head.Apply {
 	kept := *a
-	kept.Parts = nil
-	for _, part := range a.Parts {
+	kept.Parts = keepParts(a.Parts)
+	return &kept
+}
+
+func keepParts(parts []head.Part) (kept []head.Part) {
+	for _, part := range parts {
+		part.Of, part.Calls = slices.Clone(part.Of), slices.Clone(part.Calls)
 		for i, p := range part.Calls {
-			if i == 0 {
-				part.Calls = slices.Clone(part.Calls)
-			}
 			call := *p
 			part.Calls[i] = &call
 		}
-		kept.Parts = append(kept.Parts, part)
+		kept = append(kept, part)
 	}
-	return &kept
+	return kept
 }
 
 // find returns the newest action of a kind on a host.
@@ -140,7 +142,7 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil || a.Here {
 			t.Fatalf("%s applies %+v", host, a)
 		}
-		if e := find[head.Execute](p, host); e.Flight != a.Flight || !slices.Equal(e.Hosts, []string{"A", "B"}) || !slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
+		if e := find[*head.Execute](p, host); e.Flight != a.Flight || !slices.Equal(e.Hosts, []string{"A", "B"}) || !slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
 			t.Errorf("%s executes on %v for %v", host, e.Hosts, a.Parts[0].Of)
 		}
 		for i, c := range a.Parts[0].Calls {
@@ -160,7 +162,7 @@ func TestRouteComesWithTheFlight(t *testing.T) {
 			p.post(w, uint64(i+1), sum(topo.World))
 		}
 		for host := range p.agents {
-			if got := find[head.Execute](p, host).Parts[0].Route; got != routes[i] {
+			if got := find[*head.Execute](p, host).Parts[0].Route; got != routes[i] {
 				t.Errorf("flight %d goes %v on %s, want %v", i, got, host, routes[i])
 			}
 		}
@@ -271,8 +273,8 @@ func TestFlightsOfOneHost(t *testing.T) {
 			p.post(w, 1, c)
 		}
 		for at := range p.agents {
-			a, e := find[*head.Apply](p, at), find[head.Execute](p, at)
-			if mine := at == host; a == nil || a.Flight == 0 || mine != (len(a.Parts) == 1) || a.Here != (mine && at == "A") || (e.Flight != 0) != (mine && at == "B") {
+			a, e := find[*head.Apply](p, at), find[*head.Execute](p, at)
+			if mine := at == host; a == nil || a.Flight == 0 || mine != (len(a.Parts) == 1) || a.Here != (mine && at == "A") || (e != nil) != (mine && at == "B") {
 				t.Errorf("of a flight of %s alone, %s applies %+v and executes %+v", host, at, a, e)
 			}
 		}

@@ -35,9 +35,10 @@ type leader struct {
 	shape   *Shape               // that the log has
 	placed  bool                 // the ranks of a redundant job are on the hosts where they should be
 
-	sets []collective.Ready   // of the last post
-	busy map[topo.Worker]bool // room for a set of workers
-	done []bool               // room for who has taken part in a step, by rank
+	sets  []collective.Ready   // of the last post
+	busy  map[topo.Worker]bool // room for a set of workers
+	done  []bool               // room for who has taken part in a step, by rank
+	among []bool               // room for who has calls of a set, by host of a flight
 	recovery
 }
 
@@ -60,7 +61,7 @@ func (r *leader) hear(host string, b Body) {
 		return
 	}
 	if r.reports != nil { // a report is the first that comes, and has all that was before it
-		r.late = append(r.late, word{host, b})
+		r.late = append(r.late, word{host, r.agent.shelf.keep(b)})
 		return
 	}
 	if w, is := about(b); is && !r.runs(w, host) {
@@ -70,7 +71,7 @@ func (r *leader) hear(host string, b Body) {
 		return
 	}
 	switch b := b.(type) {
-	case Posted:
+	case *Posted:
 		r.post(b.Call)
 	case Began:
 		r.began(b.Worker, host)
@@ -78,7 +79,7 @@ func (r *leader) hear(host string, b Body) {
 		r.asks(b.Worker)
 	case Ended:
 		r.ended(b)
-	case Executed:
+	case *Executed:
 		r.executed(b, host)
 	case Stated:
 		r.stated(b, host)
@@ -107,7 +108,7 @@ const stray = member.Because("another worker has its number")
 // about is the worker that something is told of.
 func about(b Body) (w topo.Worker, is bool) {
 	switch b := b.(type) {
-	case Posted:
+	case *Posted:
 		return b.Call.Worker, true
 	case Began:
 		return b.Worker, true

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Message is what agents send to each other: Ask, Answer or Frame. The shell brings it to bytes and back.
+// Message is what agents send to each other: Ask, Answer or *Frame. The shell brings it to bytes and back.
 type Message interface{ message() }
 
 // Ask is a question about a generation to its voters.
@@ -26,18 +26,19 @@ type Frame struct {
 }
 
 // Halves cuts a frame that is too long for a message. It needs two bodies; sent in turn, the halves say the same.
-func (f Frame) Halves() (one, other Frame) {
-	one, other = f, f
+func (f *Frame) Halves() (one, other *Frame) {
 	half := len(f.Bodies) / 2
-	one.Bodies, other.Bodies, other.First = f.Bodies[:half], f.Bodies[half:], f.First+uint64(half)
-	return one, other
+	begin, rest := *f, *f
+	begin.Bodies, rest.Bodies, rest.First = f.Bodies[:half], f.Bodies[half:], f.First+uint64(half)
+	return &begin, &rest
 }
 
 func (Ask) message()    {}
 func (Answer) message() {}
-func (Frame) message()  {}
+func (*Frame) message() {}
 
-// Body is what a frame carries. Bodies of a stream arrive once and in order.
+// Body is what a frame carries. Bodies of a stream arrive once and in order. Those of the steady state are pointers, to memory that is used
+// again (keep.go).
 type Body interface{ body() }
 
 // What followers tell the head.
@@ -206,11 +207,11 @@ type Call struct {
 }
 
 func (Report) body()     {}
-func (Posted) body()     {}
+func (*Posted) body()    {}
 func (Began) body()      {}
 func (Asked) body()      {}
 func (Ended) body()      {}
-func (Executed) body()   {}
+func (*Executed) body()  {}
 func (Stated) body()     {}
 func (Shaped) body()     {}
 func (WantsGroup) body() {}
@@ -218,9 +219,9 @@ func (Ungroups) body()   {}
 func (Cut) body()        {}
 func (Snapshot) body()   {}
 func (Begin) body()      {}
-func (Exec) body()       {}
+func (*Exec) body()      {}
 func (Drops) body()      {}
-func (Commit) body()     {}
+func (*Commit) body()    {}
 func (landing) body()    {}
 func (Starts) body()     {}
 func (Stops) body()      {}

@@ -84,6 +84,7 @@ func (r *leader) recover() {
 	r.advance()
 	for _, w := range late {
 		r.hear(w.host, w.body)
+		r.agent.shelf.release(w.body)
 	}
 }
 
@@ -162,7 +163,7 @@ func (r *leader) catchUp(host string, index uint64) {
 	r.peers[host].index = index
 	for _, c := range r.log {
 		if c.Index > index {
-			r.send(host, c)
+			r.send(host, &c)
 		}
 	}
 }

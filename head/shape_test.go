@@ -48,7 +48,7 @@ func (c *cut) run() {
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
 			switch a := a.(type) {
-			case head.Execute:
+			case *head.Execute:
 				c.agent.Executed(a.Flight, head.Proof{})
 			case head.Meshed:
 				c.notes = append(c.notes, string(a.Because))

@@ -6,12 +6,21 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// shelf keeps what an agent has used and uses again, so that a collective of one host allocates nothing.
+// shelf keeps what an agent has used and uses again, so that a collective allocates nothing.
 type shelf struct {
-	calls   []*collective.Posted
-	lists   [][]int // of shapes and splits
-	flights []*flight
-	applies []*Apply
+	calls    []*collective.Posted
+	lists    [][]int // of shapes and splits
+	lengths  []*collective.Far
+	flights  []*flight
+	staged   []*staged
+	applies  []*Apply
+	executes []*Execute
+	sends    []*Send
+
+	posted   []*Posted
+	executed []*Executed
+	execs    []*Exec
+	commits  []*Commit
 }
 
 // room is what the Parts of an Apply are made of, where they are Here.
@@ -37,8 +46,8 @@ func (s *shelf) call(c Call) *collective.Posted {
 	p.Worker, p.Ticket, p.Call = c.Worker, c.Ticket, c.Call
 	p.Call.Shape, p.Call.Splits = s.list(c.Shape), s.list(c.Splits)
 	if c.Far != nil {
-		lengths := *c.Far
-		p.Call.Far = &lengths
+		p.Call.Far = take(&s.lengths)
+		*p.Call.Far = *c.Far
 	}
 	return p
 }
@@ -61,6 +70,9 @@ func (s *shelf) putCall(p *collective.Posted) {
 			s.lists = append(s.lists, list[:0])
 		}
 	}
+	if p.Call.Far != nil {
+		s.lengths = append(s.lengths, p.Call.Far)
+	}
 	*p = collective.Posted{}
 	s.calls = append(s.calls, p)
 }
@@ -78,12 +90,32 @@ func (s *shelf) putFlight(f *flight) {
 	s.flights = append(s.flights, f)
 }
 
-// putApply takes back an Apply that the shell has carried out, with its calls.
+// reclaim takes back an action that the shell has carried out.
+func (s *shelf) reclaim(action Action) {
+	switch a := action.(type) {
+	case *Apply:
+		s.putApply(a)
+	case *Execute:
+		*a = Execute{}
+		s.executes = append(s.executes, a)
+	case *Send:
+		*a = Send{}
+		s.sends = append(s.sends, a)
+	}
+}
+
+// putApply takes back an Apply, with its calls.
 func (s *shelf) putApply(a *Apply) {
 	for _, part := range a.Parts {
 		for _, p := range part.Calls {
 			s.putCall(p)
 		}
+	}
+	if f := a.staged; f != nil {
+		clear(f.parts)
+		clear(f.calls)
+		*f = staged{exec: f.exec, parts: f.parts[:0], calls: f.calls[:0]}
+		s.staged = append(s.staged, f)
 	}
 	clear(a.room.parts)
 	clear(a.room.calls)

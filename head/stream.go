@@ -1,6 +1,10 @@
 package head
 
-import "github.com/shoal-ml/shoal/topo"
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
 
 // stream is one end of the conversation between a head and a follower: bodies arrive once and in order, whatever becomes of the frames
 // that carry them.
@@ -9,54 +13,62 @@ type stream struct {
 	up    bool // this end is the follower
 	queue []Body
 	first uint64 // the number of queue[0]
-	fresh int    // how many at the end of queue were never sent
+	fresh int    // how many at the end of queue are to be sent
 	heard uint64 // the number of the last body that came
 	owes  bool   // it has not said so
+	due   bool   // and shall now
 	idle  int    // ticks since something was acknowledged
+	shelf *shelf // of the words in queue
 }
 
 // resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers ride on other frames, or leave with
 // the next tick of the other side.
 const resendAfter = 3
 
-func newStream(term topo.Generation, up bool) *stream { return &stream{term: term, up: up, first: 1} }
+func newStream(term topo.Generation, up bool, from *shelf) *stream {
+	return &stream{term: term, up: up, first: 1, shelf: from}
+}
 
 func (s *stream) push(b Body) {
-	s.queue = append(s.queue, b)
+	s.queue = append(s.queue, s.shelf.keep(b))
 	s.fresh++
 }
 
-// flush returns a frame with what was never sent; false if there is nothing.
+// flush returns a frame with what is to be sent, which is valid until the next input; false if there is nothing.
 func (s *stream) flush() (Frame, bool) {
-	if s.fresh == 0 {
+	if s.fresh == 0 && !s.due {
 		return Frame{}, false
 	}
 	return s.frame(len(s.queue) - s.fresh), true
 }
 
-// tick returns a frame when something was not acknowledged for a while, or an acknowledgement is owed. What was never sent goes with it.
-func (s *stream) tick() (Frame, bool) {
+// tick is time that passes. What was not acknowledged for a while is to be sent again, and an acknowledgement that is owed.
+func (s *stream) tick() {
 	s.idle++
 	switch {
 	case len(s.queue) > 0 && s.idle >= resendAfter:
-		s.idle = 0
-		return s.frame(0), true
+		s.idle, s.fresh = 0, len(s.queue)
 	case s.owes:
-		return s.frame(len(s.queue) - s.fresh), true
+		s.due = true
 	}
-	return Frame{}, false
 }
 
 func (s *stream) frame(from int) Frame {
-	s.fresh, s.owes = 0, false
+	s.fresh, s.owes, s.due = 0, false, false
 	return Frame{Term: s.term, Up: s.up, First: s.first + uint64(from), Ack: s.heard, Bodies: s.queue[from:len(s.queue):len(s.queue)]}
 }
 
-// receive takes a frame of the other side. It returns the bodies that are new, and those of this side that have arrived there.
-func (s *stream) receive(f Frame) (news, arrived []Body) {
+// receive takes a frame of the other side. It calls arrived, where there is one, with the bodies of this side that have arrived there, and returns
+// the bodies that are new.
+func (s *stream) receive(f *Frame, arrived func(Body)) (news []Body) {
 	if n := int(f.Ack - s.first + 1); f.Ack >= s.first && n <= len(s.queue) {
-		arrived = s.queue[:n:n]
-		s.queue, s.first, s.idle = s.queue[n:], f.Ack+1, 0
+		for _, b := range s.queue[:n] {
+			if arrived != nil {
+				arrived(b)
+			}
+			s.shelf.release(b)
+		}
+		s.queue, s.first, s.idle = slices.Delete(s.queue, 0, n), f.Ack+1, 0
 		s.fresh = min(s.fresh, len(s.queue))
 	}
 	s.owes = s.owes || len(f.Bodies) > 0
@@ -64,5 +76,5 @@ func (s *stream) receive(f Frame) (news, arrived []Body) {
 		news = f.Bodies[skip:]
 		s.heard += uint64(len(news))
 	}
-	return news, arrived
+	return news
 }

@@ -22,8 +22,21 @@ var (
 	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{}, Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
 )
 
-// Encode brings a message to bytes: JSON, as docs/formats/hosts.md has it. Memory of calls and errors as values stay behind.
-func Encode(m Message) []byte {
+// Encode brings a message to bytes, as docs/formats/hosts.md has them. Memory of calls and errors as values stay behind.
+func Encode(m Message) []byte { return Append(nil, m) }
+
+// Append is Encode behind what b has.
+func Append(b []byte, m Message) []byte {
+	if f, is := m.(*Frame); is && f.steady() {
+		return appendWords(b, f)
+	}
+	return append(b, encodeJSON(m)...)
+}
+
+// Decode is Reader.Read into memory of the message's own.
+func Decode(b []byte) (Message, error) { return new(Reader).Read(b) }
+
+func encodeJSON(m Message) []byte {
 	var v any = m
 	switch m := m.(type) {
 	case Ask:
@@ -41,9 +54,7 @@ func Encode(m Message) []byte {
 	return b
 }
 
-// Decode is the inverse of Encode. It fails for what no agent of this version sends, so that nothing from a link can make an agent index
-// out of range or allocate beyond reason.
-func Decode(b []byte) (Message, error) {
+func decodeJSON(b []byte) (Message, error) {
 	f := messageForm()
 	w := reflect.New(f.wire)
 	if err := strict.JSON(b, w.Interface()); err != nil {
@@ -59,7 +70,7 @@ func Decode(b []byte) (Message, error) {
 	case member.Answer:
 		return Answer{v}, nil
 	case Frame:
-		return v, nil
+		return &v, nil
 	}
 	panic("head: a kind of message without a type")
 }
@@ -162,6 +173,7 @@ func (f *form) pack(w, v reflect.Value) {
 		if v.Kind() == reflect.Interface {
 			v = v.Elem()
 		}
+		v = reflect.Indirect(v) // words of the steady state are pointers
 		for i, part := range f.parts {
 			if part.elem.real == v.Type() {
 				w.Field(i).Set(reflect.New(part.elem.wire))
@@ -233,6 +245,9 @@ func (f *form) choose(v, w reflect.Value) error {
 		x := reflect.New(part.elem.real).Elem()
 		if err := part.elem.unpack(x, w.Field(i).Elem()); err != nil {
 			return fmt.Errorf("%s: %w", key(part.elem.real.Name()), err)
+		}
+		if !x.Type().AssignableTo(v.Type()) { // a word of the steady state
+			x = x.Addr()
 		}
 		v.Set(x)
 	}

@@ -42,15 +42,11 @@ func sound(v any) error {
 	case Exec:
 		return v.sound()
 	case Set:
-		if len(v.Calls) == 0 {
-			return fmt.Errorf("a collective without calls")
-		}
+		return v.sound()
 	case Call:
 		return v.sound()
 	case Commit:
-		if v.Index == 0 || v.Index > maxIndex {
-			return fmt.Errorf("entry %d of the log", v.Index)
-		}
+		return v.sound()
 	case State:
 		return within("joined", v.Joined, maxWorkers)
 	case Shape:
@@ -90,7 +86,7 @@ func within(list ...any) error {
 }
 
 // A follower begins with its report, and has no other; and either side has words of its own.
-func (f Frame) sound() error {
+func (f *Frame) sound() error {
 	if f.First == 0 || f.First > maxIndex || f.Ack > maxIndex || f.Term >= maxGeneration {
 		return fmt.Errorf("bodies from number %d, %d acknowledged, of a head since generation %d", f.First, f.Ack, f.Term)
 	}
@@ -100,6 +96,9 @@ func (f Frame) sound() error {
 	}
 	for i, b := range f.Bodies {
 		t := reflect.TypeOf(b)
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
 		if !slices.ContainsFunc(words, func(w any) bool { return reflect.TypeOf(w) == t }) {
 			return fmt.Errorf("%s is not for this direction", key(t.Name()))
 		}
@@ -110,7 +109,7 @@ func (f Frame) sound() error {
 	return nil
 }
 
-func (e Exec) sound() error {
+func (e *Exec) sound() error {
 	if e.Flight == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
 		return fmt.Errorf("flight %x of %d hosts and %d collectives", e.Flight, len(e.Hosts), len(e.Sets))
 	}
@@ -126,7 +125,7 @@ func (e Exec) sound() error {
 	return nil
 }
 
-func (c Call) sound() error {
+func (c *Call) sound() error {
 	barrier := c.Kind == collective.Barrier // nothing else of it counts
 	switch {
 	case !c.Kind.Valid(), !barrier && (!c.DType.Valid() || !c.Reduction.Valid()):
@@ -141,8 +140,48 @@ func (c Call) sound() error {
 		return fmt.Errorf("a call into byte %d of a shared result with a name of %d bytes", c.Shared.Off, len(c.Shared.Name))
 	case len(c.Splits) > collective.MaxMembers, len(c.Shape) > maxDims:
 		return fmt.Errorf("a call with %d splits and %d dimensions", len(c.Splits), len(c.Shape))
-	case !barrier && slices.ContainsFunc(slices.Concat(c.Splits, c.Shape), func(n int) bool { return n < 0 || n > math.MaxInt64/2 }):
+	case !barrier && (slices.ContainsFunc(c.Splits, beyond) || slices.ContainsFunc(c.Shape, beyond)):
 		return fmt.Errorf("a call with splits %v and shape %v", c.Splits, c.Shape)
+	}
+	return nil
+}
+
+// beyond reports whether a number is none of elements.
+func beyond(n int) bool { return n < 0 || n > math.MaxInt64/2 }
+
+// soundWord says why a word of the steady state is none that an agent sends.
+func soundWord(b Body) error {
+	switch b := b.(type) {
+	case *Posted:
+		return b.Call.sound()
+	case *Exec:
+		for i := range b.Sets {
+			if err := b.Sets[i].sound(); err != nil {
+				return err
+			}
+			for k := range b.Sets[i].Calls {
+				if err := b.Sets[i].Calls[k].sound(); err != nil {
+					return err
+				}
+			}
+		}
+		return b.sound()
+	case *Commit:
+		return b.sound()
+	}
+	return nil
+}
+
+func (s *Set) sound() error {
+	if len(s.Calls) == 0 {
+		return fmt.Errorf("a collective without calls")
+	}
+	return nil
+}
+
+func (c *Commit) sound() error {
+	if c.Index == 0 || c.Index > maxIndex {
+		return fmt.Errorf("entry %d of the log", c.Index)
 	}
 	return nil
 }

@@ -28,20 +28,20 @@ func TestEncode(t *testing.T) {
 		{head.Ask{Ask: member.Accept{Vote: vote, After: vote.Record}},
 			`{"accept":{"ballot":{"round":2,"host":"B"},"record":{"view":{},"head":"A","hosts":[{"name":"A"}]},"after":{"view":{},"head":"A","hosts":[{"name":"A"}]}}}`},
 		{head.Answer{Answer: member.Promise{Generation: 2, Accepted: nil}}, `{"promise":{"generation":2}}`},
-		{head.Frame{Term: 1, Up: true, First: 2, Ack: 3, Bodies: []head.Body{head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
+		{&head.Frame{Term: 1, Up: true, First: 2, Ack: 3, Bodies: []head.Body{&head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
 			`{"frame":{"term":1,"up":true,"first":2,"ack":3,"bodies":[` +
 				`{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}},` +
 				`{"stated":{"worker":1,"data":{"samples":100,"batch":10,"seed":7}}}]}}`},
-		{head.Frame{First: 2, Up: true, Bodies: []head.Body{head.Posted{Call: shared}}},
+		{&head.Frame{First: 2, Up: true, Bodies: []head.Body{&head.Posted{Call: shared}, head.Began{}}},
 			`{"frame":{"up":true,"first":2,"bodies":[{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],` +
-				`"shared":{"group":2,"name":"total","off":8},"far":{"in":2,"out":2}}}]}}`},
-		{head.Frame{First: 1, Bodies: []head.Body{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"}, head.Begin{}}},
+				`"shared":{"group":2,"name":"total","off":8},"far":{"in":2,"out":2}}},{"began":{}}]}}`},
+		{&head.Frame{First: 1, Bodies: []head.Body{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"}, head.Begin{}}},
 			`{"frame":{"first":1,"bodies":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
-		{head.Frame{First: 1, Bodies: []head.Body{head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
+		{&head.Frame{First: 1, Bodies: []head.Body{&head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
 			`{"frame":{"first":1,"bodies":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
-		{head.Frame{First: 1, Bodies: []head.Body{head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Route: collective.Suits(1 << 20)}}}}},
+		{&head.Frame{First: 1, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Route: collective.Suits(1 << 20)}}}, head.Begin{}}},
 			`{"frame":{"first":1,"bodies":[{"exec":{"flight":1,"hosts":["A"],"sets":[{"calls":[` +
-				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}}]}}`},
+				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}},{"begin":{}}]}}`},
 	} {
 		b := head.Encode(c.m)
 		// The record's own view is a struct of zeros, which is left out.
@@ -60,8 +60,8 @@ func TestEncode(t *testing.T) {
 func TestEncodeLeavesMemoryBehind(t *testing.T) {
 	c := sum(0)
 	c.Weight, c.Far = math.Inf(1), &collective.Far{In: 2, Out: 2}
-	b := string(head.Encode(head.Frame{First: 2, Up: true, Bodies: []head.Body{head.Posted{Call: head.Call{Call: c}}}}))
-	if want := `{"frame":{"up":true,"first":2,"bodies":[{"posted":{"kind":1,"dtype":2,"reduction":1,"weight":-1,"shape":[2],"far":{"in":2,"out":2}}}]}}`; b != want {
+	b := string(head.Encode(&head.Frame{First: 2, Up: true, Bodies: []head.Body{&head.Posted{Call: head.Call{Call: c}}, head.Began{}}}))
+	if want := `{"frame":{"up":true,"first":2,"bodies":[{"posted":{"kind":1,"dtype":2,"reduction":1,"weight":-1,"shape":[2],"far":{"in":2,"out":2}}},{"began":{}}]}}`; b != want {
 		t.Errorf("encoded as\n%s, want\n%s", b, want)
 	}
 }

@@ -105,7 +105,7 @@ func (a *Agent) link() error {
 		return fmt.Errorf("node: %w", err)
 	}
 	if a.cfg.Link != nil {
-		if a.mesh, err = a.cfg.Link(&links{a.engine.transfers, a.engine}); err != nil {
+		if a.mesh, err = a.cfg.Link(&links{transfers: a.engine.transfers, engine: a.engine}); err != nil {
 			return err
 		}
 		name = string(a.mesh.Self())

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/node"
 )
 
 // allocations is what a call of f allocates in the whole process, in the mean of some and rounded down, once it is used to it.
@@ -48,6 +49,22 @@ func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 		a, d := startAgent(t, 2), sound()
 		d.Step = step
 		workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1)}
+		if n := allocations(200, rounds(t, workers, d)); n > 0 {
+			t.Errorf("step %v: %d allocations a call", step, n)
+		}
+	}
+}
+
+// Over two hosts it allocates nothing either, in both agents.
+func TestCallsOfTwoHostsAllocateNothing(t *testing.T) {
+	for _, step := range []bool{false, true} {
+		c, d := startCluster(t, 2, []int{1, 1}, node.Orders{}), sound()
+		d.Step = step
+		var workers []*rawWorker
+		for range 2 {
+			s := <-c.started
+			workers = append(workers, joinRawWith(t, s.agent, s.number, s.token))
+		}
 		if n := allocations(200, rounds(t, workers, d)); n > 0 {
 			t.Errorf("step %v: %d allocations a call", step, n)
 		}

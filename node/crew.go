@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
@@ -27,6 +28,9 @@ type crew struct {
 	unwanted map[topo.Worker]bool                  // workers that will be no members
 	asking   map[topo.Worker][]chan<- head.Grouped // sessions that wait for a group
 	flights  map[head.Flight]*flight
+	landed   []*flight   // to be used again
+	begun    []*transfer // of the last flight that was begun
+	sites    []int       // of the last transfer, by their number in its flight
 	routes   routes
 	news     []member.Action
 	parted   bool
@@ -36,6 +40,7 @@ type crew struct {
 	carrying bool     // actions are being carried out
 	later    []func() // inputs that came up meanwhile
 	errs     []error  // by part of a flight
+	said     []byte   // the last message
 }
 
 // input gives the agent an input and carries out what follows from it.
@@ -54,7 +59,7 @@ func (c *crew) settle() {
 	c.carrying = true
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
-			if s, is := a.(head.Send); is {
+			if s, is := a.(*head.Send); is {
 				c.send(fabric.Host(s.To), s.Message)
 			}
 		}
@@ -63,7 +68,7 @@ func (c *crew) settle() {
 		}
 		for len(c.later) > 0 {
 			f := c.later[0]
-			c.later = c.later[1:]
+			c.later = slices.Delete(c.later, 0, 1)
 			f()
 		}
 	}
@@ -76,7 +81,7 @@ func (c *crew) settle() {
 
 func (c *crew) carryOut(action head.Action) {
 	switch a := action.(type) {
-	case head.Execute:
+	case *head.Execute:
 		c.execute(a)
 	case head.Drop:
 		c.drop(a.Flight)
@@ -117,8 +122,9 @@ func (c *crew) carryOut(action head.Action) {
 // send sends a message, in pieces where it is too long: a frame that is sent again has all that was not answered. What cannot be cut
 // ends the link, for the other side would wait for it in vain.
 func (c *crew) send(to fabric.Host, m head.Message) {
-	b := head.Encode(m)
-	f, frame := m.(head.Frame)
+	c.said = head.Append(c.said[:0], m)
+	b := c.said
+	f, frame := m.(*head.Frame)
 	switch {
 	case len(b) <= fabric.MaxMessage:
 		c.mesh.Send(to, b)

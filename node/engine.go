@@ -32,6 +32,7 @@ type engine struct {
 
 	mu      sync.Mutex
 	inbox   []func()
+	emptied []func() // room for the next inbox
 	stopped bool
 }
 
@@ -137,11 +138,13 @@ func (e *engine) isStopped() bool {
 func (e *engine) runInbox() bool {
 	e.mu.Lock()
 	work := e.inbox
-	e.inbox = nil
+	e.inbox, e.emptied = e.emptied, nil
 	e.mu.Unlock()
 	for _, f := range work {
 		f()
 	}
+	clear(work)
+	e.emptied = work[:0]
 	return len(work) > 0
 }
 

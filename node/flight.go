@@ -26,17 +26,17 @@ type flight struct {
 func transferOf(n head.Flight, part int) uint64 { return uint64(n)*collective.MaxStep + uint64(part) }
 
 // execute works on this agent's parts of a flight. What one host has all calls of is executed when it counts: nobody else needs it.
-func (c *crew) execute(x head.Execute) {
+func (c *crew) execute(x *head.Execute) {
 	f := c.flights[x.Flight]
 	if f == nil {
-		f = &flight{}
+		f = c.freshFlight()
 		c.flights[x.Flight] = f
 	}
 	told := len(f.parts)
 	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
-	f.errs, f.flies = append(f.errs, make([]error, len(x.Parts))...), append(f.flies, make([]bool, len(x.Parts))...)
-	var begun []*transfer
+	begun := c.begun[:0]
 	for i := told; i < len(f.parts); i++ {
+		f.errs, f.flies = append(f.errs, nil), append(f.flies, false)
 		part := f.parts[i]
 		if part.Err != nil {
 			continue
@@ -54,13 +54,13 @@ func (c *crew) execute(x head.Execute) {
 			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
 			continue
 		}
-		t.id, f.flies[i] = transferOf(x.Flight, i), true
+		t.flight, t.id, f.flies[i] = x.Flight, transferOf(x.Flight, i), true
 		f.open++
 		begun = append(begun, t)
 	}
 	c.observe(f, begun)
+	c.begun = begun
 	for _, t := range begun {
-		t.done = func() { _ = c.engine.later(func() { c.flown(x.Flight, t) }) } // a stopped engine needs no news
 		c.engine.begin(t)
 		if t.settled {
 			c.engine.depart(f.moves, x.Flight)
@@ -70,7 +70,7 @@ func (c *crew) execute(x head.Execute) {
 		c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
 	}
 	if f.open == 0 && !f.more {
-		c.input(func() { c.agent.Executed(x.Flight, f.proof) })
+		c.executed(x.Flight, f.proof)
 	}
 }
 
@@ -89,26 +89,27 @@ func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
 }
 
 // transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it counts, so it is executed on one host too.
-func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
-	var sites []int
+func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
+	sites := c.sites[:0]
 	for _, host := range part.Of {
 		if !slices.Contains(sites, host) {
 			sites = append(sites, host)
 		}
 	}
+	c.sites = sites
 	self := slices.IndexFunc(sites, func(host int) bool { return x.Hosts[host] == string(c.engine.name) })
 	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
 		return nil
 	}
-	t := c.engine.transfers.fresh()
-	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, nil, nil, nil
-	of := make([]int, len(part.Of))
+	t := c.engine.transfers.fresh(c)
+	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, t.calls[:0], t.workers[:0], t.peers[:0]
+	of := t.sites.Of[:0]
 	for _, host := range sites {
 		t.peers = append(t.peers, fabric.Host(x.Hosts[host]))
 	}
 	for i, p := range part.Calls {
 		t.calls = append(t.calls, &p.Call)
-		if of[i] = slices.Index(sites, part.Of[i]); of[i] == self {
+		if of = append(of, slices.Index(sites, part.Of[i])); of[i] == self {
 			t.workers = append(t.workers, p.Worker)
 		}
 	}
@@ -116,8 +117,20 @@ func (c *crew) transfer(x head.Execute, part head.Part) *transfer {
 	return t
 }
 
-// flown tells that a transfer of a flight is done.
-func (c *crew) flown(n head.Flight, t *transfer) {
+// freshFlight returns a flight to fill in.
+func (c *crew) freshFlight() *flight {
+	n := len(c.landed)
+	if n == 0 {
+		return &flight{}
+	}
+	f := c.landed[n-1]
+	c.landed = c.landed[:n-1]
+	return f
+}
+
+// flown tells that a transfer is done.
+func (c *crew) flown(t *transfer) {
+	n := t.flight
 	f := c.flights[n]
 	if f == nil {
 		return // dropped meanwhile
@@ -131,7 +144,17 @@ func (c *crew) flown(n head.Flight, t *transfer) {
 	if f.moves != nil {
 		f.proof = c.engine.arrive(f.moves)
 	}
-	c.input(func() { c.agent.Executed(n, f.proof) })
+	c.executed(n, f.proof)
+}
+
+// executed tells the agent that this host has the result of a flight.
+func (c *crew) executed(n head.Flight, proof head.Proof) {
+	if c.carrying {
+		c.later = append(c.later, func() { c.agent.Executed(n, proof) })
+		return
+	}
+	c.agent.Executed(n, proof)
+	c.settle()
 }
 
 // drop forgets a flight.
@@ -167,6 +190,12 @@ func (c *crew) results(a *head.Apply) {
 		}
 		c.errs = append(c.errs, err)
 	}
+	if f != nil {
+		clear(f.parts)
+		clear(f.errs)
+		*f = flight{parts: f.parts[:0], errs: f.errs[:0], flies: f.flies[:0]}
+		c.landed = append(c.landed, f)
+	}
 }
 
 // begin works on a transfer.
@@ -189,7 +218,7 @@ func (e *engine) land(id uint64) {
 		return // and it is not used again: it has room for all of the state
 	}
 	e.share(delivery{t}, t.relay.Written())
-	t.calls = nil
+	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"sync"
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/head"
@@ -13,6 +14,15 @@ import (
 type links struct {
 	*transfers
 	engine *engine
+	reader head.Reader // the engine's thread's
+	spare  sync.Pool   // of letters
+}
+
+// letter is a message on its way to the engine's thread. It is used again: the words of a step cost no memory.
+type letter struct {
+	from  fabric.Host
+	bytes []byte
+	open  func()
 }
 
 // Up is told of a new link.
@@ -37,7 +47,11 @@ func (l *links) Message(from fabric.Host, b []byte) {
 		})
 		return
 	}
-	m, err := head.Decode(b)
+	if head.InWords(b) {
+		l.deliver(from, b)
+		return
+	}
+	m, err := head.Decode(b) // here, since it can be long
 	l.input(func(c *crew) {
 		if err != nil {
 			l.refuse(c, from, err)
@@ -45,6 +59,31 @@ func (l *links) Message(from fabric.Host, b []byte) {
 		}
 		c.agent.Receive(string(from), m)
 	})
+}
+
+// deliver brings words to the engine's thread, and has them read there, where the memory is into which they were read before.
+func (l *links) deliver(from fabric.Host, b []byte) {
+	m, ok := l.spare.Get().(*letter)
+	if !ok {
+		m = &letter{}
+		m.open = func() { l.open(m) }
+	}
+	m.from, m.bytes = from, append(m.bytes[:0], b...)
+	_ = l.engine.later(m.open) // a stopped engine hears nothing
+}
+
+// open takes what a letter says, unless this agent ends.
+func (l *links) open(m *letter) {
+	if c := l.engine.crew; !c.left {
+		said, err := l.reader.Read(m.bytes)
+		if err != nil {
+			l.refuse(c, m.from, err)
+		} else {
+			c.agent.Receive(string(m.from), said)
+		}
+		c.settle()
+	}
+	l.spare.Put(m)
 }
 
 func (l *links) refuse(c *crew, from fabric.Host, err error) {

@@ -12,7 +12,7 @@ import (
 
 // sent is a mesh that keeps what is sent.
 type sent struct {
-	frames  []head.Frame
+	frames  []*head.Frame
 	dropped bool
 	t       *testing.T
 }
@@ -22,7 +22,7 @@ func (s *sent) Send(_ fabric.Host, b []byte) {
 	if err != nil || len(b) > fabric.MaxMessage {
 		s.t.Fatalf("%d bytes: %v", len(b), err)
 	}
-	s.frames = append(s.frames, m.(head.Frame))
+	s.frames = append(s.frames, m.(*head.Frame))
 }
 func (s *sent) Self() fabric.Host                                  { return "a" }
 func (s *sent) SendPiece(fabric.Host, fabric.Piece, []byte)        {}
@@ -39,7 +39,7 @@ func TestLongFramesAreCut(t *testing.T) {
 	for i := range 9 {
 		bodies = append(bodies, head.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
 	}
-	c.send("b", head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Bodies: bodies})
+	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Bodies: bodies})
 	var got []head.Body
 	next := uint64(7)
 	for _, f := range mesh.frames {
@@ -52,7 +52,7 @@ func TestLongFramesAreCut(t *testing.T) {
 	if !slices.Equal(got, bodies) || mesh.dropped {
 		t.Errorf("%d of %d bodies came, dropped %v", len(got), len(bodies), mesh.dropped)
 	}
-	c.send("b", head.Frame{Term: 3, First: 1, Bodies: []head.Body{head.Ended{How: strings.Repeat("x", fabric.MaxMessage)}}})
+	c.send("b", &head.Frame{Term: 3, First: 1, Bodies: []head.Body{head.Ended{How: strings.Repeat("x", fabric.MaxMessage)}}})
 	if !mesh.dropped {
 		t.Error("what fits no message does not end the link")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -22,6 +23,7 @@ type transfer struct {
 	sites    collective.Sites
 	route    collective.Route
 	mesh     fabric.Mesh
+	flight   head.Flight
 	done     func()
 
 	busy  sync.RWMutex // held by the mesh while it uses the relay and the inputs
@@ -49,8 +51,8 @@ func newTransfers() *transfers {
 	return t
 }
 
-// fresh returns a transfer to fill in.
-func (ts *transfers) fresh() *transfer {
+// fresh returns a transfer to fill in, of which the crew will be told when it is done.
+func (ts *transfers) fresh(c *crew) *transfer {
 	if n := len(ts.spare); n > 0 {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
@@ -58,7 +60,10 @@ func (ts *transfers) fresh() *transfer {
 		t.settled = false
 		return t
 	}
-	return &transfer{}
+	t := &transfer{}
+	flown := func() { c.flown(t) }
+	t.done = func() { _ = c.engine.later(flown) } // a stopped engine needs no news
+	return t
 }
 
 // add makes a transfer known: pieces for it may come.

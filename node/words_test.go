@@ -28,9 +28,9 @@ type monitored struct {
 func (m *monitored) Send(to fabric.Host, b []byte) {
 	m.mu.Lock()
 	if said, err := head.Decode(b); err == nil {
-		if f, is := said.(head.Frame); is {
+		if f, is := said.(*head.Frame); is {
 			for _, b := range f.Bodies {
-				if e, is := b.(head.Exec); is {
+				if e, is := b.(*head.Exec); is {
 					m.told[to] = uint64(e.Flight)
 				}
 			}

@@ -15,8 +15,13 @@ func (h *host) receive(from string, m any) {
 		return
 	}
 	switch m := m.(type) {
-	case head.Message:
-		h.agent.Receive(from, m)
+	case []byte:
+		said, err := h.reader.Read(m)
+		if err != nil {
+			h.cluster.ledger.fail("%s cannot read %q of %s: %v", h.name, m, from, err)
+			return
+		}
+		h.agent.Receive(from, said)
 	case wants:
 		if run := h.runs[m.flight]; run != nil {
 			h.sendInputs(run, from)
@@ -71,13 +76,14 @@ func (h *host) carryOut(action head.Action) {
 		c.Trace(h.name, action)
 	}
 	switch a := action.(type) {
-	case head.Send:
-		if c.Carry != nil {
-			a.Message = c.Carry(a.Message)
+	case *head.Send:
+		b := head.Encode(a.Message)
+		if c.Said != nil {
+			c.Said(a.Message, b)
 		}
-		c.net.send(h.name, a.To, a.Message)
-	case head.Execute:
-		h.execute(a)
+		c.net.send(h.name, a.To, b)
+	case *head.Execute:
+		h.execute(*a)
 	case head.Drop:
 		delete(h.runs, a.Flight)
 	case *head.Apply:

@@ -19,6 +19,7 @@ type link struct {
 	other    *link
 	calls    *fabric.Calls
 	messages queue.Queue[message]
+	spare    queue.Queue[[]byte] // memory of messages that were delivered
 	pieces   queue.Queue[piece]
 	once     sync.Once
 	broken   chan error // gets the reason
@@ -84,6 +85,8 @@ func (l *link) deliverMessages(context.Context) error {
 			l.end(m.goodbye)
 		} else if !l.calls.Message(m.bytes) {
 			return nil
+		} else {
+			l.spare.Put(m.bytes)
 		}
 	}
 }

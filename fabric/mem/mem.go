@@ -3,7 +3,6 @@
 package mem
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -100,7 +99,8 @@ func (m *Mesh) Send(to fabric.Host, b []byte) {
 		panic(fmt.Sprintf("mem: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
 	}
 	if l := m.link(to); l != nil {
-		l.other.messages.Put(message{bytes: bytes.Clone(b)})
+		room, _ := l.other.spare.TakeNow()
+		l.other.messages.Put(message{bytes: append(room[:0], b...)})
 	}
 }
 

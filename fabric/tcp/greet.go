@@ -14,8 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// Protocol is the version of the link protocol; agents of different ones do not talk.
-const Protocol = 1
+// Protocol is the version of the link protocol, and of the messages that links carry; agents of different ones do not talk. With 2 the words of
+// every step are bytes in place of JSON.
+const Protocol = 2
 
 // handshakeTime is how long a connection may take until both sides know what it is for.
 const handshakeTime = 10 * time.Second

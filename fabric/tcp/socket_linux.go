@@ -20,6 +20,7 @@ type socket struct {
 	vectors []unix.Iovec // that are not written yet
 	room    [2 * maxVectors]unix.Iovec
 	writev  func(fd uintptr) bool
+	try     func(fd uintptr) bool // out.once, whatever becomes of it
 }
 
 // move is a read or a write under way.
@@ -39,6 +40,10 @@ func newSocket(c *net.TCPConn) *socket {
 	}
 	s.writev = func(fd uintptr) bool {
 		return s.out.call(unix.SYS_WRITEV, fd, unsafe.Pointer(&s.vectors[0]), len(s.vectors))
+	}
+	s.try = func(fd uintptr) bool {
+		s.out.once(fd)
+		return true
 	}
 	return s
 }
@@ -136,11 +141,8 @@ func (s *socket) writeNow(b []byte) (written int) {
 		return 0
 	}
 	toKernel(b)
-	_ = s.raw.Write(func(fd uintptr) bool {
-		s.out.b = b
-		s.out.once(fd)
-		written, s.out.b = s.out.n, nil
-		return true
-	})
-	return written
+	s.out.b, s.out.n = b, 0
+	_ = s.raw.Write(s.try)
+	s.out.b = nil
+	return s.out.n
 }

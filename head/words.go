@@ -1,0 +1,191 @@
+package head
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// The words of the steady state, which every collective of several hosts takes: a call is posted, a flight is to be executed, it is, it
+// counts. A frame of nothing else is written in bytes that need no thought, as docs/formats/hosts.md has them; all other messages are JSON,
+// and so are words that say more than they do in a steady state.
+
+// wordsForm is the first byte of such a frame. No JSON begins with it.
+const wordsForm = 1
+
+// The kinds of words.
+const (
+	wordPosted byte = iota + 1
+	wordExecuted
+	wordExec
+	wordCommit
+)
+
+// Bits of a call.
+const (
+	callMore = 1 << iota
+	callStep
+	callAside
+	callNarrow
+	callSparing
+	callPromoted
+	callFar
+	callShared
+	callWeight
+	callBits // the first that means nothing
+)
+
+// InWords reports whether a message is a frame of words of the steady state.
+func InWords(b []byte) bool { return len(b) > 0 && b[0] == wordsForm }
+
+// steady reports whether a frame has words of the steady state only.
+func (f *Frame) steady() bool {
+	for _, b := range f.Bodies {
+		switch b := b.(type) {
+		case *Posted, *Exec:
+		case *Executed:
+			if b.Proof != (Proof{}) {
+				return false
+			}
+		case *Commit:
+			if b.View != nil || b.Entered != nil || b.Away != nil || b.Shape != nil || b.Parted != "" || b.Changed || b.Void || b.Data != nil && !b.Data.Fits() {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// appendWords appends a frame that is steady.
+func appendWords(b []byte, f *Frame) []byte {
+	b = append(b, wordsForm, flag(f.Up, 1))
+	b = binary.AppendUvarint(b, uint64(f.Term))
+	b = binary.AppendUvarint(b, f.First)
+	b = binary.AppendUvarint(b, f.Ack)
+	b = appendCount(b, f.Bodies)
+	for _, w := range f.Bodies {
+		switch w := w.(type) {
+		case *Posted:
+			b = appendCall(append(b, wordPosted), &w.Call)
+		case *Executed:
+			b = binary.AppendUvarint(append(b, wordExecuted), uint64(w.Flight))
+		case *Exec:
+			b = appendExec(append(b, wordExec), w)
+		case *Commit:
+			b = appendCommit(append(b, wordCommit), w)
+		}
+	}
+	return b
+}
+
+func flag(is bool, bit byte) byte {
+	if is {
+		return bit
+	}
+	return 0
+}
+
+// appendCount appends the length of a list; 0 = there is none.
+func appendCount[T any](b []byte, list []T) []byte {
+	if list == nil {
+		return append(b, 0)
+	}
+	return binary.AppendUvarint(b, uint64(len(list))+1)
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendTexts(b []byte, list []string) []byte {
+	b = appendCount(b, list)
+	for _, s := range list {
+		b = appendText(b, s)
+	}
+	return b
+}
+
+func appendInts(b []byte, list []int) []byte {
+	b = appendCount(b, list)
+	for _, n := range list {
+		b = binary.AppendVarint(b, int64(n))
+	}
+	return b
+}
+
+func appendCall(b []byte, c *Call) []byte {
+	weight := c.Weight
+	if math.IsNaN(weight) || math.IsInf(weight, 0) {
+		weight = -1 // as in JSON
+	}
+	bits := 0
+	for i, is := range [...]bool{c.More, c.Step, c.Aside, c.Narrow, c.Sparing, c.Promoted, c.Far != nil, c.Shared != collective.Shared{}, weight != 0} {
+		if is {
+			bits |= 1 << i
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(c.Worker))
+	b = binary.AppendUvarint(b, c.Ticket)
+	b = append(b, byte(c.Kind), byte(c.DType), byte(c.Reduction))
+	b = binary.AppendUvarint(b, uint64(bits))
+	b = binary.AppendUvarint(b, uint64(c.Group))
+	b = binary.AppendVarint(b, int64(c.Peer))
+	b = binary.AppendUvarint(b, uint64(c.Tag))
+	b = appendInts(b, c.Splits)
+	b = appendInts(b, c.Shape)
+	if bits&callFar != 0 {
+		b = binary.AppendVarint(b, int64(c.Far.In))
+		b = binary.AppendVarint(b, int64(c.Far.Out))
+	}
+	if bits&callShared != 0 {
+		b = binary.AppendUvarint(b, uint64(c.Shared.Group))
+		b = appendText(b, c.Shared.Name)
+		b = binary.AppendVarint(b, int64(c.Shared.Off))
+	}
+	if bits&callWeight != 0 {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(weight))
+	}
+	return b
+}
+
+func appendExec(b []byte, e *Exec) []byte {
+	b = binary.AppendUvarint(b, uint64(e.Flight))
+	b = binary.AppendUvarint(b, uint64(e.Replaces))
+	b = append(b, flag(e.More, 1))
+	b = appendTexts(b, e.Hosts)
+	b = appendTexts(b, e.Without)
+	b = appendCount(b, e.Sets)
+	for i := range e.Sets {
+		s := &e.Sets[i]
+		b = append(b, flag(s.Lost, 1)|flag(s.Route.Strategy != nil, 2))
+		b = appendText(b, s.Err)
+		if s.Route.Strategy != nil {
+			from := len(b)
+			b, _ = s.Route.AppendText(append(b, 0)) // never fails
+			b[from] = byte(len(b) - from - 1)       // a strategy and a number are short
+		}
+		b = appendInts(b, s.Of)
+		b = appendCount(b, s.Calls)
+		for k := range s.Calls {
+			b = appendCall(b, &s.Calls[k])
+		}
+	}
+	return b
+}
+
+func appendCommit(b []byte, c *Commit) []byte {
+	b = append(b, flag(c.Elastic, 1)|flag(c.Data != nil, 2))
+	b = binary.AppendUvarint(b, c.Index)
+	b = binary.AppendUvarint(b, uint64(c.Flight))
+	b = binary.AppendUvarint(b, c.Steps)
+	b = binary.AppendUvarint(b, c.Stable)
+	if c.Data != nil {
+		from := len(b)
+		b, _ = c.Data.AppendBinary(append(b, 0, 0)) // it fits: the frame is steady
+		binary.LittleEndian.PutUint16(b[from:], uint16(len(b)-from-2))
+	}
+	return b
+}

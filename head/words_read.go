@@ -1,0 +1,283 @@
+package head
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// The least bytes that things have in a list, so that the count of a list cannot ask for more memory than its message is worth.
+const (
+	leastWord = 2
+	leastSet  = 5
+	leastCall = 10
+	leastText = 1
+	leastInt  = 1
+)
+
+// Reader brings messages from bytes. A frame in words it reads into memory that it uses again: it is valid until the next Read, but for what
+// a Commit points to. The zero value is ready.
+type Reader struct {
+	in    input
+	frame Frame
+	room  shelf
+	names map[string]string
+}
+
+// roomBytes is how long a message may be for its memory to be kept, and mostNames how many names are.
+const (
+	roomBytes = 64 << 10
+	mostNames = 1 << 10
+)
+
+// Read is the inverse of Encode. It fails for what no agent of this version sends, so that nothing from a link can make an agent index
+// out of range or allocate beyond reason.
+func (r *Reader) Read(b []byte) (Message, error) {
+	if !InWords(b) {
+		return decodeJSON(b)
+	}
+	if len(b) > roomBytes {
+		r = &Reader{}
+	}
+	for _, w := range slices.Backward(r.frame.Bodies) { // each place gets its own again
+		r.room.release(w)
+	}
+	clear(r.frame.Bodies)
+	r.in = input{b: b[1:]}
+	r.words()
+	if r.in.bad || len(r.in.b) > 0 {
+		return nil, errWords
+	}
+	if err := r.frame.sound(); err != nil {
+		return nil, fmt.Errorf("a message between agents that cannot be: %w", err)
+	}
+	for _, w := range r.frame.Bodies {
+		if err := soundWord(w); err != nil {
+			return nil, fmt.Errorf("a message between agents that cannot be: %w", err)
+		}
+	}
+	return &r.frame, nil
+}
+
+var errWords = errors.New("a message between agents that cannot be read: it ends too early or too late, or has a number that is too large")
+
+// words reads a frame behind its first byte.
+func (r *Reader) words() {
+	in, f := &r.in, &r.frame
+	f.Up = in.byte(1) != 0
+	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64), in.uint(math.MaxUint64)
+	n, some := in.count(leastWord)
+	if f.Bodies = sized(f.Bodies, 0); !some {
+		f.Bodies = nil
+	}
+	for range n {
+		switch in.byte(wordCommit) {
+		case wordPosted:
+			w := take(&r.room.posted)
+			r.call(&w.Call)
+			f.Bodies = append(f.Bodies, w)
+		case wordExecuted:
+			w := take(&r.room.executed)
+			*w = Executed{Flight: Flight(in.uint(math.MaxUint64))}
+			f.Bodies = append(f.Bodies, w)
+		case wordExec:
+			w := take(&r.room.execs)
+			r.exec(w)
+			f.Bodies = append(f.Bodies, w)
+		case wordCommit:
+			w := take(&r.room.commits)
+			r.commit(w)
+			f.Bodies = append(f.Bodies, w)
+		default:
+			in.fail()
+		}
+		if in.bad {
+			return
+		}
+	}
+}
+
+func (r *Reader) call(c *Call) {
+	in, splits, shape, far := &r.in, c.Splits, c.Shape, c.Far
+	*c = Call{Worker: topo.Worker(in.uint(math.MaxUint64)), Ticket: in.uint(math.MaxUint64)}
+	c.Kind, c.DType, c.Reduction = collective.Kind(in.byte(math.MaxUint8)), tensor.DType(in.byte(math.MaxUint8)), collective.Reduction(in.byte(math.MaxUint8))
+	bits := in.uint(callBits - 1)
+	c.Flags = collective.Flags{More: bits&callMore != 0, Step: bits&callStep != 0, Aside: bits&callAside != 0, Narrow: bits&callNarrow != 0, Sparing: bits&callSparing != 0}
+	c.Promoted = bits&callPromoted != 0
+	c.Group, c.Peer, c.Tag = topo.GroupID(in.uint(math.MaxUint32)), in.int(), uint32(in.uint(math.MaxUint32))
+	c.Splits, c.Shape = in.ints(splits), in.ints(shape)
+	if bits&callFar != 0 {
+		c.Far = again(far, collective.Far{In: in.int(), Out: in.int()})
+	}
+	if bits&callShared != 0 {
+		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)), Name: r.name(), Off: in.int()}
+	}
+	if bits&callWeight != 0 {
+		if c.Weight = in.float(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
+			in.fail()
+		}
+	}
+}
+
+func (r *Reader) exec(e *Exec) {
+	in, hosts, without := &r.in, e.Hosts, e.Without
+	e.Flight, e.Replaces, e.More = Flight(in.uint(math.MaxUint64)), Flight(in.uint(math.MaxUint64)), in.byte(1) != 0
+	e.Hosts, e.Without = r.list(hosts), r.list(without)
+	n, some := in.count(leastSet)
+	if e.Sets = sized(e.Sets, n); !some {
+		e.Sets = nil
+	}
+	for i := range e.Sets {
+		r.set(&e.Sets[i])
+	}
+}
+
+func (r *Reader) set(s *Set) {
+	in := &r.in
+	bits := in.byte(3)
+	s.Lost, s.Route, s.Err = bits&1 != 0, collective.Route{}, string(in.text())
+	if bits&2 != 0 && s.Route.UnmarshalText(in.text()) != nil {
+		in.fail()
+	}
+	s.Of = in.ints(s.Of)
+	n, some := in.count(leastCall)
+	if s.Calls = sized(s.Calls, n); !some {
+		s.Calls = nil
+	}
+	for i := range s.Calls {
+		r.call(&s.Calls[i])
+	}
+}
+
+func (r *Reader) commit(c *Commit) {
+	in := &r.in
+	bits := in.byte(3)
+	*c = Commit{Elastic: bits&1 != 0, Index: in.uint(math.MaxUint64), Flight: Flight(in.uint(math.MaxUint64)), Steps: in.uint(math.MaxUint64), Stable: in.uint(math.MaxUint64)}
+	if bits&2 == 0 {
+		return
+	}
+	data, err := cursor.Parse(in.take(int(in.short())))
+	if err != nil {
+		in.fail()
+	}
+	c.Data = &data
+}
+
+// list reads texts that come again and again.
+func (r *Reader) list(room []string) []string {
+	n, some := r.in.count(leastText)
+	if !some {
+		return nil
+	}
+	room = sized(room, n)
+	for i := range room {
+		room[i] = r.name()
+	}
+	return room
+}
+
+// name reads a text that comes again and again: it costs memory once.
+func (r *Reader) name() string {
+	b := r.in.text()
+	if len(b) > collective.MaxName {
+		return string(b)
+	}
+	if name, known := r.names[string(b)]; known {
+		return name
+	}
+	if r.names == nil || len(r.names) >= mostNames {
+		r.names = map[string]string{}
+	}
+	name := string(b)
+	r.names[name] = name
+	return name
+}
+
+// input is what is left of a message. Once it is bad, all that is read of it is zero.
+type input struct {
+	b   []byte
+	bad bool
+}
+
+func (in *input) fail() { in.b, in.bad = nil, true }
+
+func (in *input) uint(most uint64) uint64 {
+	n, size := binary.Uvarint(in.b)
+	if size <= 0 || n > most {
+		in.fail()
+		return 0
+	}
+	in.b = in.b[size:]
+	return n
+}
+
+func (in *input) int() int {
+	n, size := binary.Varint(in.b)
+	if size <= 0 {
+		in.fail()
+		return 0
+	}
+	in.b = in.b[size:]
+	return int(n)
+}
+
+// take reads n bytes, which are the message's.
+func (in *input) take(n int) []byte {
+	if n > len(in.b) {
+		in.fail()
+		return nil
+	}
+	b := in.b[:n]
+	in.b = in.b[n:]
+	return b
+}
+
+func (in *input) byte(most byte) byte {
+	b := in.take(1)
+	if in.bad || b[0] > most {
+		in.fail()
+		return 0
+	}
+	return b[0]
+}
+
+func (in *input) short() uint16 {
+	if b := in.take(2); !in.bad {
+		return binary.LittleEndian.Uint16(b)
+	}
+	return 0
+}
+
+func (in *input) float() float64 {
+	if b := in.take(8); !in.bad {
+		return math.Float64frombits(binary.LittleEndian.Uint64(b))
+	}
+	return 0
+}
+
+func (in *input) text() []byte { return in.take(int(in.uint(uint64(len(in.b))))) }
+
+// count reads the length of a list whose entries have least bytes or more each; some is false where there is no list.
+func (in *input) count(least int) (n int, some bool) {
+	c := in.uint(uint64(len(in.b)/least) + 1)
+	return max(0, int(c)-1), c > 0
+}
+
+func (in *input) ints(room []int) []int {
+	n, some := in.count(leastInt)
+	if !some {
+		return nil
+	}
+	room = sized(room, n)
+	for i := range room {
+		room[i] = in.int()
+	}
+	return room
+}

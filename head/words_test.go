@@ -1,0 +1,145 @@
+package head_test
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// spoken are frames of the steady state: what a step of two hosts takes.
+func spoken(t testing.TB) []*head.Frame {
+	data, err := cursor.New(100, 10, 7, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := head.Call{Worker: 3, Ticket: 300, Call: collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Group: 2, Weight: 0.5,
+		Shape: []int{2, 3}, Far: &collective.Far{In: 6, Out: 6}, Flags: collective.Flags{Step: true}}}
+	other := call
+	other.Splits, other.Shape, other.Far, other.Weight = []int{}, nil, nil, 0
+	other.Kind, other.Peer, other.Promoted, other.Shared = collective.Barrier, -1, true, collective.Shared{Group: 2, Name: "total", Off: 8}
+	sets := []head.Set{{Calls: []head.Call{call, other}, Of: []int{0, 1}, Route: collective.Suits(1 << 20)}, {Calls: []head.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
+	return []*head.Frame{
+		{Term: 1, Up: true, First: 2, Ack: 3, Bodies: []head.Body{&head.Posted{Call: call}, &head.Posted{Call: other}, &head.Executed{Flight: 1<<32 | 7}}},
+		{Term: 1, First: 300, Ack: 2, Bodies: []head.Body{
+			&head.Exec{Flight: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"}, Without: []string{"C"}, Sets: sets, More: true},
+			&head.Commit{Index: 9, Flight: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true, Stable: 8},
+			&head.Commit{Index: 10}}},
+		{Term: 1, First: 1, Ack: 2},
+	}
+}
+
+// What docs/formats/hosts.md says byte by byte.
+func TestWords(t *testing.T) {
+	for i, want := range [][]byte{
+		{1, 1, 1, 2, 3, 4,
+			1, 3, 0xac, 2, 1, 2, 2, 0xc2, 2, 2, 0, 0, 0, 3, 4, 6, 12, 12, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f,
+			1, 3, 0xac, 2, 11, 2, 2, 0xa2, 1, 2, 1, 0, 1, 0, 2, 5, 't', 'o', 't', 'a', 'l', 16,
+			2, 0x87, 0x80, 0x80, 0x80, 0x10},
+	} {
+		if got := head.Encode(spoken(t)[i]); !bytes.Equal(got, want) {
+			t.Errorf("frame %d is written as\n% x, want\n% x", i, got, want)
+		}
+	}
+	var reader head.Reader
+	for range 2 { // into memory of its own, and again into that of others
+		for i, f := range spoken(t) {
+			b := head.Encode(f)
+			if got, err := reader.Read(b); !head.InWords(b) || err != nil || cmp.Diff(head.Message(f), got) != "" {
+				t.Errorf("frame %d comes back with %v:\n%s", i, err, cmp.Diff(head.Message(f), got))
+			}
+		}
+	}
+}
+
+// Words that say more than they do in a steady state are JSON, with all that is in their frame.
+func TestWordsThatSayMore(t *testing.T) {
+	for _, b := range []head.Body{
+		&head.Executed{Flight: 1, Proof: head.Proof{New: digest.Sum{Bytes: 1}}},
+		head.Drops{Flight: 1},
+		&head.Commit{Index: 1, View: &topo.View{}},
+		&head.Commit{Index: 1, Away: []topo.Worker{}},
+		&head.Commit{Index: 1, Parted: "why"},
+		&head.Commit{Index: 1, Changed: true},
+		&head.Commit{Index: 1, Void: true},
+	} {
+		f := &head.Frame{First: 2, Bodies: []head.Body{&head.Commit{Index: 1}, b}}
+		if got := head.Encode(f); head.InWords(got) {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
+// A frame in words that is cut short, goes on, or says what no agent says is refused.
+func TestReadRefusesWords(t *testing.T) {
+	var reader head.Reader
+	for _, f := range spoken(t) {
+		b := head.Encode(f)
+		for n := range len(b) {
+			if _, err := reader.Read(b[:n]); err == nil {
+				t.Errorf("% x is read, and % x follows", b[:n], b[n:])
+			}
+		}
+		if _, err := reader.Read(append(b, 0)); err == nil {
+			t.Errorf("a zero behind % x is read", b)
+		}
+	}
+	call := spoken(t)[0].Bodies[0].(*head.Posted).Call
+	far := func(in int) head.Call {
+		c := call
+		c.Far = &collective.Far{In: in}
+		return c
+	}
+	for what, f := range map[string]*head.Frame{
+		"a stream without a number": {},
+		"a word the wrong way":      {First: 2, Up: true, Bodies: []head.Body{&head.Commit{Index: 1}}},
+		"a follower without report": {First: 1, Up: true, Bodies: []head.Body{&head.Executed{Flight: 1}}},
+		"an entry without a number": {First: 2, Bodies: []head.Body{&head.Commit{}}},
+		"a call of -1 elements":     {First: 2, Up: true, Bodies: []head.Body{&head.Posted{Call: far(-1)}}},
+		"a flight without hosts":    {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Err: "why"}}}}},
+		"a set without calls":       {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
+		"a set of calls like that":  {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
+		"a set without a route":     {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}}}}}},
+	} {
+		b := head.Encode(f)
+		if m, err := reader.Read(b); !head.InWords(b) || err == nil {
+			t.Errorf("%s is read as %+v", what, m)
+		}
+	}
+	f := spoken(t)[0]
+	f.Bodies[0].(*head.Posted).Weight = math.NaN()
+	if m, err := reader.Read(head.Encode(f)); err != nil || m.(*head.Frame).Bodies[0].(*head.Posted).Weight != -1 {
+		t.Errorf("a weight that is no number: %v", err)
+	}
+}
+
+// Words are written and read in memory that is used again; the place in the data, which others may hold, is new.
+func TestWordsAllocateNothing(t *testing.T) {
+	frames := spoken(t)
+	frames[1].Bodies[1].(*head.Commit).Data = nil
+	for _, b := range frames[1].Bodies {
+		if e, is := b.(*head.Exec); is {
+			e.Sets = e.Sets[:1] // an error is new each time
+		}
+	}
+	var b []byte
+	readers := make([]head.Reader, len(frames))
+	if n := testing.AllocsPerRun(100, func() {
+		for i, f := range frames {
+			b = head.Append(b[:0], f)
+			if _, err := readers[i].Read(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
