@@ -1,6 +1,8 @@
 package head
 
 import (
+	"slices"
+
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/cursor"
@@ -23,6 +25,16 @@ type Frame struct {
 	First  uint64          // the number of the first body, from 1
 	Ack    uint64          // the number of the last body that came the other way
 	Bodies []Body
+}
+
+// Clone copies a frame with its bodies, for who has it longer than until the next Ready of the agent that sends it.
+func (f *Frame) Clone() *Frame {
+	kept, room := *f, &shelf{}
+	kept.Bodies = slices.Clone(f.Bodies)
+	for i, b := range kept.Bodies {
+		kept.Bodies[i] = room.keep(b)
+	}
+	return &kept
 }
 
 // Halves cuts a frame that is too long for a message. It needs two bodies; sent in turn, the halves say the same.

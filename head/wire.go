@@ -27,8 +27,8 @@ func Encode(m Message) []byte { return Append(nil, m) }
 
 // Append is Encode behind what b has.
 func Append(b []byte, m Message) []byte {
-	if f, is := m.(*Frame); is && f.steady() {
-		return appendWords(b, f)
+	if b, is := AppendWords(b, m); is {
+		return b
 	}
 	return append(b, encodeJSON(m)...)
 }

@@ -59,8 +59,12 @@ func (f *Frame) steady() bool {
 	return true
 }
 
-// appendWords appends a frame that is steady.
-func appendWords(b []byte, f *Frame) []byte {
+// AppendWords is Append for a frame of words of the steady state; false: the message is none, and nothing is appended.
+func AppendWords(b []byte, m Message) ([]byte, bool) {
+	f, is := m.(*Frame)
+	if !is || !f.steady() {
+		return b, false
+	}
 	b = append(b, wordsForm, flag(f.Up, 1))
 	b = binary.AppendUvarint(b, uint64(f.Term))
 	b = binary.AppendUvarint(b, f.First)
@@ -78,7 +82,7 @@ func appendWords(b []byte, f *Frame) []byte {
 			b = appendCommit(append(b, wordCommit), w)
 		}
 	}
-	return b
+	return b, true
 }
 
 func flag(is bool, bit byte) byte {

@@ -19,8 +19,8 @@ import (
 
 // Cluster is a simulated job. Create it with New; drive it with Do.
 type Cluster struct {
-	Trace func(host string, a head.Action)   // is told of every action of an agent, when not nil
-	Said  func(m head.Message, bytes []byte) // is told of every message, and as which bytes it goes, when not nil
+	Trace func(host string, a head.Action)  // is told of every action of an agent, when not nil
+	Carry func(m head.Message) head.Message // what arrives of a message, when not nil
 
 	hosts  []*host // in the order in which they came
 	net    network

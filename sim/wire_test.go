@@ -10,39 +10,45 @@ import (
 	"github.com/shoal-ml/shoal/sim"
 )
 
-// Whatever agents say in random schedules comes back from bytes as it was. (What goes on with it is in all schedules what came as bytes.)
+// Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages are bytes on their way goes on
+// the same.
 func TestMessagesAsBytes(t *testing.T) {
 	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
-	messages, words := 0, 0
-	var reader head.Reader
+	messages := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := sim.Random(s, 300)
 		if err != nil {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
-		c := sim.New()
-		c.Said = func(m head.Message, b []byte) {
-			if messages++; head.InWords(b) {
-				words++
-			}
-			got, err := reader.Read(b)
-			if diff := cmp.Diff(m, got); diff != "" || err != nil {
-				t.Fatalf("SEED=%d: %q is read with error %v and differs:\n%s", s, b, err, diff)
-			}
-		}
-		if err := playOn(c, strings.Join(lines, "\n")); err != nil {
+		script := strings.Join(lines, "\n")
+		plain, err := carried(script, nil)
+		if err != nil {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
-	}
-	t.Logf("%d messages, %d of them in words", messages, words)
-}
-
-// playOn plays a schedule.
-func playOn(c *sim.Cluster, script string) error {
-	for line := range strings.SplitSeq(script, "\n") {
-		if err := c.Do(line); err != nil {
-			return err
+		bytes, err := carried(script, func(m head.Message) head.Message {
+			messages++
+			got, err := head.Decode(head.Encode(m))
+			if diff := cmp.Diff(m, got); diff != "" || err != nil {
+				t.Fatalf("SEED=%d: %s is read with error %v and differs:\n%s", s, head.Encode(m), err, diff)
+			}
+			return got
+		})
+		if err != nil || plain != bytes {
+			t.Fatalf("SEED=%d: with messages as bytes: %v\n%s", s, err, cmp.Diff(plain, bytes))
 		}
 	}
-	return c.Finally()
+	t.Logf("%d messages", messages)
+}
+
+// carried plays a schedule with messages that are changed on their way; it returns what was printed.
+func carried(script string, carry func(head.Message) head.Message) (string, error) {
+	c := sim.New()
+	c.Carry = carry
+	for line := range strings.SplitSeq(script, "\n") {
+		if err := c.Do(line); err != nil {
+			return c.Output(), err
+		}
+	}
+	err := c.Finally()
+	return c.Output(), err
 }
