@@ -99,11 +99,7 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 		do(a.Head(), a.uplink)
 	}
 	if a.leader != nil && len(a.leader.peers) > 1 {
-		a.hosts = a.hosts[:0]
-		for host := range a.leader.peers {
-			a.hosts = append(a.hosts, host)
-		}
-		slices.Sort(a.hosts)
+		a.hosts = sortedInto(a.hosts, a.leader.peers)
 		for _, host := range a.hosts {
 			if s := a.leader.peers[host].stream; s != nil {
 				do(host, s)
@@ -115,18 +111,18 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 // remind tells who leads: the head tells those who have not reported, who hears nothing of the head tells it, and who has lost it tells
 // everybody.
 func (a *Agent) remind() {
-	decision := Answer{member.Decision{Record: a.Record()}}
 	switch {
 	case a.leader != nil:
-		for _, host := range sorted(a.up) {
+		a.hosts = sortedInto(a.hosts, a.up)
+		for _, host := range a.hosts {
 			if a.leader.peers[host] == nil && !a.leader.cut[host] {
-				a.send(host, decision)
+				a.send(host, Answer{member.Decision{Record: a.Record()}})
 			}
 		}
 	case !a.reaches(a.Head()):
 		a.proclaim(a.Record())
 	case a.uplink != nil && a.uplink.heard == 0:
-		a.send(a.Head(), decision)
+		a.send(a.Head(), Answer{member.Decision{Record: a.Record()}})
 	}
 }
 
@@ -180,6 +176,16 @@ func (r *leader) frame(from string, f *Frame) {
 		}
 		r.hear(from, b)
 	}
+}
+
+// sortedInto lists the keys of a map in order, in the memory of a list.
+func sortedInto[K cmp.Ordered, V any](room []K, m map[K]V) []K {
+	room = room[:0]
+	for k := range m {
+		room = append(room, k)
+	}
+	slices.Sort(room)
+	return room
 }
 
 // sorted lists the keys of a map in order.

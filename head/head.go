@@ -54,7 +54,7 @@ type Agent struct {
 	given     []Action // by the last Ready
 	shelf     shelf
 	scratch   scratch
-	hosts     []string // room for eachStream
+	hosts     []string // room for a list of hosts
 }
 
 // New returns an agent. One without a Job follows whoever welcomes it.

@@ -30,6 +30,9 @@ const tearTicks = 6
 // separate finds hosts that have lost each other, as both say: of one that is dead the head hears by itself. Two cannot both stay: the one
 // that came later goes, and never the head.
 func (r *leader) separate() {
+	if len(r.torn) == 0 {
+		return
+	}
 	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		stays, goes := pair[0], pair[1]
 		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil || r.peers[goes] == nil {

@@ -160,10 +160,12 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) tick(ctx context.Context) error {
 	ticker := time.NewTicker(ticks)
 	defer ticker.Stop()
+	next := a.crew.agent.Tick
+	tick := func() { a.crew.input(next) }
 	for {
 		select {
 		case <-ticker.C:
-			_ = a.engine.later(func() { a.crew.input(a.crew.agent.Tick) })
+			_ = a.engine.later(tick)
 		case <-ctx.Done():
 			return nil
 		}
