@@ -9,6 +9,10 @@ type Model struct {
 	Piece float64 // a piece, at the host that sends it
 	Beta  float64 // a byte on a host's cable, each way
 	Gamma float64 // a byte that is added to a partial sum
+
+	// Share is how much of a cable one stream of a link can fill, as far as encryption by one processor, or a distance, lets it: above 0,
+	// up to 1. 0 counts as 1.
+	Share float64
 }
 
 // playedPieces is how many pieces of a segment are played; those of a long one follow each other evenly.
@@ -22,6 +26,9 @@ func (m Model) Time(r Route, hosts, bytes int) float64 {
 	}
 	p := newPlay(m, r, hosts)
 	whole := p.trees * playedPieces * r.Piece
+	if p.streams != nil {
+		whole *= 2 // they are busy evenly only later
+	}
 	if bytes <= whole {
 		return m.Fixed + p.run(bytes)
 	}
@@ -41,6 +48,7 @@ type play struct {
 	length        int // bytes of a segment
 	missing       []int
 	out, in, busy []float64 // by host: when its cable, each way, and its processor are free
+	streams       []float64 // by host, the other host, and stream: when it is free
 	events        events
 	said          int
 	end           float64
@@ -57,6 +65,9 @@ type happening struct {
 
 func newPlay(m Model, r Route, k int) *play {
 	p := &play{model: m, k: k, piece: r.Piece, trees: r.Strategy.Trees(k, -1), out: make([]float64, k), in: make([]float64, k), busy: make([]float64, k)}
+	if m.Share > 0 && m.Share < 1 { // else a stream takes what the cable takes
+		p.streams = make([]float64, k*k*max(r.Streams, 1))
+	}
 	for t := range p.trees {
 		parents, children, inlets := make([]int, k), make([][]int, k), make([]int, k)
 		for i := range k {
@@ -80,6 +91,7 @@ func (p *play) run(bytes int) float64 {
 	clear(p.out)
 	clear(p.in)
 	clear(p.busy)
+	clear(p.streams)
 	for i := range pieces {
 		for step := range p.trees {
 			for host := range p.k {
@@ -115,9 +127,27 @@ func (p *play) plan(e happening) {
 func (p *play) carry(e happening) {
 	wire := float64(e.bytes) * p.model.Beta
 	p.out[e.from] = max(e.at, p.out[e.from]) + p.model.Piece + wire
-	p.in[e.to] = max(p.out[e.from]+p.model.Alpha, p.in[e.to]+wire)
+	sent := max(p.out[e.from], p.stream(e, wire))
+	p.in[e.to] = max(sent+p.model.Alpha, p.in[e.to]+wire)
 	e.at, e.arrived = p.in[e.to], true
 	p.plan(e)
+}
+
+// stream gives a piece to the stream that is free first, and returns when that has sent it.
+func (p *play) stream(e happening, wire float64) float64 {
+	if p.streams == nil {
+		return 0
+	}
+	n := len(p.streams) / (p.k * p.k)
+	of := p.streams[(e.from*p.k+e.to)*n:][:n]
+	first := 0
+	for i, free := range of {
+		if free < of[first] {
+			first = i
+		}
+	}
+	of[first] = max(e.at, of[first]) + wire/p.model.Share
+	return of[first]
 }
 
 // add sums a piece at a host.

@@ -72,6 +72,25 @@ func TestTimeGrowsEvenly(t *testing.T) {
 	}
 }
 
+// A stream that fills part of a cable makes a long ring take that much longer, and so many streams as fill it do not.
+func TestTimeOfStreams(t *testing.T) {
+	m := collective.Usual()
+	m.Gamma, m.Piece = 0, 0
+	on := func(streams int) float64 {
+		return m.Time(collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece, Streams: streams}, 4, 64<<20)
+	}
+	whole := on(1)
+	for share, times := range map[float64]float64{0.25: 4, 0.5: 2, 0.99: 1 / 0.99} {
+		m.Share = share
+		for streams := 1; streams <= collective.MaxStreams; streams++ {
+			want := max(1, times/float64(streams)) * whole
+			if got := on(streams); got < 0.9*want || got > 1.1*want {
+				t.Errorf("%d streams of which each fills %v: %v, want about %v", streams, share, got, want)
+			}
+		}
+	}
+}
+
 // samples are what a network would show, off by up to some share.
 func samples(seed uint64, truth collective.Model, hosts int, off float64) (list []collective.Sample) {
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -89,7 +108,7 @@ func TestFit(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		spread := func(x float64) float64 { return x * math.Exp(4*rng.Float64()-2) }
 		start := collective.Usual()
-		truth := collective.Model{Fixed: spread(start.Fixed), Alpha: spread(start.Alpha), Piece: spread(start.Piece), Beta: spread(start.Beta), Gamma: start.Gamma}
+		truth := collective.Model{Fixed: spread(start.Fixed), Alpha: spread(start.Alpha), Piece: spread(start.Piece), Beta: spread(start.Beta), Gamma: start.Gamma, Share: 0.4}
 		fitted := start.Fit(samples(seed, truth, 3, 0.05))
 		for _, x := range samples(seed, truth, 4, 0) {
 			if got := fitted.Time(x.Route, 4, x.Bytes); got > 1.25*x.Seconds || got < x.Seconds/1.25 {

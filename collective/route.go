@@ -6,17 +6,19 @@ import (
 	"strconv"
 )
 
-// Bounds of Route.Piece.
+// Bounds of a Route's numbers.
 const (
-	MinPiece = 64 << 10
-	MaxPiece = 1 << 20
+	MinPiece   = 64 << 10
+	MaxPiece   = 1 << 20
+	MaxStreams = 4
 )
 
-// Route is how a move goes between hosts: along which trees, and in what pieces. As text it is the strategy and the KiB of a piece, such
-// as ring/256.
+// Route is how a move goes between hosts: along which trees, in what pieces, and on how many streams of each link. As text it is the strategy and
+// the KiB of a piece, and the streams if there are several, such as ring/256 and ring/256x4.
 type Route struct {
 	Strategy Strategy
 	Piece    int // bytes of an accumulator that travel together: a power of two from MinPiece to MaxPiece
+	Streams  int // of a link, on which pieces travel beside each other: 1 to MaxStreams
 }
 
 func (r Route) String() string {
@@ -30,22 +32,30 @@ func (r Route) MarshalText() ([]byte, error) { return r.AppendText(nil) }
 // AppendText implements encoding.TextAppender. It never fails.
 func (r Route) AppendText(b []byte) ([]byte, error) {
 	b = append(append(b, r.Strategy.String()...), '/')
-	return strconv.AppendInt(b, int64(r.Piece>>10), 10), nil
+	b = strconv.AppendInt(b, int64(r.Piece>>10), 10)
+	if r.Streams > 1 {
+		b = strconv.AppendInt(append(b, 'x'), int64(r.Streams), 10)
+	}
+	return b, nil
 }
 
 // UnmarshalText reads what MarshalText wrote, which may come from another host; it refuses everything else.
 func (r *Route) UnmarshalText(text []byte) error {
-	var room [8]byte
-	name, kib, _ := bytes.Cut(text, []byte("/"))
+	var room [32]byte
+	name, _, _ := bytes.Cut(text, []byte("/"))
 	for _, s := range Strategies() {
 		for piece := MinPiece; piece <= MaxPiece && s.String() == string(name); piece *= 2 {
-			if string(kib) == string(strconv.AppendInt(room[:0], int64(piece>>10), 10)) {
-				*r = Route{s, piece}
-				return nil
+			for streams := 1; streams <= MaxStreams; streams++ {
+				read := Route{s, piece, streams}
+				if b, _ := read.AppendText(room[:0]); bytes.Equal(b, text) {
+					*r = read
+					return nil
+				}
 			}
 		}
 	}
-	return fmt.Errorf("collective: %q is no route: a strategy and the KiB of its pieces, such as %v", text, Route{Ring{}, usualPiece})
+	return fmt.Errorf("collective: %q is no route: a strategy, the KiB of its pieces, and streams if there are several, such as %v or %v", text,
+		Route{Ring{}, usualPiece, 1}, Route{Ring{}, usualPiece, MaxStreams})
 }
 
 // same reports whether two routes are two names of one way: over two hosts nearly all strategies have the same trees, and a short segment is
@@ -53,7 +63,7 @@ func (r *Route) UnmarshalText(text []byte) error {
 func (r Route) same(other Route, hosts, bytes int) bool {
 	trees := r.Strategy.Trees(hosts, -1)
 	segment := (bytes + trees - 1) / trees
-	if other.Strategy.Trees(hosts, -1) != trees || min(r.Piece, segment) != min(other.Piece, segment) {
+	if other.Strategy.Trees(hosts, -1) != trees || min(r.Piece, segment) != min(other.Piece, segment) || r.Streams != other.Streams {
 		return false
 	}
 	for t := range trees {
@@ -81,11 +91,11 @@ const (
 func Suits(bytes int) Route {
 	switch {
 	case bytes <= starBytes:
-		return Route{Star{}, usualPiece}
+		return Route{Star{}, usualPiece, 1}
 	case bytes <= cliqueBytes:
-		return Route{Clique{}, usualPiece}
+		return Route{Clique{}, usualPiece, 1}
 	default:
-		return Route{Ring{}, usualPiece}
+		return Route{Ring{}, usualPiece, 1}
 	}
 }
 

@@ -19,8 +19,10 @@ func TestSuits(t *testing.T) {
 func FuzzRoute(f *testing.F) {
 	for _, s := range collective.Strategies() {
 		f.Add(s.String() + "/64")
+		f.Add(s.String() + "/1024x4")
 	}
-	for _, text := range []string{"", "/", "ring", "ring/", "ring/0", "ring/32", "ring/2048", "ring/048", "ring/48", "ring/64 ", "Ring/64", "ring/64/64"} {
+	for _, text := range []string{"", "/", "ring", "ring/", "ring/0", "ring/32", "ring/2048", "ring/048", "ring/48", "ring/64 ", "Ring/64", "ring/64/64",
+		"ring/64x", "ring/64x0", "ring/64x1", "ring/64x5", "ring/64x02", "ring/64x2x2", "ringx2"} {
 		f.Add(text)
 		if (&collective.Route{}).UnmarshalText([]byte(text)) == nil {
 			f.Errorf("%q is taken for a route", text)
@@ -31,7 +33,8 @@ func FuzzRoute(f *testing.F) {
 		if r.UnmarshalText([]byte(text)) != nil {
 			return
 		}
-		if again, _ := r.MarshalText(); string(again) != text || r.Piece < collective.MinPiece || r.Piece > collective.MaxPiece {
+		bounded := r.Piece >= collective.MinPiece && r.Piece <= collective.MaxPiece && r.Streams >= 1 && r.Streams <= collective.MaxStreams
+		if again, _ := r.MarshalText(); string(again) != text || !bounded {
 			t.Errorf("%q was read as %v", text, r)
 		}
 	})

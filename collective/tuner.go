@@ -56,6 +56,7 @@ const (
 	worthTrying  = 0.9     // of what the route takes, another one should take at most to be tried
 	worthKnowing = 2.0     // and at most if it tells the model much
 	telling      = 4 << 20 // bytes: all-reduces of more show little of steps and pieces, and cost much to try
+	wide         = 1 << 20 // bytes: all-reduces of less show little of streams
 	worthTaking  = 0.97    // and must have taken at most to be kept
 	drift        = 1.3     // by which factor a route takes longer or shorter when the network is another one
 	maxClasses   = 64      // of a job; all-reduces of more lengths are left as they are
@@ -186,9 +187,12 @@ func (c *choice) triedAs(r Route) bool {
 	return false
 }
 
-// tells reports whether a route would tell the model much: the ring has the most steps and the clique the fewest, and small pieces show what a
-// piece costs.
+// tells reports whether a route would tell the model much: the ring has the most steps and the clique the fewest, small pieces show what a
+// piece costs, and the same route on all streams what one of them cannot carry.
 func (c *choice) tells(r Route) bool {
+	if r.Streams > 1 {
+		return c.Bytes >= wide && r == Route{c.route.Strategy, c.route.Piece, MaxStreams}
+	}
 	_, ring := r.Strategy.(Ring)
 	_, clique := r.Strategy.(Clique)
 	return c.Bytes > MinPiece && c.Bytes <= telling && r.Piece == MinPiece && (ring || clique)

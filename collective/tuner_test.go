@@ -171,12 +171,30 @@ func TestTunerHasBounds(t *testing.T) {
 	}
 }
 
+// Where one stream cannot fill a cable, long all-reduces go on several, although nothing but a trial can tell that; where it can, they stay on one.
+func TestTunerTriesStreams(t *testing.T) {
+	for share, several := range map[float64]bool{0.3: true, 1: false} {
+		truth := slowCables
+		truth.Share = share
+		n := newNetwork(truth, 0.02)
+		bytes := 16 << 20
+		tried := false
+		for _, c := range n.settle(300, 3, []int{bytes}, collective.NewTuner(collective.Usual())) {
+			tried = tried || c.To.Streams > 1
+		}
+		route, known := n.route[collective.ClassOf(3, bytes)]
+		if !tried || !known || (route.Streams > 1) != several {
+			t.Errorf("a stream fills %v of a cable, and 16 MiB go %v; several streams were tried: %v", share, route, tried)
+		}
+	}
+}
+
 // Over two hosts most routes are one way. It is never left for another name of it, however much times differ.
 func TestTunerKnowsOneWayByAllNames(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
 	changes := n.settle(500, 2, []int{72 << 10, 1 << 20}, collective.NewTuner(collective.Usual()))
 	for _, c := range changes {
-		if n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
+		if c.From.Streams == c.To.Streams && n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
 			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Because)
 		}
 	}

@@ -18,12 +18,16 @@ type Piece struct {
 	Part   uint32 // what the sender and the receiver of a flight agreed to call this run of bytes
 	Offset uint64 // of the payload in the part, in bytes
 	Length uint32 // of the payload, in bytes; at most MaxPiece
+
+	// Streams is on how many streams of a link its sender lets pieces travel beside each other; 0 counts as 1. The receiver is not told.
+	Streams uint8
 }
 
-// Bounds of what one frame carries.
+// Bounds of what one frame carries, and of how many streams a link has for pieces.
 const (
 	MaxPiece   = 1 << 20
 	MaxMessage = 4 << 20
+	MaxStreams = 4
 )
 
 // Handler is told what arrives. Calls about one peer's messages come one after another, in the order in which they were sent,

@@ -185,7 +185,8 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 
 func (t *transfer) send(out []collective.Outgoing) {
 	for _, o := range out {
-		t.mesh.SendPiece(t.peers[o.To], fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload))}, o.Payload)
+		p := fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
+		t.mesh.SendPiece(t.peers[o.To], p, o.Payload)
 	}
 }
 

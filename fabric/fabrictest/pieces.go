@@ -56,6 +56,7 @@ func piecesInPlace(t *testing.T, h *hosts) {
 		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		for _, p := range pieces {
 			count[p] = true
+			p.Streams = uint8(random.IntN(fabric.MaxStreams + 1))
 			a.SendPiece(b.Self(), p, sent[i][p.Offset:][:p.Length])
 		}
 	}
@@ -123,6 +124,7 @@ func largeTransfer(t *testing.T, h *hosts) {
 		g.Go("sender", func(context.Context) error {
 			for _, p := range pieces[i] {
 				if p.Length > 0 {
+					p.Streams = uint8(p.Offset % (fabric.MaxStreams + 1))
 					all[i].SendPiece(all[1-i].Self(), p, source[p.Offset:][:p.Length])
 				}
 			}

@@ -111,6 +111,7 @@ func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 	if l := m.link(to); l != nil {
 		if l.calls.Queue() {
+			p.Streams = 0 // it is the sender's own
 			l.other.pieces.Put(piece{p, payload})
 		}
 	}

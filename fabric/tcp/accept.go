@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
 )
 
 // opening is a link whose control stream has come and whose streams of data are on their way.
@@ -24,7 +26,7 @@ func (m *Mesh) acceptLink(control *stream, who identity, h hello) (taken bool, e
 	if err := m.accept(who, h.Address); err != nil {
 		return false, err
 	}
-	o := &opening{peer: who, index: map[string]int{}, came: make(chan arrival, dataStreams)}
+	o := &opening{peer: who, index: map[string]int{}, came: make(chan arrival, fabric.MaxStreams)}
 	tickets := m.issue(o)
 	data, err := m.gather(control, o, tickets)
 	m.withdraw(tickets)
@@ -54,7 +56,7 @@ func (m *Mesh) acceptLink(control *stream, who identity, h hello) (taken bool, e
 func (m *Mesh) issue(o *opening) (tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range dataStreams {
+	for i := range fabric.MaxStreams {
 		ticket := make([]byte, 32)
 		rand.Read(ticket)
 		o.index[string(ticket)] = i
@@ -78,7 +80,7 @@ func (m *Mesh) gather(control *stream, o *opening, tickets [][]byte) ([]*stream,
 	if err := writeJSON(control, kindWelcome, welcome{Agents: m.agents(), Tickets: tickets}); err != nil {
 		return nil, err
 	}
-	data := make([]*stream, dataStreams)
+	data := make([]*stream, fabric.MaxStreams)
 	expired := time.NewTimer(handshakeTime)
 	defer expired.Stop()
 	for range data {

@@ -6,10 +6,6 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// dataStreams is how many connections carry the pieces of a link. A second one brings nothing where the cable is the limit, and costs
-// much: two flows that share it take turns in ways that nobody chooses, and pieces arrive out of their order.
-const dataStreams = 1
-
 // mostUnsent is how many bytes of pieces the kernel takes before they can leave: 4 ms of 1 Gbit/s. It would take megabytes, and the host that begins
 // a flight first would encrypt them at once, while others on its processors have not heard of the flight yet.
 const mostUnsent = 512 << 10
@@ -23,7 +19,7 @@ type outgoing struct {
 // receive reads pieces until the stream ends.
 func (l *link) receive(s *stream) error {
 	name := make([]byte, headBytes+pieceBytes)
-	scratch := make([]byte, readAhead) // for what nobody wants
+	var scratch []byte // for what nobody wants
 	for {
 		if _, err := io.ReadFull(s, name); err != nil {
 			return err
@@ -37,6 +33,9 @@ func (l *link) receive(s *stream) error {
 			return nil
 		}
 		if mem == nil && p.Length > 0 {
+			if scratch == nil {
+				scratch = make([]byte, readAhead)
+			}
 			err = discard(s, scratch, int(p.Length))
 		} else {
 			_, err = io.ReadFull(s, mem)
@@ -63,20 +62,21 @@ func discard(from io.Reader, scratch []byte, n int) error {
 	return nil
 }
 
-// transmit writes pieces until the link ends. What is queued is written together as far as it is small.
-func (l *link) transmit(s *stream) error {
+// transmit writes pieces to stream i of data until the link ends. What waits is written together as far as it is small.
+func (l *link) transmit(i int) error {
+	s := l.data[i]
 	var w pieceWriter = &plainWriter{to: s.raw}
 	if s.secure() {
 		w = &secureWriter{to: s}
 	}
 	for {
-		o, ok := l.pieces.Take()
+		o, ok := l.pieces.take(i)
 		if !ok || !l.calls.Begin() { // from here to End the payloads are there
 			return nil
 		}
 		err, pieces := w.write(o), 1
 		for n := int(o.Length); err == nil && n < gatherPieces; n += int(o.Length) {
-			if o, ok = l.pieces.TakeNow(); !ok {
+			if o, ok = l.pieces.takeNow(i); !ok {
 				break
 			}
 			err = w.write(o)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -18,10 +19,12 @@ const connectTime = 2 * time.Second
 
 // call is a conversation that this agent begins: for a link, several connections.
 type call struct {
-	mesh    *Mesh
-	ctx     context.Context
-	to      agent
-	streams []*stream // the control stream first
+	mesh *Mesh
+	ctx  context.Context
+	to   agent
+
+	mu      sync.Mutex
+	streams []*stream // that were opened, to be closed together
 }
 
 // connect opens one more connection, under TLS unless config is nil. It is closed when the context or the mesh ends.
@@ -33,9 +36,11 @@ func (c *call) connect(config *tls.Config) (*stream, error) {
 	}
 	w := newWire(conn.(*net.TCPConn))
 	s := newStream(w, w)
-	c.streams = append(c.streams, s)
 	unbind, unbindMesh := context.AfterFunc(c.ctx, func() { conn.Close() }), context.AfterFunc(c.mesh.ctx, func() { conn.Close() })
 	s.unbind = func() { unbind(); unbindMesh() }
+	c.mu.Lock()
+	c.streams = append(c.streams, s)
+	c.mu.Unlock()
 	w.SetDeadline(time.Now().Add(handshakeTime))
 	if config == nil {
 		_, err := io.WriteString(w, plainMagic)
@@ -64,13 +69,13 @@ func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
 		return nil, nil
 	}
 	c := &call{mesh: m, ctx: ctx, to: a}
-	who, others, err := c.openLink()
+	control, data, who, others, err := c.openLink()
 	if err != nil {
 		c.hangUp()
 		m.failed(a.Host, stateDialling)
 		return others, fmt.Errorf("%s at %s: %w", a.Host, a.Address, err)
 	}
-	l := newLink(m, a.Host, c.streams[0], c.streams[1:])
+	l := newLink(m, a.Host, control, data)
 	if !m.met(l, who.key, stateDialling) {
 		c.hangUp()
 		return others, nil
@@ -80,46 +85,50 @@ func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
 }
 
 // openLink opens all streams of a link and waits until the other side is ready.
-func (c *call) openLink() (who identity, others []agent, err error) {
-	control, err := c.connect(c.mesh.client)
-	if err != nil {
-		return who, nil, err
+func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent, err error) {
+	if control, err = c.connect(c.mesh.client); err != nil {
+		return nil, nil, who, nil, err
 	}
 	who, _ = identify(control.Conn.(*tls.Conn).ConnectionState())
 	if who.host != c.to.Host {
-		return who, nil, fmt.Errorf("it is %s who listens there", who.host)
+		return nil, nil, who, nil, fmt.Errorf("it is %s who listens there", who.host)
 	}
 	h := c.mesh.hello(wantLink)
 	h.Address = c.mesh.address
 	w, err := greet(control, &control.frames, h)
 	if err != nil {
-		return who, nil, err
+		return nil, nil, who, nil, err
 	}
-	if len(w.Tickets) != dataStreams {
-		return who, w.Agents, fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets), dataStreams)
+	if len(w.Tickets) != fabric.MaxStreams {
+		return nil, nil, who, w.Agents, fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets), fabric.MaxStreams)
 	}
-	for _, ticket := range w.Tickets {
-		if err := c.openData(ticket); err != nil {
-			return who, w.Agents, err
-		}
+	if data, err = c.openData(w.Tickets); err != nil {
+		return nil, nil, who, w.Agents, err
 	}
 	_, _, err = control.frames.next(kindReady)
-	return who, w.Agents, explain(err)
+	return control, data, who, w.Agents, explain(err)
 }
 
-// openData opens a stream of data; that all are open is told on the control stream.
-func (c *call) openData(ticket []byte) error {
+// openData opens the streams of data, all at once; that all are open is told on the control stream.
+func (c *call) openData(tickets [][]byte) ([]*stream, error) {
 	config := c.mesh.client
 	if c.mesh.plainData {
 		config = nil
 	}
-	s, err := c.connect(config)
-	if err != nil {
-		return err
+	data, errs := make([]*stream, len(tickets)), make([]error, len(tickets))
+	g := group.New(c.ctx)
+	for i, ticket := range tickets {
+		g.Go("stream", func(context.Context) error {
+			if data[i], errs[i] = c.connect(config); errs[i] != nil {
+				return nil
+			}
+			h := c.mesh.hello(wantData)
+			h.Ticket = ticket
+			errs[i] = writeJSON(data[i], kindHello, h)
+			return nil
+		})
 	}
-	h := c.mesh.hello(wantData)
-	h.Ticket = ticket
-	return writeJSON(s, kindHello, h)
+	return data, errors.Join(g.Wait(), errors.Join(errs...))
 }
 
 // ask returns the agents that any of those with a link know.

@@ -13,7 +13,6 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/accrual"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/internal/queue"
 )
 
 // goodbyeTime is how long a link that this side ends may take to get rid of its messages and its goodbye.
@@ -45,9 +44,9 @@ type link struct {
 	calls   *fabric.Calls
 	control *stream
 	data    []*stream
-	words   outbox                // for the control stream
-	said    []byte                // the last frame that was not queued there
-	pieces  queue.Queue[outgoing] // for whichever stream of data is free
+	words   outbox // for the control stream
+	said    []byte // the last frame that was not queued there
+	pieces  pile   // for the streams of data
 
 	host, process *accrual.Detector            // the monitor's
 	acked         func() (time.Duration, bool) // for how long the peer's kernel has acknowledged nothing, if that is known
@@ -74,6 +73,7 @@ func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 	}
 	l.heard.Store(int64(now))
 	l.words.init()
+	l.pieces.init()
 	control.raw.gather(gatherWords)
 	for _, s := range data {
 		s.raw.limit(mostUnsent)
@@ -127,9 +127,9 @@ func (l *link) run(ctx context.Context) error {
 	talk, data := group.New(ctx), group.New(ctx)
 	talk.Go("listens", l.listen)
 	talk.Go("talks", l.talk)
-	for _, s := range l.data {
+	for i, s := range l.data {
 		data.Go("receives", func(context.Context) error { l.lose(l.receive(s)); return nil })
-		data.Go("sends", func(context.Context) error { l.lose(l.transmit(s)); return nil })
+		data.Go("sends", func(context.Context) error { l.lose(l.transmit(i)); return nil })
 	}
 
 	e := <-l.ended
@@ -138,7 +138,7 @@ func (l *link) run(ctx context.Context) error {
 	for _, s := range l.data { // stops who works on them; closing them now could look to the peer like a crash
 		s.raw.SetDeadline(time.Unix(1, 0))
 	}
-	l.pieces.Close()
+	l.pieces.close()
 	if e.goodbye {
 		l.words.finish(e.reason)
 		l.control.raw.SetDeadline(time.Now().Add(goodbyeTime))

@@ -1,8 +1,8 @@
 // Package tcp is the mesh between real hosts: TCP links under TLS 1.3 with a certificate authority of the job's own, join tokens,
 // and detection of silence without a time-out to choose. The bytes are in docs/formats/link.md, the reasons in docs/design/links.md.
 //
-// Every agent is linked with every other: one control stream for messages and signs of life, and a stream of data. Nobody is
-// special: any agent lets newcomers in, also when the one that made the job is gone.
+// Every agent is linked with every other: one control stream for messages and signs of life, and streams of data, of which mostly one is used.
+// Nobody is special: any agent lets newcomers in, also when the one that made the job is gone.
 package tcp
 
 import (
@@ -169,7 +169,7 @@ func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 	if l := m.link(to); l != nil {
 		if l.calls.Queue() {
-			l.pieces.Put(outgoing{p, payload})
+			l.pieces.put(outgoing{p, payload})
 		}
 	}
 }

@@ -15,8 +15,9 @@ type wire struct {
 	in    *bufio.Reader
 	heard *atomic.Int64 // of the link, once there is one: when something came last, as sinceStart
 
-	mu  sync.Mutex // TLS may answer while it reads
-	out []byte     // what is gathered; without capacity everything is written at once
+	mu   sync.Mutex // TLS may answer while it reads
+	most int        // bytes that are gathered; 0 = everything is written at once
+	out  []byte     // what is gathered; made with the first use, for most streams of data have none
 }
 
 const (
@@ -50,18 +51,21 @@ func (s *source) Read(b []byte) (int, error) {
 func (w *wire) Read(b []byte) (int, error) { return w.in.Read(b) }
 
 // gather makes Write wait for Flush, or until so many bytes have come together.
-func (w *wire) gather(n int) { w.out = make([]byte, 0, n) }
+func (w *wire) gather(n int) { w.most = n }
 
 func (w *wire) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.out)+len(b) > cap(w.out) {
+	if len(w.out)+len(b) > w.most {
 		if err := w.flush(); err != nil {
 			return 0, err
 		}
-		if len(b) > cap(w.out) {
+		if len(b) > w.most {
 			return w.socket.Write(b)
 		}
+	}
+	if w.out == nil {
+		w.out = make([]byte, 0, w.most)
 	}
 	w.out = append(w.out, b...)
 	return len(b), nil

@@ -1,0 +1,95 @@
+package tcp
+
+import (
+	"sync"
+
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// pile is the pieces that wait for a link's streams of data, first in, first out. Each says on how many streams it may travel, so that stream i takes
+// the first piece if that is more than i: of the streams that may, whichever is free takes it. So the pieces of a route on several streams are
+// spread by what each stream carries, and those of a route on one stay in their order.
+type pile struct {
+	mu     sync.Mutex
+	free   [fabric.MaxStreams]sync.Cond // by stream: there may be something for it
+	items  []outgoing                   // items[head:] wait
+	head   int
+	closed bool
+}
+
+func (p *pile) init() {
+	for i := range p.free {
+		p.free[i].L = &p.mu
+	}
+}
+
+// put adds a piece; after close it is lost.
+func (p *pile) put(o outgoing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	if len(p.items) == cap(p.items) && p.head > len(p.items)/2 { // half of it is gone: make room in place
+		n := copy(p.items, p.items[p.head:])
+		clear(p.items[n:])
+		p.items, p.head = p.items[:n], 0
+	}
+	p.items = append(p.items, o)
+	p.wake()
+}
+
+// take waits for a piece that stream i may carry, and removes it; false: the link ends.
+func (p *pile) take(i int) (outgoing, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.closed && !p.has(i) {
+		p.free[i].Wait()
+	}
+	return p.remove(i)
+}
+
+// takeNow removes a piece if there is one that stream i may carry.
+func (p *pile) takeNow(i int) (outgoing, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.remove(i)
+}
+
+// close throws away what waits; every stream is told.
+func (p *pile) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed, p.items, p.head = true, nil, 0
+	for i := range p.free {
+		p.free[i].Broadcast()
+	}
+}
+
+// has reports whether the first piece is one for stream i; p.mu is held.
+func (p *pile) has(i int) bool { return p.head < len(p.items) && i < p.items[p.head].streams() }
+
+// remove takes the first piece, if it is for stream i, and lets those look that may take the next one; p.mu is held.
+func (p *pile) remove(i int) (o outgoing, ok bool) {
+	if !p.has(i) {
+		return o, false
+	}
+	o, p.items[p.head] = p.items[p.head], o
+	if p.head++; p.head == len(p.items) {
+		p.items, p.head = p.items[:0], 0
+	}
+	p.wake()
+	return o, true
+}
+
+// wake lets the streams look that may take the first piece; p.mu is held.
+func (p *pile) wake() {
+	if p.head < len(p.items) {
+		for i := range p.items[p.head].streams() {
+			p.free[i].Signal()
+		}
+	}
+}
+
+// streams is how many streams may carry a piece.
+func (o *outgoing) streams() int { return min(max(int(o.Streams), 1), fabric.MaxStreams) }
