@@ -19,6 +19,7 @@ const (
 	TypeLoad    = "load"
 	TypeState   = "state"
 	TypeShape   = "shape"
+	TypeBucket  = "bucket"
 	TypeReport  = "report"
 	TypeLeave   = "leave"
 	TypeError   = "error"
@@ -58,6 +59,8 @@ type Request struct {
 	Resume   *Resume `json:"resume,omitempty"`
 	Load     *Load   `json:"load,omitempty"`
 	Wait     bool    `json:"wait,omitempty"`
+	Now      int64   `json:"now,omitempty"`
+	Seconds  float64 `json:"seconds,omitempty"`
 }
 
 // Part asks the agent to write a worker's part of a checkpoint: docs/formats/job-checkpoints.md. What it is of lies in the worker's

@@ -113,6 +113,20 @@ func (t *Tuner) Measured(s Sample, leads bool) (Change, bool) {
 	return Change{}, false
 }
 
+// Model is what explains the all-reduces over so many hosts that were measured, on whichever agent; false if there were none yet.
+func (t *Tuner) Model(hosts int) (Model, bool) {
+	var longest *choice
+	for _, c := range t.classes {
+		if c.Hosts == hosts && len(c.sample(c.route, nil)) > 0 && (longest == nil || c.Bytes > longest.Bytes) {
+			longest = c
+		}
+	}
+	if longest == nil {
+		return Model{}, false
+	}
+	return t.begin.Fit(t.samples(longest)), true
+}
+
 // decide keeps the route of a class, or changes it.
 func (t *Tuner) decide(c *choice) (Change, bool) {
 	now := c.took[c.route].median()

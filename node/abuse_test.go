@@ -323,6 +323,13 @@ func TestBadMessages(t *testing.T) {
 	refused(api.Request{Type: api.TypeFree, ID: 4}, "no segment of rank 1")
 	refused(api.Request{Type: api.TypeGroup, Ranks: []int{0}}, "in which it is not")
 	refused(api.Request{Type: api.TypeGroup, Ranks: []int{1, 7}}, "7 is no rank of the job")
+	refused(api.Request{Type: api.TypeBucket, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1 << 60, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: -1}, "a bucket has from 1")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: 1, Seconds: -1}, "takes no time or some")
+	if r, _ := w.ask(api.Request{Type: api.TypeBucket, Bytes: 1 << 53, Now: 1 << 53, Seconds: 1e300}); r.Type != api.TypeBucket || r.Bytes != 0 {
+		t.Errorf("where there is no other host: %+v", r)
+	}
 	other := dialRaw(t, a)
 	if r, _ := other.ask(join); !strings.Contains(r.Error, "joined already") {
 		t.Errorf("a second worker took rank 1: %+v", r)

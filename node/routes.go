@@ -3,18 +3,24 @@ package node
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/internal/queue"
 )
 
-// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner has chosen here, or who leads has told.
+// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner has chosen here, or who leads has told. All but the tuner
+// and its queue are on the engine's thread.
 type routes struct {
-	fixed    bool                                  // nothing is to be chosen
-	chosen   map[collective.Class]collective.Route // on the engine's thread
+	fixed    bool // nothing is to be chosen
+	chosen   map[collective.Class]collective.Route
+	hosts    int // of the newest all-reduce between hosts
 	exchange exchange
 	landed   queue.Queue[landed]
+
+	mu    sync.Mutex
+	tuner *collective.Tuner // nil before a job has use for it
 }
 
 // landed is an all-reduce that was measured.
@@ -47,6 +53,7 @@ func (c *crew) observe(f *flight, begun []*transfer) {
 		s := collective.Sample{Route: t.route, Hosts: t.sites.N, Bytes: collective.Ready{Calls: part.Calls}.Longest()}
 		if kind == collective.AllReduce {
 			c.routes.chosen[collective.ClassOf(s.Hosts, s.Bytes)] = s.Route // this agent goes on with it if it comes to lead
+			c.routes.hosts = s.Hosts
 		}
 		c.routes.exchange.begin(s, kind, now)
 		f.timed++
@@ -62,22 +69,38 @@ func (c *crew) observed(f *flight, transfers int, at time.Time) {
 
 // tune finds better routes from what all-reduces take, beside the engine's thread: it takes milliseconds to think.
 func (a *Agent) tune(ctx context.Context) error {
-	defer context.AfterFunc(ctx, a.crew.routes.landed.Close)()
-	var tuner *collective.Tuner
+	r := &a.crew.routes
+	defer context.AfterFunc(ctx, r.landed.Close)()
 	for {
-		l, ok := a.crew.routes.landed.Take()
+		l, ok := r.landed.Take()
 		if !ok {
 			return nil
 		}
-		if tuner == nil { // not before a job has use for it
-			begin := collective.Usual()
-			begin.Gamma = Gamma()
-			tuner = collective.NewTuner(begin)
-		}
-		if change, is := tuner.Measured(l.Sample, l.leads); is {
+		if change, is := r.measured(l); is {
 			_ = a.engine.later(func() { a.crew.reroute(change) }) // a stopped engine goes no way
 		}
 	}
+}
+
+func (r *routes) measured(l landed) (collective.Change, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tuner == nil {
+		begin := collective.Usual()
+		begin.Gamma = Gamma()
+		r.tuner = collective.NewTuner(begin)
+	}
+	return r.tuner.Measured(l.Sample, l.leads)
+}
+
+// model is what explains the all-reduces over so many hosts; false as long as nothing is known of them.
+func (r *routes) model(hosts int) (collective.Model, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tuner == nil {
+		return collective.Model{}, false
+	}
+	return r.tuner.Model(hosts)
 }
 
 // reroute lets all-reduces that begin from now on go another way.

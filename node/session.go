@@ -97,6 +97,8 @@ func (s *session) answer(r *api.Request) error {
 		return s.state(r)
 	case api.TypeShape:
 		return s.shape()
+	case api.TypeBucket:
+		return s.bucket(r)
 	case api.TypeReport:
 		s.agent.report(s.worker, r.Metrics)
 		return nil

@@ -36,10 +36,14 @@ func newBenchTuneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune",
 		Short: "Measure how hosts exchange tensors best",
-		Long: `Measure an all-reduce between hosts by every candidate: a schedule, and the size of its pieces.
+		Long: `Measure an all-reduce between hosts by every candidate: a schedule, the size of its pieces, and on how many streams of each
+link they travel, as in ring/256x4 (one, if it does not say).
 
 First a few transfers are measured, and a model of the network is fitted to them: the time of a step, of a piece and of a byte.
 Then every candidate is predicted by the model and measured, size by size. What a job would choose from the model alone is marked.
+
+From 2 MiB on each size is also taken for the gradients of a training step, which are averaged in buckets while a backward pass makes
+them: one that takes as long as averaging them all at once. Predicted and measured is the time of both together, for every size of buckets.
 No training runs; a job on these hosts is better not running at the same time.
 
 Without --listen and --join the hosts are in this process, and talk over the loopback.`,
@@ -149,6 +153,8 @@ type tuneLine struct {
 	Hosts       int              `json:"hosts"`
 	Bytes       int64            `json:"bytes"`
 	Route       collective.Route `json:"route"`
+	Bucket      int64            `json:"bucket,omitempty"`      // of a training step with so many bytes
+	BackwardUS  float64          `json:"backward_us,omitempty"` // of that step
 	PredictedUS float64          `json:"predicted_us"`
 	MeasuredUS  float64          `json:"measured_us"`
 	Chosen      bool             `json:"chosen"` // by the model alone
@@ -164,8 +170,8 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		return err
 	}
 	if !o.json {
-		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, %.2f Gbit/s a cable, sums at %.1f GB/s\n", o.hosts,
-			formatMicros(model.Fixed*1e6), formatMicros(model.Alpha*1e6), formatMicros(model.Piece*1e6), 8e-9/model.Beta, 1e-9/model.Gamma)
+		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, %.2f Gbit/s a cable of which a stream fills %.0f %%, sums at %.1f GB/s\n",
+			o.hosts, formatMicros(model.Fixed*1e6), formatMicros(model.Alpha*1e6), formatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
 	}
 	for _, bytes := range sizes {
 		chosen := model.Choose(o.hosts, int(bytes))
@@ -175,18 +181,44 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 			if err != nil {
 				return err
 			}
-			lines = append(lines, tuneLine{o.hosts, bytes, r, 1e6 * model.Time(r, o.hosts, int(bytes)), 1e6 * s.Seconds, r == chosen})
+			predicted := 1e6 * model.Time(r, o.hosts, int(bytes))
+			lines = append(lines, tuneLine{Hosts: o.hosts, Bytes: bytes, Route: r, PredictedUS: predicted, MeasuredUS: 1e6 * s.Seconds, Chosen: r == chosen})
 		}
-		slices.SortStableFunc(lines, func(a, b tuneLine) int { return cmp.Compare(a.MeasuredUS, b.MeasuredUS) })
-		if err := o.print(out, lines); err != nil {
+		if err := o.print(out, lines, "strategy/KiB", func(l tuneLine) string { return l.Route.String() }); err != nil {
+			return err
+		}
+		if err := o.steps(lead, model, int(bytes), out); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// steps measures every size of buckets for a training step of so many bytes.
+func (o tuneOptions) steps(lead *tuneLead, model collective.Model, bytes int, out io.Writer) error {
+	step := collective.Step{Hosts: o.hosts, Bytes: bytes, Backward: model.Time(model.Choose(o.hosts, bytes), o.hosts, bytes)}
+	sizes := step.Buckets()
+	if len(sizes) < 2 {
+		return nil
+	}
+	route := func(bytes int) collective.Route { return model.Choose(o.hosts, bytes) }
+	chosen := model.Bucket(step, sizes[0], route)
+	var lines []tuneLine
+	for _, size := range sizes {
+		r := route(size)
+		seconds, err := lead.step(r, step, (bytes+size-1)/size, o.runs)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward, 1e6 * model.Step(step, size, r), 1e6 * seconds, size == chosen})
+	}
+	title := "buckets, backward of " + formatMicros(1e6*step.Backward)
+	return o.print(out, lines, title, func(l tuneLine) string { return formatBytes(l.Bucket) + ", " + l.Route.String() })
+}
+
 // print writes the candidates of one size, the fastest first.
-func (o tuneOptions) print(out io.Writer, lines []tuneLine) error {
+func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string, name func(tuneLine) string) error {
+	slices.SortStableFunc(lines, func(a, b tuneLine) int { return cmp.Compare(a.MeasuredUS, b.MeasuredUS) })
 	if o.json {
 		w := json.NewEncoder(out)
 		for _, l := range lines {
@@ -196,14 +228,14 @@ func (o tuneOptions) print(out io.Writer, lines []tuneLine) error {
 		}
 		return nil
 	}
-	row := "%10s  %-20s %12s %12s  %s\n"
-	fmt.Fprintf(out, "\n"+row, formatBytes(lines[0].Bytes), "strategy/KiB", "predicted", "measured", "")
+	row := "%10s  %-28s %12s %12s  %s\n"
+	fmt.Fprintf(out, "\n"+row, formatBytes(lines[0].Bytes), title, "predicted", "measured", "")
 	for _, l := range lines {
 		mark := ""
 		if l.Chosen {
 			mark = "chosen"
 		}
-		if _, err := fmt.Fprintf(out, row, "", l.Route, formatMicros(l.PredictedUS), formatMicros(l.MeasuredUS), mark); err != nil {
+		if _, err := fmt.Fprintf(out, row, "", name(l), formatMicros(l.PredictedUS), formatMicros(l.MeasuredUS), mark); err != nil {
 			return err
 		}
 	}

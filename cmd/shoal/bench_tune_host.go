@@ -16,19 +16,23 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// tuneWord is what the hosts of a measurement say to each other. The first host asks for a flight in three steps, so that only the
-// exchange itself is timed: prepare, go, land; the others answer each with the same word.
+// tuneWord is what the hosts of a measurement say to each other. The first host asks for flights in three steps, so that only the
+// exchange itself is timed: prepare, go for each, land; the others answer each with the same word.
 type tuneWord struct {
-	Do     string           `json:"do"` // wait comes first, then prepare, go, land for each flight; over ends everything
-	Flight uint64           `json:"flight,omitempty"`
-	Hosts  []fabric.Host    `json:"hosts,omitempty"`
-	Route  collective.Route `json:"route,omitzero"`
-	Bytes  int              `json:"bytes,omitempty"`
-	Error  string           `json:"error,omitempty"`
+	Do      string           `json:"do"`               // wait comes first, then prepare, go, land for some flights; over ends everything
+	Flight  uint64           `json:"flight,omitempty"` // prepare, land: the first of them
+	Flights int              `json:"flights,omitempty"`
+	Hosts   []fabric.Host    `json:"hosts,omitempty"`
+	Route   collective.Route `json:"route,omitzero"`
+	Bytes   int              `json:"bytes,omitempty"` // of all flights together
+	Error   string           `json:"error,omitempty"`
 }
 
-// maxTuned bounds the length that another host can ask for.
-const maxTuned = 1 << 30
+// What another host can ask for at most.
+const (
+	maxTuned   = 1 << 30
+	maxFlights = 1 << 10
+)
 
 var errTuneEnded = errors.New("the measurement was ended")
 
@@ -39,11 +43,13 @@ type tuneHost struct {
 	scratch sync.Pool
 	in, out []byte
 
-	busy   sync.RWMutex // held by the mesh while it uses the flight
-	flight tuneFlight   // the one that pieces are for
+	busy    sync.RWMutex // held by the mesh while it uses a flight
+	first   uint64       // number of flights[0]
+	flights []*tuneFlight
+	spare   []*tuneFlight
 }
 
-// tuneNews is what happened: a word, or a link that came or went.
+// tuneNews is what happened: a word, a link that came or went, or with all empty that time has passed.
 type tuneNews struct {
 	from fabric.Host
 	word tuneWord
@@ -51,10 +57,11 @@ type tuneNews struct {
 	err  error
 }
 
-// tuneFlight is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again for the next one.
+// tuneFlight is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again for a later one.
 type tuneFlight struct {
 	id       uint64
 	hosts    []fabric.Host
+	streams  uint8
 	relay    collective.Relay
 	schedule collective.Schedule
 	told     atomic.Bool
@@ -82,12 +89,12 @@ func (h *tuneHost) Message(from fabric.Host, b []byte) {
 	h.news.Put(n)
 }
 
-// at finds a flight by its number; nil if it is not the one that is prepared.
+// at finds a flight by its number; nil if it is none of those that are prepared.
 func (h *tuneHost) at(id uint64) *tuneFlight {
-	if h.flight.done == nil || h.flight.id != id {
+	if id < h.first || id-h.first >= uint64(len(h.flights)) {
 		return nil
 	}
-	return &h.flight
+	return h.flights[id-h.first]
 }
 
 // Place implements fabric.Handler.
@@ -117,7 +124,8 @@ func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 
 func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
 	for _, o := range out {
-		h.mesh.SendPiece(f.hosts[o.To], fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload))}, o.Payload)
+		p := fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload)), Streams: f.streams}
+		h.mesh.SendPiece(f.hosts[o.To], p, o.Payload)
 	}
 }
 
@@ -162,7 +170,7 @@ func (h *tuneHost) obey() error {
 func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 	said := tuneWord{Do: w.Do, Flight: w.Flight}
 	if w.Do == "prepare" {
-		if err := h.prepare(w, func() { answer(tuneWord{Do: "go", Flight: w.Flight}) }); err != nil {
+		if err := h.prepare(w, func(flight uint64) { answer(tuneWord{Do: "go", Flight: flight}) }); err != nil {
 			return err
 		}
 		answer(said)
@@ -181,8 +189,10 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 		}
 		f.look()
 	case "land":
-		for i := range f.relay.Deliveries() {
-			f.relay.Deliver(i, s)
+		for _, each := range h.flights {
+			for i := range each.relay.Deliveries() {
+				each.relay.Deliver(i, s)
+			}
 		}
 		if err := h.check(len(f.hosts)); err != nil {
 			return err
@@ -194,11 +204,14 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 	return nil
 }
 
-// prepare makes this host's part of a flight known, so that pieces may come.
-func (h *tuneHost) prepare(w tuneWord, done func()) error {
+// prepare makes this host's part of some flights known, so that pieces may come.
+func (h *tuneHost) prepare(w tuneWord, done func(flight uint64)) error {
 	self := slices.Index(w.Hosts, h.mesh.Self())
 	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 || w.Route.Strategy == nil {
 		return fmt.Errorf("a flight that cannot be: %d bytes over %v", w.Bytes, w.Hosts)
+	}
+	if w.Flights < 1 || w.Flights > maxFlights || w.Flights > w.Bytes/4 || w.Flight > math.MaxUint64-maxFlights {
+		return fmt.Errorf("%d flights with %d bytes, numbered from %d: that cannot be", w.Flights, w.Bytes, w.Flight)
 	}
 	if len(h.in) != w.Bytes {
 		h.in, h.out = make([]byte, w.Bytes), make([]byte, w.Bytes)
@@ -209,20 +222,40 @@ func (h *tuneHost) prepare(w tuneWord, done func()) error {
 	clear(h.out)
 	h.busy.Lock()
 	defer h.busy.Unlock()
-	f := &h.flight
-	f.id, f.hosts, f.done = w.Flight, w.Hosts, done
+	h.first, h.flights, h.spare = w.Flight, nil, append(h.spare, h.flights...)
+	for i := range w.Flights {
+		from, to := w.Bytes/4*i/w.Flights, w.Bytes/4*(i+1)/w.Flights
+		f, err := h.flight(w, self, h.in[4*from:4*to], h.out[4*from:4*to])
+		if err != nil {
+			return err
+		}
+		f.id = w.Flight + uint64(i)
+		f.done = func() { done(f.id) }
+		h.flights = append(h.flights, f)
+	}
+	return nil
+}
+
+// flight prepares one.
+func (h *tuneHost) flight(w tuneWord, self int, in, out []byte) (*tuneFlight, error) {
+	f := &tuneFlight{}
+	if n := len(h.spare); n > 0 {
+		f, h.spare = h.spare[n-1], h.spare[:n-1]
+	}
+	f.hosts, f.streams = w.Hosts, uint8(w.Route.Streams)
 	f.told.Store(false)
 	calls, of := make([]*collective.Call, len(w.Hosts)), make([]int, len(w.Hosts))
 	for i := range calls {
-		calls[i] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: w.Bytes / 4, Out: w.Bytes / 4}}
+		far := &collective.Far{In: len(in) / 4, Out: len(in) / 4}
+		calls[i] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Weight: 1, Far: far}
 		of[i] = i
 	}
-	calls[self].Far, calls[self].In, calls[self].Out = nil, h.in, h.out
+	calls[self].Far, calls[self].In, calls[self].Out = nil, in, out
 	if err := f.schedule.Build(calls); err != nil {
-		return err
+		return nil, err
 	}
 	f.relay.Prepare(&f.schedule, calls, collective.Sites{Of: of, N: len(w.Hosts), Self: self}, w.Route)
-	return nil
+	return f, nil
 }
 
 func twice(hosts []fabric.Host) bool {

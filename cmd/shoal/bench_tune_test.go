@@ -11,42 +11,60 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// Three hosts on the loopback: every candidate of every size is there once, predicted and measured, and one of them is chosen.
+// Three hosts on the loopback: every candidate of every size is there once, predicted and measured, and one of them is chosen; so is every size of
+// buckets, and none is faster than backward.
 func TestBenchTune(t *testing.T) {
 	cmd := newBenchTuneCommand()
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(io.Discard)
-	cmd.SetArgs([]string{"--bytes", "4KiB,300KiB", "--runs", "1", "--json"})
+	cmd.SetArgs([]string{"--bytes", "4KiB,3MiB", "--runs", "1", "--json"})
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	seen, chosen := map[int64]map[collective.Route]bool{}, map[int64]int{}
+	type candidate struct {
+		bytes, bucket int64
+		route         string // none of buckets
+	}
+	seen, chosen := map[candidate]bool{}, map[candidate]int{}
 	for d := json.NewDecoder(&out); d.More(); {
 		var l tuneLine
 		if err := d.Decode(&l); err != nil {
 			t.Fatal(err)
 		}
-		if seen[l.Bytes] == nil {
-			seen[l.Bytes] = map[collective.Route]bool{}
+		c := candidate{l.Bytes, l.Bucket, l.Route.String()}
+		if l.Bucket > 0 {
+			c.route = ""
 		}
-		if l.Hosts != 3 || l.PredictedUS <= 0 || l.MeasuredUS <= 0 || seen[l.Bytes][l.Route] {
+		if l.Hosts != 3 || l.PredictedUS <= l.BackwardUS || l.MeasuredUS <= l.BackwardUS || seen[c] || (l.Bucket > 0) != (l.BackwardUS > 0) {
 			t.Errorf("%+v", l)
 		}
-		seen[l.Bytes][l.Route] = true
+		seen[c] = true
 		if l.Chosen {
-			chosen[l.Bytes]++
+			chosen[candidate{bytes: l.Bytes, bucket: min(l.Bucket, 1)}]++
 		}
 	}
-	for _, n := range []int{4 << 10, 300 << 10} {
+	var all []candidate
+	for _, n := range []int{4 << 10, 3 << 20} {
 		for _, r := range collective.Candidates(3, n) {
-			if !seen[int64(n)][r] {
-				t.Errorf("%d bytes: %v is missing", n, r)
-			}
+			all = append(all, candidate{int64(n), 0, r.String()})
 		}
-		if chosen[int64(n)] != 1 {
-			t.Errorf("%d bytes: %d are chosen", n, chosen[int64(n)])
+	}
+	for _, bucket := range (collective.Step{Bytes: 3 << 20}).Buckets() {
+		all = append(all, candidate{3 << 20, int64(bucket), ""})
+	}
+	for _, c := range all {
+		if !seen[c] {
+			t.Errorf("%+v is missing", c)
 		}
+	}
+	for _, c := range []candidate{{4 << 10, 0, ""}, {3 << 20, 0, ""}, {3 << 20, 1, ""}} {
+		if chosen[c] != 1 {
+			t.Errorf("%+v: %d are chosen", c, chosen[c])
+		}
+	}
+	if len(seen) != len(all) || len(chosen) != 3 {
+		t.Errorf("%d candidates, want %d; chosen %v", len(seen), len(all), chosen)
 	}
 }
 
@@ -77,11 +95,15 @@ func TestBenchTuneRefuses(t *testing.T) {
 	h.mesh = nowhere{}
 	ring := collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece}
 	for _, w := range []tuneWord{
-		{Do: "prepare", Flight: 1, Hosts: nil, Bytes: 4, Route: ring},
-		{Do: "prepare", Flight: 1, Hosts: hostsOf("me", "b"), Bytes: 3, Route: ring},
-		{Do: "prepare", Flight: 1, Hosts: hostsOf("me", "b"), Bytes: 2 << 30, Route: ring},
-		{Do: "prepare", Flight: 1, Hosts: hostsOf("me", "b"), Bytes: 4},
-		{Do: "prepare", Flight: 1, Hosts: hostsOf("me", "me"), Bytes: 4, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 1, Hosts: nil, Bytes: 4, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 3, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 2 << 30, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4},
+		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "me"), Bytes: 4, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 0, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 2, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: maxFlights + 1, Hosts: hostsOf("me", "b"), Bytes: 1 << 20, Route: ring},
+		{Do: "prepare", Flight: 1<<64 - 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
 		{Do: "go"},
 		{Do: "go", Flight: 7},
 		{Do: "land", Flight: 7},

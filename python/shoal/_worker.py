@@ -332,6 +332,15 @@ class Worker:
         writes = base64.b64decode(reply.get("writes", ""))
         return Shaped(mesh, following, broken, lost, int(reply.get("in", 0)), int(reply.get("out", 0)), alone, writes)
 
+    def bucket(self, nbytes: int, now: int, backward: float) -> int:
+        """How large buckets of `nbytes` of gradients should be, which a backward pass makes in so many seconds, and which are of `now` bytes; 0 where
+        nothing is known."""
+        try:
+            reply, _ = self.link.request({"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket")
+        except Refused as err:
+            raise ShoalError(str(err)) from None
+        return int(reply.get("bytes", 0))
+
     def enter(self) -> None:
         """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state."""
         handle: Handle[None] = Handle(self.calls, None, None)

@@ -5,13 +5,14 @@
 CONFIG is JSON: see the defaults. The training ends after `epochs` epochs or `steps` steps, or when FILE exists. `wrap` is what averages: ddp, optimizer
 or zero. `doomed` lists [seat, step, place]: the worker in that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all workers or
 for the seats that it lists; with `device` too, a name that may have {} for the seat, NCCL works there. In the folder `out` each worker writes a line a
-step, and in the end its model, its scheduler and, where that is whole, its optimizer.
+step, and in the end its model, its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for buckets, in turn.
 
 The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off it, which is above 0 exactly for them; `ending`
 whether a worker has seen FILE. Both become 0 behind each step.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 
 SEED = 20261121
 DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, steps=None, optimizer="adam", workers=0, wrap="ddp", stage=1, doomed=(), out=None, child=False,
-                compress="None", card=False, device=None, checkpoint=None)  # fmt: skip
+                compress="None", card=False, device=None, checkpoint=None, sizes=())  # fmt: skip
 
 
 class Net(nn.Module):
@@ -133,8 +134,22 @@ def wrapped(config, net, here):
         before(optimizer._shards, "gather", lambda: here("behind the update"))
         return net, optimizer, scheduler
     compress = eval(config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD})
+    if config["sizes"]:
+        propose(config["sizes"])
     model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
     return model, shoal.torch.optimizer(inner, scheduler, compress=compress), scheduler
+
+
+def propose(sizes):
+    """Have the agent propose sizes of buckets, soon and often."""
+    import shoal
+    from shoal.torch import sizes as module
+    from shoal.torch import ways
+
+    module._FIRST, module._TRIAL = 3, 2
+    proposals = itertools.cycle(sizes)
+    shoal.join()._port.bucket = lambda *_: next(proposals)
+    before(ways.Ways, "recut", lambda: print("RECUT", flush=True))
 
 
 def before(thing, name, call):

@@ -180,6 +180,18 @@ def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_
     ledger.check(3, losses=1)
 
 
+@pytest.mark.parametrize("card", [False, True])
+def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_path, card):
+    with training(3, wrap="ddp", samples=300, doomed=[[1, 25, "within backward"]], card=card, sizes=[9000, 700, 4000]) as job:
+        job.until("w1 was killed by SIGKILL")
+        job.goes_on()
+        job.resize(3)
+        job.goes_on()
+        ledger = Ledger(tmp_path, job.finish(), wrap="ddp", samples=300)
+    ledger.check(3, losses=1)
+    assert ledger.output.count("RECUT") >= 3, "all three workers before the loss"
+
+
 @pytest.mark.parametrize(
     "wrap, place, compress",
     [

@@ -15,9 +15,11 @@ import shoal
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, buckets
+from .sizes import Sizes
 from .ways import Way, Ways
 
 _LEAST_BYTES, _BUCKETS = 1 << 20, 16
+_PARTS = 64  # of DDP's, at most
 _FOREVER = timedelta(days=3650)
 # Models that were wrapped before the job had a loader: they average over the workers that it began with.
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
@@ -33,8 +35,12 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
     limit = bucket_bytes(model, options)
-    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": limit / (1 << 20), **options, "process_group": _Alone(job, [0], _FOREVER)})
+    # DDP's buckets say when gradients are ready: they are no larger than those that could come.
+    told = {"bucket_cap_mb": max(total_bytes(model) // _PARTS, _LEAST_BYTES) / (1 << 20)}
+    wrapped = DistributedDataParallel(model, **{**told, **options, "process_group": _Alone(job, [0], _FOREVER)})
     average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
+    if make is Bucket and not options.get("bucket_cap_mb"):
+        average.find_sizes(total_bytes(model))
     register(wrapped, average)
     return wrapped
 
@@ -48,9 +54,13 @@ def register(wrapped: DistributedDataParallel, average: "Average") -> None:
 def bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
     """The most bytes of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on; but so
     many that a bucket is worth a call."""
-    total = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    wanted = (options.get("bucket_cap_mb") or 0) * (1 << 20) or min(total / _BUCKETS, MOST_BYTES)
+    wanted = (options.get("bucket_cap_mb") or 0) * (1 << 20) or min(total_bytes(model) / _BUCKETS, MOST_BYTES)
     return max(int(wanted), _LEAST_BYTES)
+
+
+def total_bytes(model: torch.nn.Module) -> int:
+    """The bytes of all gradients."""
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
 class _Alone(ProcessGroup):
@@ -81,13 +91,13 @@ class Average:
         statistics: Sequence[Tensor] = (),
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
+        self._job, self._make = job, make
         # Gradients are ready in about the reverse order of the parameters.
+        self._parameters = parameters[::-1]
         self._statistics = buckets(statistics)
-        all_buckets = [*self._statistics, *buckets(parameters[::-1], bucket_bytes, make)]
-        self._place: Dict[Tensor, Tuple[int, int]] = {
-            p: (i, j) for i, bucket in enumerate(all_buckets) for j, p in enumerate(bucket.parameters)
-        }
-        self._ways = Ways(job, [*parameters, *statistics], all_buckets, group, plain=make is Bucket)
+        self._sizes: Optional[Sizes] = None  # else they stay
+        self._size = bucket_bytes
+        self._ways = Ways(job, [*parameters, *statistics], self._cut(), group, plain=make is Bucket)
         self._way = self._ways.arena  # of the step
         self._missing: List[int] = []  # gradients that a bucket still waits for
         self._full = 0  # buckets
@@ -97,9 +107,38 @@ class Average:
             for p in parameters:
                 p.register_hook(lambda _, p=p: self._used.add(p))  # type: ignore[misc, union-attr]
 
+    def find_sizes(self, total: int) -> None:
+        """Have the workers find out how large buckets should be, in a job with a loop; `total` is the bytes of all gradients."""
+        sizes = self._sizes = Sizes(self._job, total, self._size)
+
+        def told(size: int) -> None:
+            sizes.size = size
+
+        self._job._state.register(self._job.unused("size of buckets"), lambda: sizes.size, told, kept=False)
+
+    def _cut(self) -> List[Bucket]:
+        """The buckets, of the size that they have now."""
+        all_buckets = [*self._statistics, *buckets(self._parameters, self._size, self._make)]
+        self._place: Dict[Tensor, Tuple[int, int]] = {
+            p: (i, j) for i, bucket in enumerate(all_buckets) for j, p in enumerate(bucket.parameters)
+        }
+        return all_buckets
+
+    def _recut(self) -> None:
+        """Cut the gradients into buckets of another size, if that is to be."""
+        if self._sizes is None or self._job.step is None or self._way is not self._ways.arena:
+            return
+        size = self._sizes.look(self._job.step)
+        if size != self._size:
+            self._size = size
+            self._way.mover.begin()  # nothing leaves those before any more
+            del self._way
+            self._ways.recut(self._cut)
+
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket of DDP's; its future is complete after the last one."""
         if not self._taken:
+            self._recut()
             self._begin(self._ways.choose())
         future = self._way.mover.future()
         self._taken.append((bucket, future))
@@ -129,8 +168,13 @@ class Average:
                 self._missing[i] -= 1
         while self._full < len(self._missing) and not self._missing[self._full]:
             self._full += 1
-        full, end = self._full, bucket.is_last()
-        way.mover.then(lambda: way.exchange.go(full, end))
+        full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
+        way.mover.then(lambda: self._go(way, full, first, end))
+
+    def _go(self, way: Way, full: int, first: bool, end: bool) -> None:
+        if self._sizes is not None:
+            self._sizes.clock.full(first, end)
+        way.exchange.go(full, end)
 
     def _end(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
         while not self._way.exchange.settled():
@@ -152,6 +196,8 @@ class Average:
                     way.mover.bring(tensor.detach(), average)
         if self._used is not None:
             self._used.clear()
+        if self._sizes is not None:
+            self._sizes.clock.over()
 
     def _bring(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
         if average is None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from array import array
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from torch import Tensor
 
@@ -63,10 +63,8 @@ class Ways:
     """
 
     def __init__(self, job: "shoal.Job", tensors: Sequence[Tensor], buckets: Sequence[Bucket], group: "Optional[shoal.Group]", plain: bool):
-        self.arena = Way(mover_of(job, tensors), buckets, Exchange(job, buckets, group))
-        for bucket in buckets:
-            self.arena.mover.adopt(bucket)
-        self._job, self._card = job, cuda.card_of(tensors)
+        self._job, self._card, self._group = job, cuda.card_of(tensors), group
+        self.arena = self._through_the_arena(mover_of(job, tensors), buckets)
         self._asks = False
         if group is None and plain:
             self._asks = not job.outside and bool(job.allreduce(array("q", [self._card is not None]), "max")[0])
@@ -79,6 +77,17 @@ class Ways:
 
     def _told(self, asks: bool) -> None:
         self._asks = asks
+
+    def _through_the_arena(self, mover: Mover, buckets: Sequence[Bucket]) -> Way:
+        for bucket in buckets:
+            mover.adopt(bucket)
+        return Way(mover, buckets, Exchange(self._job, buckets, self._group))
+
+    def recut(self, make: Callable[[], Sequence[Bucket]]) -> None:
+        """Have other buckets, between two steps. The memory of those before is free when they are made, if nobody else has it."""
+        mover, self._resident, self._generation = self.arena.mover, [], -1
+        del self.arena, self._way
+        self.arena = self._way = self._through_the_arena(mover, make())
 
     def choose(self, void: bool = False) -> Way:
         """The way of the open step; `void` where it was void on the one before, which is not taken again."""

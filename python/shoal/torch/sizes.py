@@ -1,0 +1,90 @@
+"""How large buckets of gradients are, as a model's workers find out while they train."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from statistics import median
+from typing import Deque, Dict, Optional, Tuple
+
+import shoal
+
+_FIRST, _MOST = 16, 1024  # steps until the next decision
+_TRIAL = 8  # steps that tell what a size takes
+_WORTH = 0.97  # of what the size before took, a new one must have taken at most to be kept
+
+
+class Clock:
+    """What steps take, from the first bucket that is full until the last mean is in its place."""
+
+    def __init__(self) -> None:
+        self._began = self._filled = 0.0
+        self._backward: Deque[float] = deque(maxlen=_TRIAL)
+        self._took: Deque[float] = deque(maxlen=_TRIAL)
+
+    def full(self, first: bool, last: bool) -> None:
+        """A bucket of DDP's is there."""
+        self._filled = time.perf_counter()
+        if first:
+            self._began = self._filled
+        if last:
+            self._backward.append(self._filled - self._began)
+
+    def over(self) -> None:
+        """All means are in their places."""
+        self._took.append(time.perf_counter() - self._began)
+
+    def read(self) -> Tuple[float, float]:
+        """The seconds of a backward pass and of a whole step: medians of the newest ones, 0 where there are none. They are forgotten."""
+        backward = median(self._backward) if self._backward else 0.0
+        took = median(self._took) if self._took else 0.0
+        self._backward.clear()
+        self._took.clear()
+        return backward, took
+
+
+class Sizes:
+    """The size of buckets, in bytes. All workers have the same one in every step.
+
+    The agent of rank 0 proposes, by a model of the network that is fitted to the job's own all-reduces. Time decides: a size that should be better is
+    tried for a few steps and stays if the slowest worker's steps took less, else the one before comes back. Decisions are made in the same steps
+    everywhere, ever more rarely, by numbers that the workers give each other; with other members everything begins anew.
+    """
+
+    def __init__(self, job: "shoal.Job", nbytes: int, size: int) -> None:
+        self._job, self._nbytes = job, nbytes
+        self.size = size
+        self.clock = Clock()
+        self._generation: Optional[int] = None  # of the members that all below is about
+        self._due = 0  # the step of the next decision
+        self._patience = _FIRST  # steps until the one behind it
+        self._before = 0  # the size that a trial began from; 0 = there is none
+        self._took: Dict[int, int] = {}  # microseconds of a step, by size
+
+    def look(self, step: "shoal.Step") -> int:
+        """The size for the open step, of which nothing is submitted yet."""
+        if self._generation != self._job.generation:
+            self._generation = self._job.generation
+            self.clock.read()
+            self._due, self._patience, self._before, self._took = step.number + _FIRST, _FIRST, 0, {}
+        if step.number >= self._due:
+            backward, took = self.clock.read()
+            asks = self._job.rank == 0 and not self._before
+            proposal = self._job._port.bucket(self._nbytes, self.size, backward) if asks else 0
+            known = array("q", [proposal, round(1e6 * took)])
+            step.aside(known, "max").wait()
+            self._decide(*known)
+            self._due = step.number + (_TRIAL if self._before else self._patience)
+        return self.size
+
+    def _decide(self, proposal: int, took: int) -> None:
+        self._took[self.size] = took
+        if self._before:
+            if took > _WORTH * self._took[self._before]:
+                self.size = self._before
+            self._before = 0
+        elif proposal and proposal not in self._took:
+            self._before, self.size = self.size, proposal
+        else:
+            self._patience = min(2 * self._patience, _MOST)

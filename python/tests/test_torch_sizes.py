@@ -1,0 +1,87 @@
+"""How large buckets of gradients should be: what is tried, what stays, and when it is asked."""
+
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from shoal.torch import sizes as module
+
+
+class Steps:
+    """A job whose steps take `seconds[size]`, on the slowest worker, which is another one, and whose agent proposes `proposals` one after another."""
+
+    def __init__(self, monkeypatch, size, seconds, proposals):
+        self.asked, self.rank, self.generation, self.number = [], 0, 1, 100
+        self._proposals, self._seconds = list(proposals), seconds
+        self._port = types.SimpleNamespace(bucket=self._bucket)
+        self.sizes = module.Sizes(self, 64 << 20, size)
+        monkeypatch.setattr(self.sizes.clock, "read", lambda: (0.25, 0.5 * seconds[self.sizes.size]))
+
+    def _bucket(self, nbytes, now, backward):
+        self.asked.append((self.number, nbytes, now, backward))
+        return self._proposals.pop(0) if self._proposals else 0
+
+    def aside(self, known, op):
+        assert op == "max"
+        known[1] = max(known[1], round(1e6 * self._seconds[self.sizes.size]))
+        return types.SimpleNamespace(wait=lambda: None)
+
+    def run(self, steps):
+        """The sizes of so many steps."""
+        found = []
+        for _ in range(steps):
+            found.append(self.sizes.look(self))
+            self.number += 1
+        return found
+
+
+def test_a_size_that_is_better_stays(monkeypatch):
+    job = Steps(monkeypatch, 4, {4: 1.0, 2: 0.9, 1: 0.8}, [2, 1, 4])
+    assert job.run(16) == [4] * 16 and not job.asked
+    assert job.run(8 + 16) == [2] * 24
+    assert job.asked[0] == (116, 64 << 20, 4, 0.25)
+    assert set(job.run(8)) == {1}
+    assert set(job.run(2000)) == {1}, "what took longer is not tried again"
+
+
+def test_a_size_that_is_no_better_goes_and_does_not_come_back(monkeypatch):
+    job = Steps(monkeypatch, 4, {4: 1.0, 2: 0.98}, [2] * 9)
+    assert job.run(16 + 8) == [4] * 16 + [2] * 8
+    assert set(job.run(1000)) == {4}
+
+
+def test_who_knows_nothing_is_asked_ever_more_rarely(monkeypatch):
+    job = Steps(monkeypatch, 4, {4: 1.0}, [])
+    assert set(job.run(5000)) == {4}
+    times = [number for number, *_ in job.asked]
+    assert [after - before for before, after in zip(times, times[1:])] == [32, 64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def test_other_members_begin_anew(monkeypatch):
+    job = Steps(monkeypatch, 4, {4: 1.0, 2: 1.5}, [2] * 9)
+    job.run(16 + 8 + 100)
+    job.generation += 1
+    assert job.run(16) == [4] * 16
+    assert job.run(8) == [2] * 8, "among others it may be better"
+    job.generation += 1
+    assert job.run(16) == [2] * 16, "what is tried stays until it is known what it takes"
+
+
+def test_only_rank_0_asks(monkeypatch):
+    job = Steps(monkeypatch, 4, {4: 1.0}, [2])
+    job.rank = 1
+    assert set(job.run(100)) == {4} and not job.asked
+
+
+def test_the_clock(monkeypatch):
+    now = iter([0.0, 1.0, 3.0, 10.0, 14.0, 18.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
+    clock = module.Clock()
+    assert clock.read() == (0.0, 0.0)
+    for _ in range(2):
+        clock.full(True, False)
+        clock.full(False, True)
+        clock.over()
+    assert clock.read() == (2.5, 5.5)
+    assert clock.read() == (0.0, 0.0)
