@@ -210,17 +210,17 @@ func (g *group) collect(out []Ready) []Ready {
 	return out
 }
 
-// Held lists the collectives of the world, from number from on, that wait for the end of their step, up to the first that lacks a member. The
-// calls are the matcher's still: those of a member that is lost will not be ready.
-func (m *Matcher) Held(from int) (sets []Ready) {
+// Held appends to out the collectives of the world, from number from on, that wait for the end of their step, up to the first that lacks a member.
+// The calls are the matcher's still: those of a member that is lost will not be ready.
+func (m *Matcher) Held(from int, out []Ready) []Ready {
 	held := m.groups[topo.World].held
 	for _, pos := range held[min(from, len(held)):] {
 		if slices.Contains(pos.calls, nil) {
 			break
 		}
-		sets = append(sets, Ready{Calls: pos.calls})
+		out = append(out, Ready{Calls: pos.calls})
 	}
-	return sets
+	return out
 }
 
 // release gives out what was held.

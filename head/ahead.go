@@ -40,20 +40,23 @@ func (r *leader) goAhead() {
 	if r.ahead != nil {
 		told = r.ahead.sets
 	}
-	sets, bytes := r.matcher.Held(told), 0
+	clear(r.begun.sets)
+	r.begun.sets = r.matcher.Held(told, r.begun.sets[:0])
+	sets, bytes := r.begun.sets, 0
 	for _, s := range sets {
 		bytes += s.Longest()
 	}
 	if bytes < r.agent.cfg.Ahead || len(sets) == 0 {
 		return
 	}
-	f := &flight{sets: sets}
+	f := &r.begun
 	r.concern(f)
 	if len(f.hosts) < 2 {
 		return
 	}
 	if r.ahead == nil {
-		r.ahead = &ahead{number: r.nextFlight(), hosts: f.hosts}
+		r.aheads = ahead{number: r.nextFlight(), hosts: assigned(r.aheads.hosts, f.hosts), calls: r.aheads.calls[:0]}
+		r.ahead = &r.aheads
 	}
 	a := r.ahead
 	f.number = a.number

@@ -62,3 +62,62 @@ func TestCollectivesOfOneHostAllocateNothing(t *testing.T) {
 		}
 	}
 }
+
+// A collective of two hosts allocates nothing either, on both; nor does a step that begins before it is complete, once its memory is there.
+func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
+	for what, posts := range map[string][]collective.Call{
+		"a call":      {sum(topo.World)},
+		"a step":      {end(topo.World)},
+		"a long step": {large(true), large(true), large(false)},
+	} {
+		p := newPairOn(t, func(collective.Kind, int, int) collective.Route { return collective.Suits(0) })
+		once := p.exchanges(t, posts)
+		for range 10 {
+			once()
+		}
+		if got := testing.AllocsPerRun(100, once); got > 0 {
+			t.Errorf("%s: %v allocations", what, got)
+		}
+	}
+}
+
+// exchanges returns a function that lets all workers of a pair make some calls; what the hosts say goes as bytes.
+func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
+	var said []byte
+	names := []string{"A", "B"}
+	readers := map[string]*head.Reader{"A": {}, "B": {}}
+	run := func() {
+		for busy := true; busy; {
+			busy = false
+			for _, host := range names {
+				for _, x := range p.agents[host].Ready() {
+					busy = true
+					switch x := x.(type) {
+					case *head.Send:
+						said = head.Append(said[:0], x.Message)
+						m, err := readers[x.To].Read(said)
+						if err != nil {
+							t.Fatal(err)
+						}
+						p.agents[x.To].Receive(host, m)
+					case *head.Execute:
+						if !x.More {
+							p.agents[host].Executed(x.Flight, head.Proof{})
+						}
+					}
+				}
+			}
+		}
+	}
+	posted := collective.Posted{Ticket: 100}
+	return func() {
+		for _, c := range posts {
+			posted.Ticket++
+			posted.Call = c
+			for posted.Worker = range topo.Worker(4) {
+				p.home(posted.Worker).Post(&posted)
+				run()
+			}
+		}
+	}
+}

@@ -29,8 +29,11 @@ type asked struct {
 	hosts, bytes int
 }
 
-func newPair(t testing.TB) *pair {
-	p := newAcquaintance(t)
+func newPair(t testing.TB) *pair { return newPairOn(t, nil) }
+
+// newPairOn is newPair with a route that is chosen in another way.
+func newPairOn(t testing.TB, route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
+	p := acquaint(t, route)
 	for w := range topo.Worker(4) {
 		p.home(w).Started(w)
 		p.home(w).Asks(w)
@@ -43,12 +46,16 @@ func newPair(t testing.TB) *pair {
 }
 
 // newAcquaintance is a pair that knows of each other, and has no workers yet.
-func newAcquaintance(t testing.TB) *pair {
+func newAcquaintance(t testing.TB) *pair { return acquaint(t, nil) }
+
+func acquaint(t testing.TB, route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := &pair{t: t, seen: map[string][]head.Action{}}
-	route := func(kind collective.Kind, hosts, bytes int) collective.Route {
-		p.asked = append(p.asked, asked{kind, hosts, bytes})
-		routes := collective.Candidates(hosts, bytes)
-		return routes[(len(p.asked)-1)%len(routes)]
+	if route == nil {
+		route = func(kind collective.Kind, hosts, bytes int) collective.Route {
+			p.asked = append(p.asked, asked{kind, hosts, bytes})
+			routes := collective.Candidates(hosts, bytes)
+			return routes[(len(p.asked)-1)%len(routes)]
+		}
 	}
 	p.agents = map[string]*head.Agent{
 		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}, Route: route}),

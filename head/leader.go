@@ -26,6 +26,8 @@ type leader struct {
 	log     []Commit // not applied everywhere yet
 	flights []*flight
 	ahead   *ahead // of the step that is under way; nil = its hosts have not begun
+	aheads  ahead  // room for that
+	begun   flight // what of it is begun with next, with room
 	count   uint64 // flights of this term
 	parting string
 	away    []topo.Worker        // asked, will not be members, and are to be told
