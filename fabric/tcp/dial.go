@@ -27,10 +27,10 @@ type call struct {
 	streams []*stream // that were opened, to be closed together
 }
 
-// connect opens one more connection, under TLS unless config is nil. It is closed when the context or the mesh ends.
-func (c *call) connect(config *tls.Config) (*stream, error) {
+// connect opens one more connection, to an address of the other one, under TLS unless config is nil. It is closed when the context or the mesh ends.
+func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	dialer := net.Dialer{Timeout: connectTime}
-	conn, err := dialer.DialContext(c.ctx, "tcp", c.to.Address)
+	conn, err := dialer.DialContext(c.ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
 
 // openLink opens all streams of a link and waits until the other side is ready.
 func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent, err error) {
-	if control, err = c.connect(c.mesh.client); err != nil {
+	if control, err = c.connect(c.to.Address, c.mesh.client); err != nil {
 		return nil, nil, who, nil, err
 	}
 	who, _ = identify(control.Conn.(*tls.Conn).ConnectionState())
@@ -102,15 +102,15 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 	if len(w.Tickets) != fabric.MaxStreams {
 		return nil, nil, who, w.Agents, fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets), fabric.MaxStreams)
 	}
-	if data, err = c.openData(w.Tickets); err != nil {
+	if data, err = c.openData(w.Tickets, c.ways(control, w.Cards)); err != nil {
 		return nil, nil, who, w.Agents, err
 	}
 	_, _, err = control.frames.next(kindReady)
 	return control, data, who, w.Agents, explain(err)
 }
 
-// openData opens the streams of data, all at once; that all are open is told on the control stream.
-func (c *call) openData(tickets [][]byte) ([]*stream, error) {
+// openData opens the streams of data, all at once and over the ways in turn; that all are open is told on the control stream.
+func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
 	config := c.mesh.client
 	if c.mesh.plainData {
 		config = nil
@@ -119,7 +119,7 @@ func (c *call) openData(tickets [][]byte) ([]*stream, error) {
 	g := group.New(c.ctx)
 	for i, ticket := range tickets {
 		g.Go("stream", func(context.Context) error {
-			if data[i], errs[i] = c.connect(config); errs[i] != nil {
+			if data[i], errs[i] = c.connect(ways[i%len(ways)], config); errs[i] != nil {
 				return nil
 			}
 			h := c.mesh.hello(wantData)
@@ -146,7 +146,7 @@ func (m *Mesh) ask(ctx context.Context) (agents []agent, err error) {
 func (m *Mesh) askOne(ctx context.Context, a agent) ([]agent, error) {
 	c := &call{mesh: m, ctx: ctx, to: a}
 	defer c.hangUp()
-	s, err := c.connect(m.client)
+	s, err := c.connect(a.Address, m.client)
 	if err != nil {
 		return nil, err
 	}

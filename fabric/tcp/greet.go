@@ -51,6 +51,7 @@ type hello struct {
 type welcome struct {
 	Agents  []agent  `json:"agents,omitempty"`  // join, link, agents: who else is in the job
 	Tickets [][]byte `json:"tickets,omitempty"` // link: one for each stream of data
+	Cards   []string `json:"cards,omitempty"`   // link: where other cards of the one that answers are reached
 
 	Joined *joined `json:"joined,omitempty"` // join
 }

@@ -57,7 +57,7 @@ func join(ctx context.Context, address, tokenText string, config Config, h fabri
 func (m *Mesh) enter(ctx context.Context, address string, t token, key ed25519.PrivateKey) ([]agent, error) {
 	c := &call{mesh: m, ctx: ctx, to: agent{Address: address}}
 	defer c.hangUp()
-	s, err := c.connect(newcomerTLS(t))
+	s, err := c.connect(address, newcomerTLS(t))
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (m *Mesh) place(s *stream, by agent) agent {
 	if listens := m.listener.Addr().(*net.TCPAddr).IP; !listens.IsUnspecified() {
 		ip = listens
 	}
-	m.address = advertised(m.config.Advertise, m.port(), ip)
+	m.reachedAt(ip)
 	return by
 }
 

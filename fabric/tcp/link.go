@@ -50,6 +50,7 @@ type link struct {
 
 	host, process *accrual.Detector            // the monitor's
 	acked         func() (time.Duration, bool) // for how long the peer's kernel has acknowledged nothing, if that is known
+	besides       []*aside                     // streams of data over other cards than the control stream's
 	heard         atomic.Int64                 // when something came last, as sinceStart
 	delivering    atomic.Bool                  // the handler is at work, and nobody listens to the control stream
 
@@ -79,6 +80,11 @@ func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 		s.raw.limit(mostUnsent)
 		if s.secure() {
 			s.raw.gather(gatherPieces)
+		}
+	}
+	for _, s := range data {
+		if !s.raw.RemoteAddr().(*net.TCPAddr).IP.Equal(control.raw.RemoteAddr().(*net.TCPAddr).IP) {
+			l.besides = append(l.besides, &aside{accrual.New(patience*beatInterval, now), func() time.Duration { return owed(s.raw.TCPConn) }})
 		}
 	}
 	for _, s := range l.streams() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/accrual"
 )
 
 const (
@@ -62,6 +63,12 @@ func (l *link) judge(now, passed time.Duration) {
 		}
 	}
 	l.host.Heard(heard)
+	for _, a := range l.besides {
+		if a.silent(now, passed) {
+			err := fmt.Errorf("%w: on another network card than the one that control goes over", fabric.ErrSilent)
+			l.end(ending{err: err, goodbye: true, reason: "a network card between us was silent for too long"})
+		}
+	}
 	switch {
 	case l.host.Suspect(now):
 		l.end(ending{err: fabric.ErrSilent, goodbye: true, reason: "this host was silent for too long"})
@@ -69,4 +76,19 @@ func (l *link) judge(now, passed time.Duration) {
 		err := fmt.Errorf("%w, though its host answers: its process stands still", fabric.ErrSilent)
 		l.end(ending{err: err, goodbye: true, reason: "this agent was silent for too long"})
 	}
+}
+
+// aside is a stream of data over another card. No beats go over it, and a card can die alone: what has left must be acknowledged, in the patience that a process
+// gets, since packets that are lost are sent again after a while.
+type aside struct {
+	silence *accrual.Detector
+	owed    func() time.Duration // for how long the peer's kernel owes an acknowledgement
+}
+
+func (a *aside) silent(now, passed time.Duration) bool {
+	if passed > standstill {
+		a.silence.Excuse(passed)
+	}
+	a.silence.Heard(now - a.owed())
+	return a.silence.Suspect(now)
 }

@@ -58,7 +58,8 @@ type Mesh struct {
 
 	// Set before the first connection is served.
 	self           identity
-	address        string // where others reach this agent
+	address        string   // where others reach this agent
+	cards          []string // and where its other cards do
 	plainData      bool
 	authority      *authority
 	server, client *tls.Config
@@ -87,7 +88,7 @@ func Create(config Config, h fabric.Handler) (*Mesh, error) {
 	if err == nil {
 		var certificate []byte
 		m.self.host, m.plainData = m.config.Name, m.config.PlainData
-		m.address = advertised(m.config.Advertise, m.port(), localIP(m.listener))
+		m.reachedAt(localIP(m.listener))
 		if certificate, err = a.certify(m.self.host, key.Public().(ed25519.PublicKey)); err == nil {
 			m.open(a, certificate, key)
 			return m, nil

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// secondCards gives each host another card, eth1, on a switch of its own.
+func (n *network) secondCards() {
+	n.must(ip("-n", n.name, "link", "add", "switch1", "type", "bridge"))
+	n.must(ip("-n", n.name, "link", "set", "switch1", "up"))
+	for _, host := range n.hosts {
+		space := n.space(host)
+		n.must(ip("-n", n.name, "link", "add", "name", host+"1", "type", "veth", "peer", "name", "eth1", "netns", space))
+		n.must(ip("-n", n.name, "link", "set", "dev", host+"1", "master", "switch1", "up"))
+		n.must(ip("-n", space, "address", "add", strings.Replace(n.address(host), "10.77.", "10.78.", 1)+"/24", "dev", "eth1"))
+		n.must(ip("-n", space, "link", "set", "eth1", "up"))
+	}
+}
+
+// sent is how many bytes have left a host by a card.
+func (n *network) sent(host, device string) int {
+	n.tb.Helper()
+	text, err := n.command(context.Background(), host, "cat", "/sys/class/net/"+device+"/statistics/tx_bytes").Output()
+	n.must(err)
+	bytes, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	n.must(err)
+	return bytes
+}
+
+// tuning is a measurement between two hosts, which find each other's cards.
+type tuning struct {
+	ctx              context.Context
+	first, other     *exec.Cmd
+	out, notes, said strings.Builder
+}
+
+func startTuning(t *testing.T, n *network, words ...string) *tuning {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
+	t.Cleanup(cancel)
+	token := filepath.Join(t.TempDir(), "token")
+	tune := []string{"shoal", "bench", "tune", "--token-file", token}
+	u := &tuning{
+		ctx:   ctx,
+		first: n.command(ctx, "a", slices.Concat(tune, []string{"--hosts", "2", "--listen", ":7077", "--json"}, words)...),
+		other: n.command(ctx, "b", append(tune, "--join", n.address("a")+":7077")...),
+	}
+	u.first.Stdout, u.first.Stderr, u.other.Stderr = &u.out, &u.notes, &u.said
+	n.must(u.first.Start())
+	for _, err := os.Stat(token); err != nil && ctx.Err() == nil; _, err = os.Stat(token) {
+		<-time.After(10 * time.Millisecond)
+	}
+	n.must(u.other.Start())
+	return u
+}
+
+// Hosts with two cards each find both, with nothing said about them: what goes on all streams of a link goes over both cards, and the rest over the first.
+func TestTensorsGoOverAllCards(t *testing.T) {
+	const runs = 1
+	n := newNetwork(t, "a", "b")
+	n.secondCards()
+	for _, host := range n.hosts {
+		n.limit(host, "500mbit", "1mb")
+		n.must(tool("tc", "-n", n.space(host), "qdisc", "replace", "dev", "eth1", "root", "tbf", "rate", "500mbit", "burst", "16kb", "limit", "1mb"))
+	}
+	u := startTuning(t, n, "--bytes", "4MiB", "--runs", strconv.Itoa(runs))
+	if err := errors.Join(u.first.Wait(), u.other.Wait()); err != nil {
+		t.Fatalf("%v: %s%s", err, u.notes.String(), u.said.String())
+	}
+	wide := (1 + runs) * 8 << 20 // a probe
+	for d := json.NewDecoder(strings.NewReader(u.out.String())); d.More(); {
+		var l tuneLine
+		n.must(d.Decode(&l))
+		if l.Route.Streams > 1 {
+			wide += (1 + runs) * int(l.Bytes)
+		}
+	}
+	for _, host := range n.hosts {
+		first, second := n.sent(host, "eth0"), n.sent(host, "eth1")
+		t.Logf("%s: %d bytes may go on all streams; %d went over the first card and %d over the second", host, wide, first, second)
+		if second < wide/5 || second > wide*4/5 || first < wide/5 {
+			t.Errorf("%s did not spread over both cards", host)
+		}
+	}
+}
+
+// A second card dies while the first one lives: nobody waits for what is on its way there for ever.
+func TestSecondCardDies(t *testing.T) {
+	n := newNetwork(t, "a", "b")
+	n.secondCards()
+	u := startTuning(t, n, "--bytes", "16MiB", "--runs", "50")
+	for n.sent("a", "eth1") < 1<<20 && u.ctx.Err() == nil {
+	}
+	n.must(ip("-n", n.name, "link", "set", "dev", "a1", "down"))
+	if errors.Join(u.first.Wait(), u.other.Wait()) == nil {
+		t.Error("it was measured to the end")
+	}
+	if said := u.notes.String() + u.said.String(); !strings.Contains(said, "network card") {
+		t.Errorf("it ended with %s", said)
+	}
+}

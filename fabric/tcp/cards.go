@@ -1,0 +1,117 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// card is a network card of this host.
+type card struct {
+	index    int
+	loopback bool
+	networks []*net.IPNet // of each address the IP and the network that is reached without a router
+}
+
+// ownCards are the cards of this host that are up.
+func ownCards() (cards []card) {
+	interfaces, _ := net.Interfaces() // without any, there is one address as before
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		c := card{index: i.Index, loopback: i.Flags&net.FlagLoopback != 0}
+		addresses, _ := i.Addrs()
+		for _, a := range addresses {
+			if n, ok := a.(*net.IPNet); ok {
+				c.networks = append(c.networks, n)
+			}
+		}
+		cards = append(cards, c)
+	}
+	return cards
+}
+
+// offered are the addresses by which an agent is reached beside the one at ip: one of each other card, as many as there are streams for.
+func offered(cards []card, ip net.IP, port int) (addresses []string) {
+	for _, c := range cards {
+		var found net.IP
+		for _, n := range c.networks {
+			if n.IP.Equal(ip) {
+				found = nil
+				break
+			}
+			if n.IP.IsGlobalUnicast() && (found == nil || found.To4() == nil && n.IP.To4() != nil) {
+				found = n.IP
+			}
+		}
+		if found != nil && !c.loopback && len(addresses) < fabric.MaxStreams-1 {
+			addresses = append(addresses, net.JoinHostPort(found.String(), strconv.Itoa(port)))
+		}
+	}
+	return addresses
+}
+
+// beside are those of the addresses that another agent offers which a card of this host reaches without a router: one for each card but the one that
+// has the address at. Networks that exist on both hosts and lead nowhere, such as those of containers, often give both the same address.
+func beside(cards []card, at net.IP, addresses []string) (reached []string) {
+	used, own := map[int]bool{}, map[string]bool{}
+	for _, c := range cards {
+		for _, n := range c.networks {
+			own[n.IP.String()] = true
+			used[c.index] = used[c.index] || n.IP.Equal(at)
+		}
+	}
+	for _, address := range addresses {
+		ip := hostIP(address)
+		for _, c := range cards {
+			if ip == nil || own[ip.String()] || used[c.index] || c.loopback || !c.reaches(ip) || len(reached) == fabric.MaxStreams-1 {
+				continue
+			}
+			used[c.index] = true
+			reached = append(reached, address)
+			break
+		}
+	}
+	return reached
+}
+
+func (c *card) reaches(ip net.IP) bool {
+	for _, n := range c.networks {
+		if n.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// ways are the addresses over which the streams of data go in turn: the one of the control stream, and those that other cards reach and where the
+// same agent answers.
+func (c *call) ways(control *stream, addresses []string) []string {
+	ways := []string{c.to.Address}
+	if len(addresses) == 0 {
+		return ways
+	}
+	reached := beside(ownCards(), control.LocalAddr().(*net.TCPAddr).IP, addresses)
+	answered := make([]bool, len(reached))
+	g := group.New(c.ctx)
+	for i, address := range reached {
+		g.Go("card", func(ctx context.Context) error {
+			ctx, stop := context.WithTimeout(ctx, connectTime)
+			defer stop()
+			_, err := c.mesh.askOne(ctx, agent{c.to.Host, address})
+			answered[i] = err == nil
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	for i, address := range reached {
+		if answered[i] {
+			ways = append(ways, address)
+		}
+	}
+	return ways
+}
