@@ -2,22 +2,27 @@ package head
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // order has the members of the generation that comes go to another mesh: the one that was wished for, once they are enough, or else one that
-// they can hold, where they are not those of the mesh: a worker can be lost when it has had its part in the step that ends. Or they take other
-// ranks of the mesh that they have.
+// they can hold, where hosts are to be left, or they are not those of the mesh: a worker can be lost when it has had its part in the step that
+// ends. Or they take other ranks of the mesh that they have.
 func (r *leader) order(next topo.View) bool {
-	switch s := r.state.Shape; {
-	case s == nil:
+	if r.state.Shape == nil {
 		return false
-	case r.wish != nil && next.Size() >= r.wish.ranks:
-		r.goTo(next, r.wish.who+" asked for it")
-	case !s.on(next):
-		r.goTo(next, "a worker is lost")
+	}
+	switch leaving := r.leaving(next); {
+	case r.reached(next, leaving) != "":
+		r.goTo(next, leaving, r.wish.who+" asked for it")
+	case len(leaving) > 0:
+		r.goTo(next, leaving, "the job leaves "+strings.Join(leaving, ", "))
+	case !r.state.Shape.on(next):
+		r.goTo(next, nil, "a worker is lost")
 	default:
 		return r.spreads(next)
 	}
@@ -47,23 +52,30 @@ func (s *Shape) on(v topo.View) bool {
 	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool { return w == m.Worker })
 }
 
-// goTo has the members that come go to the mesh that was wished for, or else to the one that they can hold. Without one the job is broken.
-func (r *leader) goTo(next topo.View, why string) {
+// goTo has the members that come go to the mesh that was wished for, or else to the one that those can hold that are on no host to be left. Without
+// one the job is broken. A wish that hosts are left before goes on afterwards.
+func (r *leader) goTo(next topo.View, leaving []string, why string) {
 	s := *r.state.Shape
-	if r.wish != nil && next.Size() < r.wish.ranks {
-		r.unwish()
+	s.Leaving = leaving
+	mesh := r.reached(next, leaving)
+	switch {
+	case mesh != "":
+		r.wish = nil
+	case r.wish != nil && len(leaving) == 0:
+		r.unwish("a worker is lost that was to come to mesh " + r.wish.mesh)
 	}
 	var err error
 	var lost *StateLost
-	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, r.agent.Wished(), next); {
+	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, mesh, next); {
 	case errors.As(err, &lost):
 		s.Lost = lost.Why
 		r.note("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s", why, s.Mesh, s.Next, s.Lost)
 	case err != nil:
-		s.Next, s.Order, s.Broken = "", nil, err.Error()
+		err = fmt.Errorf("%w. Start the job again from a checkpoint", err)
+		s.Next, s.Order, s.Leaving, s.Broken = "", nil, nil, err.Error()
 		r.note("%s, and the job cannot go on: %v", why, err)
 	default:
 		r.note("%s; from mesh %s to %s", why, s.Mesh, s.Next)
 	}
-	r.wish, r.state.Shape = nil, &s
+	r.state.Shape = &s
 }

@@ -21,8 +21,8 @@ func (a *Agent) Resize(n int, who string) error {
 	return err
 }
 
-// Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room. A head
-// that is drained hands over.
+// Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room; on a mesh,
+// when the others have their parts of the state, and with an *UnfitError not at all. A head that is drained hands over.
 func (a *Agent) Drain(host, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
@@ -99,6 +99,9 @@ func (r *leader) resize(n int, who string) error {
 }
 
 func (r *leader) drain(host, who string) error {
+	if r.state.Shape != nil {
+		return r.vacate(host, who)
+	}
 	if err := r.fixed(); err != nil {
 		return err
 	}

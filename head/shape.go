@@ -23,6 +23,7 @@ type Shape struct {
 	Workers []topo.Worker // of each rank of Mesh; some may be lost
 	Next    string        // the mesh to go to, when all members have called Reshape; "" = none
 	Order   []topo.Worker // of each rank of Next
+	Leaving []string      // hosts that have no rank of Next, since they are to be left
 	Broken  string        // why the job cannot go on; "" = it can
 	Lost    string        // why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers have it
 	Back    string        // what a person should know of the last time that the job went back to a checkpoint
@@ -50,7 +51,8 @@ type Proof struct{ Old, New digest.Sum }
 // Plus adds what another host has.
 func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
 
-// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold. With a
+// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold. Those on hosts
+// that are Leaving take none. With a
 // *StateLost it returns them as well: there the job can go on, with the state of a checkpoint.
 type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error)
 
@@ -95,7 +97,7 @@ func (a *Agent) Wished() string {
 // ErrShapeless answers a request for another mesh to a job that has none.
 var ErrShapeless = errors.New("this job has no mesh: its program states none, as shoal.train does")
 
-// errShaped refuses what would take workers from a mesh, or give it some, without a word about the mesh.
+// errShaped refuses another number of workers, which leaves open what becomes of the mesh.
 var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: say which mesh it should have, with shoal reshape")
 
 func (r *leader) reshape(w wish) error {
@@ -182,14 +184,14 @@ func (r *leader) takes(stated Stated) bool {
 // reconsider gives a wish up for which a worker is missing that was lost before it was a member.
 func (r *leader) reconsider() {
 	if r.wish != nil && r.wish.ranks > r.machine.Have() {
-		r.unwish()
+		r.unwish("a worker is lost that was to come to mesh " + r.wish.mesh)
 	}
 }
 
 // unwish drops a wish, and lets the workers go that were started for it.
-func (r *leader) unwish() {
-	r.note("the job keeps mesh %s, since a worker is lost that was to come to %s", r.state.Shape.Mesh, r.wish.mesh)
-	r.machine.Keep(member.Because("a worker is lost that was to come to mesh " + r.wish.mesh))
+func (r *leader) unwish(why string) {
+	r.note("the job keeps mesh %s, since %s", r.state.Shape.Mesh, why)
+	r.machine.Keep(member.Because(why))
 	r.wish = nil
 }
 
@@ -241,7 +243,7 @@ func (r *leader) abort() {
 
 // moved is the shape behind the reshape that is under way.
 func (s Shape) moved() Shape {
-	s.Mesh, s.Workers, s.Next, s.Order = s.Next, s.Order, "", nil
+	s.Mesh, s.Workers, s.Next, s.Order, s.Leaving = s.Next, s.Order, "", nil, nil
 	return s
 }
 
@@ -285,7 +287,7 @@ func (r *leader) void() {
 		return
 	}
 	next := r.machine.View()
-	r.goTo(next, "the step is void, since a worker is lost")
+	r.goTo(next, r.leaving(next), "the step is void, since a worker is lost")
 	clear(r.voids)
 	r.enter(next, Commit{Void: true}, nil)
 	r.machine.Step()

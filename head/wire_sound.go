@@ -213,7 +213,7 @@ func soundView(v topo.View) error {
 }
 
 func soundShape(s Shape) error {
-	if s.State == "" || s.Next == "" && len(s.Order) > 0 {
+	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving) > 0 {
 		return fmt.Errorf("a shape without a state, or with an order and no mesh")
 	}
 	for _, list := range [2][]topo.Worker{s.Workers, s.Order} {

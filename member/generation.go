@@ -72,11 +72,12 @@ func (m *Machine) joiners() []topo.Worker {
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers, but first
 // those who may not have the state of the job; and those of hosts that are being drained. The state is with its members, so one that has it
 // stays; and while others are on their way, enough for the minimum do. A job that is sparing releases the last of these, if nobody is gone yet.
+// A mesh needs all its ranks, so of such a job only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
 		return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
 	}
-	if n := m.Staying(); n <= m.cfg.Want && n == m.count(active) {
+	if n := m.Staying(); n <= m.cfg.Want && (m.whole || n == m.count(active)) {
 		return nil // as after almost every step, and without a list
 	}
 	staying := m.staying()
@@ -91,7 +92,7 @@ func (m *Machine) leavers() []topo.Worker {
 	})
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
-	if m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
+	if !m.whole && m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
 		leave = append(leave, slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.draining(w) })...)
 	}
 	if m.sparing && (m.departed() || m.parted > 0) {

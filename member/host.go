@@ -64,19 +64,29 @@ func (m *Machine) Host(name string, slots int) {
 }
 
 // enrol has the hosts recorded that have come since the last generation, though nothing changes for members: a host that was not recorded is
-// no witness, and the others may be too few without it when the head is lost. Those that come between two ticks share a generation.
+// no witness, and the others may be too few without it when the head is lost. Those that come between two ticks share a generation. So are
+// hosts that a mesh leaves: until it does no other generation may come, and who leads next must know.
 func (m *Machine) enrol() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
 	}
-	var came []string
+	var came, news []string
 	for _, h := range m.hosts {
-		if !m.record.Belongs(h.Name) {
+		i := slices.IndexFunc(m.record.Hosts, func(r Host) bool { return r.Name == h.Name })
+		switch {
+		case i < 0:
 			came = append(came, h.Name)
+		case m.whole && h.Draining && !m.record.Hosts[i].Draining:
+			news = append(news, h.Name+" is being drained")
+		case m.whole && !h.Draining && m.record.Hosts[i].Draining:
+			news = append(news, h.Name+" is kept")
 		}
 	}
 	if len(came) > 0 {
-		m.news = append(m.news, strings.Join(came, ", ")+" joined the job")
+		news = append(news, strings.Join(came, ", ")+" joined the job")
+	}
+	if len(news) > 0 {
+		m.news = append(m.news, news...)
 		m.propose()
 	}
 }
@@ -106,20 +116,27 @@ func (m *Machine) loseHost(name, how string) bool {
 	return true
 }
 
-// Drain asks for a host to be left: at the next boundary its members are released, unless nobody else would be left yet. They are
-// replaced on other hosts as far as there is room; for the rest the wanted size shrinks. A head that is drained hands over with
-// the same generation.
-func (m *Machine) Drain(name, who string) error {
-	h := m.host(name)
-	switch {
+// CanDrain says why a host cannot be left; nil where it can.
+func (m *Machine) CanDrain(name string) error {
+	switch h := m.host(name); {
 	case m.over:
 		return errors.New("the job is over")
 	case h == nil:
 		return fmt.Errorf("%s is no host of the job", name)
-	case h.Draining:
-		return nil
-	case !slices.ContainsFunc(m.hosts, func(h *Host) bool { return !h.Draining && h.Name != name }):
+	case !h.Draining && !slices.ContainsFunc(m.hosts, func(h *Host) bool { return !h.Draining && h.Name != name }):
 		return fmt.Errorf("the job has no host but %s to go on with; add one, or end the job with shoal stop", name)
+	}
+	return nil
+}
+
+// Drain asks for a host to be left: at the next boundary its members are released, unless nobody else would be left yet. They are
+// replaced on other hosts as far as there is room; for the rest the wanted size shrinks. A head that is drained hands over with
+// the same generation. Where workers join all at once, members of the host are released by who says so with Arrange, and replaced by
+// spares that wait, if those are as many.
+func (m *Machine) Drain(name, who string) error {
+	h := m.host(name)
+	if err := m.CanDrain(name); err != nil || h.Draining {
+		return err
 	}
 	h.Draining = true
 	m.because = Because(who + " asked for " + name + " to be drained")
@@ -128,7 +145,7 @@ func (m *Machine) Drain(name, who string) error {
 	for _, w := range m.on(name, starting, ready) {
 		m.release(w, m.because)
 	}
-	if !m.ending() {
+	if !m.ending() && !m.whole {
 		n = min(n, m.cfg.Want-m.Have())
 		k := min(n, m.room())
 		m.cfg.Want = max(m.cfg.Want-(n-k), m.cfg.Min)
@@ -136,6 +153,27 @@ func (m *Machine) Drain(name, who string) error {
 	}
 	m.settle()
 	return nil
+}
+
+// Undrain takes a Drain back, since nobody can go on without the host.
+func (m *Machine) Undrain(name string) {
+	h := m.host(name)
+	if h == nil || !h.Draining {
+		return
+	}
+	h.Draining = false
+	m.cfg.Want, m.ranks = max(m.cfg.Want, m.Staying()), max(m.ranks, m.Staying())
+	m.shed(m.outside() - m.missing() - m.spares())
+}
+
+// Draining lists the hosts that are to be left, in the order in which they came.
+func (m *Machine) Draining() (names []string) {
+	for _, h := range m.hosts {
+		if h.Draining {
+			names = append(names, h.Name)
+		}
+	}
+	return names
 }
 
 // Vacant lists the draining hosts that have no worker to wait for. The shell lets them go with HostLost.

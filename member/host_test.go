@@ -92,7 +92,7 @@ func TestInvariantsOnHosts(t *testing.T) {
 		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a", Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
 		f.deal()
 		for i := range rapid.IntRange(1, 80).Draw(t, "events") {
-			f.event(rapid.IntRange(0, 12).Draw(t, "what"), i)
+			f.event(rapid.IntRange(0, 14).Draw(t, "what"), i)
 			f.deal()
 			f.checkRoom()
 		}
@@ -175,6 +175,11 @@ func (f *fleet) event(what, i int) {
 		f.decide()
 	case what == 12:
 		f.m.Tick()
+	case what == 13:
+		f.m.Whole(f.last.Size())
+	case what == 14:
+		f.m.Undrain(host)
+		f.leaving[host] = false
 	case what == 11 && f.last.Generation > 0 && !f.over:
 		f.takeOver(host)
 	}

@@ -116,6 +116,8 @@ func (p *player) perform(words []string) {
 		m.HostLost(words[1], strings.Join(words[2:], " "))
 	case "drain":
 		err = m.Drain(words[1], "you")
+	case "undrain":
+		m.Undrain(words[1])
 	case "vacant":
 		fmt.Fprintf(&p.out, "  vacant %v\n", m.Vacant())
 	case "finished":

@@ -26,6 +26,11 @@ func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string)
 		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
 		at.Ranks = append(at.Ranks, i) // reshape.Gone where it is no member
 	}
+	for i, host := range hosts {
+		if slices.Contains(s.Leaving, host) {
+			at.Leaving = append(at.Leaving, i)
+		}
+	}
 	at.Redundant = s.Redundant
 	return at, hosts
 }
@@ -61,10 +66,16 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshap
 // arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss: it is called dp.
 func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error) {
 	next, why := mesh, shape.Lost
+	var takers []topo.Worker
+	for _, m := range members.Members {
+		if !slices.Contains(shape.Leaving, m.Host) {
+			takers = append(takers, m.Worker)
+		}
+	}
 	if next == "" {
 		var ok bool
-		if next, ok = reshape.Largest(shape.Mesh, "dp", members.Size(), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers, and the layout has no smaller one. Start the job again from a checkpoint", shape.Mesh, members.Size())
+		if next, ok = reshape.Largest(shape.Mesh, "dp", len(takers), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
+			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers, and the layout has no smaller one", shape.Mesh, len(takers))
 		}
 	}
 	if why == "" {
@@ -80,14 +91,12 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 		why = fmt.Sprintf("mesh %s cannot do with %d workers, as only lost ones had %d bytes of %d tensors, %s the first", shape.Mesh, members.Size(), lost.Bytes, len(lost.Tensors), lost.Tensors[0])
 	}
 	l, err := s.on(next)
-	if err != nil || l.Ranks > members.Size() {
-		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %d workers can hold", next, members.Size()))
+	if err != nil || l.Ranks > len(takers) {
+		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %d workers can hold", next, len(takers)))
 	}
-	for _, m := range members.Members[:l.Ranks] {
-		order = append(order, m.Worker)
-	}
+	order = takers[:l.Ranks]
 	if shape.Redundant { // as if they were on the mesh already
-		there := head.Shape{Mesh: next, Workers: order, Redundant: true}
+		there := head.Shape{Mesh: next, Workers: order, Leaving: shape.Leaving, Redundant: true}
 		at, _ := seated(&there, members)
 		change, err := s.plan(&there, next, at)
 		if err != nil {

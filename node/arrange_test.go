@@ -38,6 +38,14 @@ func TestArrangeForACheckpoint(t *testing.T) {
 			t.Errorf("redundant %v: mesh %s on %v, not on %v; %v", redundant, next, order, want, err)
 		}
 	}
+	// A host that is to be left has no rank, whether the state is there or not.
+	for _, lost := range []string{"", "the state is lost"} {
+		shape := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.Worker{4, 5, 6, 7}, Leaving: []string{"a"}, Redundant: true, Lost: lost}
+		next, order, err := s.arrange(shape, "", left)
+		if gone := new(head.StateLost); errors.As(err, &gone) != (lost != "") || next != "pp=2,dp=1" || !slices.Equal(order, []topo.Worker{6, 7}) {
+			t.Errorf("host a is left, lost %q: mesh %s on %v; %v", lost, next, order, err)
+		}
+	}
 	// What is placed anew stays on the hosts in the order of its ranks, whatever those are called.
 	for i, host := range []string{"b", "b", "a", "a"} {
 		left.Members[i].Host = host

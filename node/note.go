@@ -30,6 +30,7 @@ type note struct {
 	Job    *jobNote    `json:"job,omitempty"`
 	Signal *signalNote `json:"signal,omitempty"`
 	Over   *reasonNote `json:"over,omitempty"`
+	Stays  *reasonNote `json:"stays,omitempty"`
 }
 
 type (

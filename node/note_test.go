@@ -12,7 +12,7 @@ import (
 func FuzzNote(f *testing.F) {
 	for _, n := range []note{
 		{Offer: &offerNote{Slots: 2, Known: true}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
-		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}},
+		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}}, {Stays: &reasonNote{"why"}},
 		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, Record: &recordNote{"nats://db", "x", "r", 7}}},

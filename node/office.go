@@ -2,12 +2,14 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"syscall"
 	"time"
 
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -56,12 +58,15 @@ func (l *launch) hear(from string, n *note) {
 		}
 	case n.Over != nil && heeds:
 		l.leave(n.Over.Why)
+	case n.Stays != nil && heeds:
+		l.console.Note("this host cannot leave: " + n.Stays.Why)
 	case !leads:
 	case n.Offer != nil:
 		l.welcome(from, *n.Offer)
 	case n.Leaving != nil:
 		if err := l.agent.Drain(from, from); err != nil {
 			l.console.Note(fmt.Sprintf("host %s asks to leave (%s), but its workers cannot be released: %v", from, n.Leaving.Why, err))
+			l.agent.Tell(from, (&note{Stays: &reasonNote{err.Error()}}).encode())
 		}
 	case n.Line != nil:
 		l.quote(from, n.Line)
@@ -303,7 +308,8 @@ func (l *launch) onEnd(ok bool, why string) {
 	l.wake()
 }
 
-// sayLeaving asks for this host to be left, and who leads next if nobody leads now, or who does is lost before it has heard.
+// sayLeaving asks for this host to be left, and who leads next if nobody leads now, or who does is lost before it has heard. A job that has no other
+// host ends; one whose mesh the others cannot hold trains on.
 func (l *launch) sayLeaving() {
 	l.mu.Lock()
 	l.leaving = true
@@ -314,7 +320,7 @@ func (l *launch) sayLeaving() {
 	case l.host:
 		if err := l.agent.Drain(l.host, l.host); err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
-			if l.cfg.CannotLeave != nil {
+			if unfit := new(head.UnfitError); l.cfg.CannotLeave != nil && !errors.As(err, &unfit) {
 				l.cfg.CannotLeave(err)
 			}
 		}

@@ -50,8 +50,8 @@ func (a *Agent) Resize(n int, who string) error {
 	return a.ask(func() error { return a.crew.agent.Resize(n, who) })
 }
 
-// Drain releases the workers of a host when their step ends, without a replacement if there is no room; on the head. who asks is part of
-// the reason that people read.
+// Drain releases the workers of a host when their step ends, without a replacement if there is no room, and on a mesh when others have their
+// parts of the state; on the head. who asks is part of the reason that people read.
 func (a *Agent) Drain(host, who string) error {
 	return a.ask(func() error { return a.crew.agent.Drain(host, who) })
 }

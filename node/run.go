@@ -27,7 +27,7 @@ type RunConfig struct {
 	Color          bool            // colour the ranks
 	Kill           <-chan struct{} // when closed, a stop that was asked for by ctx no longer waits for the workers
 	Leave          <-chan struct{} // when closed, this host asks to be relieved of its workers, and leaves when they are gone; nil = never
-	CannotLeave    func(why error) // called when nobody else can go on with the job
+	CannotLeave    func(why error) // called when the job has nobody else to go on with
 	OnStart        func(job, dir string)
 	OnJoin         func(rank int, client string)
 	OnReport       func(rank int, metrics map[string]float64)

@@ -32,6 +32,7 @@ type school struct {
 	spoils  func(seat int, memory []byte)                     // what is done to what a worker begins with; may be nil
 	states  func(seat int, said *reshape.Statement)           // what a worker states in place of what is true; may be nil
 	spread  bool                                              // the job is redundant
+	orders  node.Orders
 }
 
 // arrival is a worker that has its part of the state on a mesh, or that is not needed there.
@@ -83,7 +84,7 @@ func newSchool(t *testing.T, mesh string, slots []int, replicas bool, prepare fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.c = startCluster(t, m.Ranks(), slots, node.Orders{})
+	s.c = startCluster(t, m.Ranks(), slots, s.orders)
 	for _, a := range s.c.agents {
 		if s.spread {
 			a.KeepRedundant()

@@ -93,7 +93,7 @@ func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape
 		h.cluster.print("the state is on mesh %s with %v, says %s", s.Mesh, s.Workers, h.name)
 	}
 	l.meshes.reached[a.Flight] = text
-	if alone := apart(run.way.new, s.Workers, run.way.members); s.Redundant && alone != "" {
+	if alone := apart(run.way.new, s.Workers, run.way.takers); s.Redundant && alone != "" {
 		l.fail("a reshape counts on %s, and %s", h.name, alone)
 	}
 	for r, w := range s.Workers {

@@ -101,6 +101,9 @@ func (c *Cluster) Finally() error {
 	if c.apart && c.ledger.broken == nil && c.ledger.newest >= before+3 {
 		c.placed()
 	}
+	if c.mesh != "" && c.ledger.broken == nil && c.ledger.newest >= before+3 {
+		c.free()
+	}
 	if c.mesh != "" && c.ledger.broken == nil && c.mustGoOn(1) {
 		c.wish()
 	} else if c.isBroken() {

@@ -148,9 +148,12 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 	}
 }
 
-// handedOn checks that the state of the job stays with its members.
+// handedOn checks that the state of the job stays with its members, unless it is lost: that is for lacks to check.
 func (l *ledger) handedOn(c *Cluster, r member.Record) {
-	has := func(m topo.Member) bool { return l.state[m.Worker] }
+	if s := l.meshes.shape[r.Head]; s != nil && s.Lost != "" {
+		return
+	}
+	has := func(m topo.Member) bool { return l.state[m.Worker] || c.brought(m) }
 	lives := func(m topo.Member) bool { return c.member(m) != nil }
 	before := l.records[r.View.Generation-1].View.Members
 	if slices.ContainsFunc(before, func(m topo.Member) bool { return has(m) && lives(m) && r.Belongs(m.Host) }) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {

@@ -75,7 +75,7 @@ type passage struct {
 	old, new mesh
 	workers  []topo.Worker // of the old ranks
 	order    []topo.Worker // of the new ones
-	members  topo.View
+	takers   topo.View     // the members that may have one
 }
 
 // passage plans as the planner of an agent does: the ranks go to the members that have most of what they need. When nobody has a box it
@@ -83,10 +83,11 @@ type passage struct {
 func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p passage, err error) {
 	old, ok1 := c.parse(s.Mesh)
 	new, ok2 := c.parse(text)
-	if !ok1 || !ok2 || new.ranks() > members.Size() || old.ranks() != len(s.Workers) {
-		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text, members)
+	takers := takers(s, members)
+	if !ok1 || !ok2 || new.ranks() > takers.Size() || old.ranks() != len(s.Workers) {
+		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text, takers)
 	}
-	p = passage{old: old, new: new, workers: s.Workers, members: members}
+	p = passage{old: old, new: new, workers: s.Workers, takers: takers}
 	has := map[int]int{} // members that hold a box
 	holds := map[topo.Worker][]int{}
 	for r, w := range s.Workers {
@@ -108,11 +109,11 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 		return p, errors.New(why)
 	case why != "":
 		p.lost = true
-		for _, m := range members.Members[:new.ranks()] {
+		for _, m := range takers.Members[:new.ranks()] {
 			p.order = append(p.order, m.Worker)
 		}
 		if s.Redundant && !c.flat {
-			if p.order, err = c.redundant(&head.Shape{Mesh: text, Workers: p.order}, text, members); err != nil {
+			if p.order, err = c.redundant(&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving}, text, members); err != nil {
 				return p, err
 			}
 		}
@@ -121,7 +122,7 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 		p.order, err = c.redundant(s, text, members)
 		return p, err
 	}
-	free := slices.Clone(members.Members)
+	free := slices.Clone(takers.Members)
 	for r := range new.ranks() {
 		needs := new.part(r)
 		gain := func(m topo.Member) (n int) {
@@ -139,15 +140,29 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 	return p, nil
 }
 
+// takers are the members that may have a rank of the mesh that comes.
+func takers(s *head.Shape, members topo.View) topo.View {
+	members.Members = slices.DeleteFunc(slices.Clone(members.Members), func(m topo.Member) bool { return slices.Contains(s.Leaving, m.Host) })
+	return members
+}
+
+// held is the mesh that so many workers can hold; false where there is none.
+func (c *Cluster) held(text string, workers int) (m mesh, ok bool) {
+	m, _ = c.parse(text)
+	if c.disk.every > 0 {
+		m.tp = min(m.tp, workers)
+	}
+	m.dp = min(m.dp, workers/max(m.tp, 1))
+	return m, m.ranks() > 0
+}
+
 // arrange is head.Arrange.
 func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string, order []topo.Worker, err error) {
 	if text == "" {
-		m, _ := c.parse(s.Mesh)
-		if c.disk.every > 0 {
-			m.tp = min(m.tp, members.Size())
-		}
-		if m.dp = min(m.dp, members.Size()/max(m.tp, 1)); m.dp == 0 {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers", s.Mesh, members.Size())
+		n := takers(&s, members).Size()
+		m, ok := c.held(s.Mesh, n)
+		if !ok {
+			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers", s.Mesh, n)
 		}
 		text = m.String()
 	}

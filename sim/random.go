@@ -192,9 +192,9 @@ func (g *generator) fault() string {
 		return fmt.Sprintf("heal %s %s", a, b)
 	case n < 62:
 		return g.silence(30)
-	case n < 80 && g.mesh:
+	case n < 72 && g.mesh:
 		return g.reshape()
-	case n < 74:
+	case n < 74 && !g.mesh:
 		return fmt.Sprintf("resize %d", 1+g.rand.IntN(8))
 	case n < 82:
 		return "drain " + a

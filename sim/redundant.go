@@ -32,6 +32,11 @@ func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (orde
 	for _, m := range members.Members {
 		at.Hosts = append(at.Hosts, slices.Index(names, m.Host))
 	}
+	for _, name := range s.Leaving {
+		if i := slices.Index(names, name); i >= 0 {
+			at.Leaving = append(at.Leaving, i)
+		}
+	}
 	for _, w := range s.Workers {
 		at.Ranks = append(at.Ranks, slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w }))
 	}

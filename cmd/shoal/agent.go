@@ -48,7 +48,8 @@ When the host that leads the job is lost, another one goes on in its place, with
 logs and stop work there.
 
 Ctrl-C or SIGTERM, as a spot notice brings it, lets this host's workers go when their step ends, so that no work is
-repeated; then the agent ends. A second one ends them at once: the job goes on without them.`,
+repeated; then the agent ends. If the job cannot do without them, it says why, and this host stays. A second one ends them
+at once: the job goes on without them.`,
 		Example: `  shoal agent --join head:7077 --token-file token
   shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token
   shoal agent --store nats://db:4222 --job digits --token-file token`,

@@ -16,7 +16,14 @@ func newDrainCommand() *cobra.Command {
 		Long: `Free a host from the workers of a running job, without any repeated work.
 
 They are released when the current step ends, and replaced on hosts with free slots; where there is no room the job goes on
-with fewer. The same happens when the agent of a host gets SIGTERM. The host names are those of shoal ps JOB.`,
+with fewer.
+
+A job with a mesh (shoal.train) goes to the largest mesh that its workers on the other hosts can hold, where spares that
+wait count: behind the step their ranks take over the state, without a checkpoint. Where they can hold none, or one of fewer
+ranks than --min, the command fails and says so, and the job trains on as it was; shoal reshape gives it more workers.
+
+The host leaves the job when its workers have ended. The same happens when its agent gets SIGTERM. The host names are those
+of shoal ps JOB.`,
 		Example:           `  shoal drain train node3`,
 		Args:              between(2, 2),
 		ValidArgsFunction: completeJobs,
@@ -30,7 +37,11 @@ with fewer. The same happens when the agent of a host gets SIGTERM. The host nam
 			} else if err != nil {
 				return fmt.Errorf("host %s keeps its workers: %w", args[1], err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the workers of %s on %s are released when their step ends\n", j.Name, args[1])
+			said := "the workers of %s on %s are released when their step ends\n"
+			if j.Mesh != "" {
+				said = "the workers of %s on %s are released when those on other hosts have the state, behind this step\n"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), said, j.Name, args[1])
 			return err
 		},
 	}

@@ -1,6 +1,5 @@
 """A job changes its mesh while it trains, and loses workers: the losses are those of an undisturbed training."""
 
-import contextlib
 import itertools
 import os
 import pathlib
@@ -8,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 
 import pytest
 
@@ -109,47 +106,6 @@ def test_what_only_a_lost_worker_had_is_named(training):
         output = job.finish(code=1)
     assert "mesh dp=1,tp=2 cannot do with 1 workers" in output, output
     assert "14400 bytes of 6 tensors, up the first, are on one worker only, and this job makes no checkpoints" in output, output
-
-
-@pytest.fixture
-def two_hosts(binary, tmp_path, monkeypatch):
-    """A redundant job of two workers on each of two hosts, which are launchers beside each other, and the launcher of the second."""
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts")))  # the path of a socket must be short
-
-        def start(host, *words):
-            (folder / host).mkdir()
-            env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1]), "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(folder / host), "XDG_STATE_HOME": str(folder / host)}
-            with open(folder / f"{host}.txt", "w") as output:
-                process = subprocess.Popen([str(binary), *map(str, words)], env=env, stdout=subprocess.PIPE if host == "a" else output, stderr=subprocess.STDOUT, text=True)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            return process
-
-        lent = ["--token-file", folder / "token", "--slots", 2]
-        head = start("a", "run", "-n", 4, "--name", "train", "--redundant", "--listen", "127.0.0.1:0", *lent, "--", sys.executable, WORKER, "tp=2,dp=2", 1 << 20)
-        stack.callback(head.stdout.close)
-        hang = threading.Timer(running_job.HANG, head.terminate)
-        hang.start()
-        stack.callback(hang.cancel)
-        job = Training(str(binary), head, tmp_path / "end")
-        other = start("b", "agent", "--join", job.until(r"shoal agent --join (\S+) ")[1], "--name", "b", *lent)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "a"))
-        yield job, other
-
-
-def test_a_lost_host_costs_no_state_of_a_redundant_job(two_hosts):
-    """Each host begins with both replicas of a part of the state. Behind the first step they are on two hosts, so everything on one can be killed."""
-    job, other = two_hosts
-    job.until("the workers take other ranks of mesh tp=2,dp=2")
-    job.until("STEP [2-9] on tp=2,dp=2")
-    plan = job.reshape("dp=2,tp=1", "--dry-run")
-    assert "alone          0 bytes on one host only" in plan, plan
-    for pid in [other.pid, *(w["pid"] for w in job.members() if w["host"] == "b")]:
-        os.kill(pid, signal.SIGKILL)
-    job.until("STEP [0-9]+ on tp=2,dp=1 ")
-    assert job.stop() == ["tp=2,dp=2", "tp=2,dp=1"]
-    assert "only lost ones had" not in job.output
 
 
 def test_contradictions_are_named(launch):

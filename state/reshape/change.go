@@ -14,6 +14,8 @@ import (
 type Place struct {
 	Hosts []int // of each worker, its host; hosts count from 0
 	Ranks []int // of each rank of the old mesh, its worker; Gone = its memory is lost
+	// Leaving are hosts whose workers give what they have, and take no rank.
+	Leaving []int
 	// Redundant asks for what several ranks of the new mesh have to be on two hosts, before few bytes are moved.
 	Redundant bool
 }
@@ -37,8 +39,8 @@ type Change struct {
 // Plan plans the way from one mesh to another over the workers of a job. It fails with a *plan.LostError when something is needed that
 // only lost workers had.
 func Plan(old, new *Layout, at Place) (*Change, error) {
-	if new.Ranks > len(at.Hosts) {
-		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, len(at.Hosts))
+	if n := at.takers(); new.Ranks > n {
+		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
 	}
 	if len(at.Ranks) != old.Ranks {
 		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks, len(at.Ranks))
@@ -54,6 +56,16 @@ func Plan(old, new *Layout, at Place) (*Change, error) {
 	return c, c.arrange()
 }
 
+// takers counts the workers that may take a rank.
+func (p *Place) takers() (n int) {
+	for _, h := range p.Hosts {
+		if !slices.Contains(p.Leaving, h) {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *Change) build(cluster plan.Cluster) (err error) {
 	c.Plan, err = plan.Build(c.Old.Layout, c.New.Layout, cluster)
 	return err
@@ -66,7 +78,9 @@ func (p *Place) cluster(ranks int) plan.Cluster {
 		for h >= len(c.Devices) {
 			c.Devices = append(c.Devices, 0)
 		}
-		c.Devices[h]++
+		if !slices.Contains(p.Leaving, h) {
+			c.Devices[h]++
+		}
 	}
 	for _, w := range p.Ranks {
 		host := plan.Lost

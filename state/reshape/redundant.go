@@ -49,7 +49,7 @@ func (c *Change) stay() (plan.Cluster, bool) {
 	stay := c.Plan.Cluster
 	stay.New, stay.Fixed = stay.Old, true
 	for _, h := range stay.Old {
-		if h == plan.Lost {
+		if h == plan.Lost || slices.Contains(c.place.Leaving, h) {
 			return stay, false
 		}
 	}

@@ -106,7 +106,7 @@ func TestRedundant(t *testing.T) {
 		if said, where := c.Alone(); where == "host" && said != after {
 			t.Fatalf("the change says that %d bytes are on one host, and %d are", said, after)
 		}
-		again, err := reshape.Plan(new, new, reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Redundant: true})
+		again, err := reshape.Plan(new, new, reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Leaving: at.Leaving, Redundant: true})
 		if err != nil || !slices.Equal(again.Order, c.Order) || again.Plan.Stats.Device != 0 {
 			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Order, again.Order, again.Plan.Stats.Device, err)
 		}
@@ -116,6 +116,9 @@ func TestRedundant(t *testing.T) {
 		room := make([]int, 3)
 		for _, h := range at.Hosts {
 			room[h]++
+		}
+		for _, h := range at.Leaving {
+			room[h] = 0
 		}
 		if least := leastAlone(has, new.Ranks, room); after != least {
 			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, the mesh is %s", after, c.Order, least, at.Hosts, new.Mesh)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,6 +85,9 @@ func TestChange(t *testing.T) {
 				t.Fatalf("the order %v of the new ranks names a worker twice", c.Order)
 			}
 			seen[w] = true
+			if slices.Contains(at.Leaving, at.Hosts[w]) {
+				t.Fatalf("the order %v of the new ranks has worker %d, on a host of %v that is left", c.Order, w, at.Leaving)
+			}
 		}
 		was, want := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
 		is := make([][]byte, new.Ranks)
@@ -139,6 +143,12 @@ func place(t *rapid.T, ranks, workers int) reshape.Place {
 	at.Ranks = order[:ranks]
 	if lost := rapid.IntRange(-3, ranks-1).Draw(t, "lost"); lost >= 0 {
 		at.Ranks[lost] = reshape.Gone
+	}
+	if rapid.Bool().Draw(t, "leaving") {
+		at.Leaving = []int{rapid.IntRange(0, hosts-1).Draw(t, "left")}
+		for range workers { // on other hosts there are enough
+			at.Hosts = append(at.Hosts, (at.Leaving[0]+rapid.IntRange(1, 2).Draw(t, "other"))%3)
+		}
 	}
 	return at
 }

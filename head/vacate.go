@@ -1,0 +1,132 @@
+package head
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// A host of a job with a mesh is left with a reshape: its workers hand their parts of the state to those on other hosts, on the largest mesh that
+// these can hold. Spares that wait there take their ranks, if they are as many.
+
+// UnfitError says why a host of a job with a mesh is not left, or not any more: the others cannot hold a mesh.
+type UnfitError struct{ Host, Why string }
+
+func (e *UnfitError) Error() string {
+	return fmt.Sprintf("the job needs %s: %s. Have more workers on other hosts first (shoal reshape to a larger mesh, a host that joins, or --spares), and ask again", e.Host, e.Why)
+}
+
+// vacate asks for a host to be left by a job with a mesh. That its step has a loss, or that the job is on its way to another mesh, only puts it off.
+func (r *leader) vacate(host, who string) error {
+	switch s := r.state.Shape; {
+	case r.machine.View().Generation == 0:
+		return errEarly
+	case s.Broken != "":
+		return errors.New(s.Broken)
+	case r.parting != "":
+		return errors.New("the job is ending")
+	}
+	if err := r.machine.CanDrain(host); err != nil {
+		return err
+	}
+	if err := r.refuge(host); err != nil {
+		return err
+	}
+	err := r.machine.Drain(host, who)
+	if r.wish != nil { // who was to come to it there comes elsewhere
+		_ = r.machine.Resize(r.wish.ranks, r.wish.who) // as it was allowed before
+	}
+	if r.wish != nil && r.machine.Unplaced() > 0 {
+		r.unwish("no other host than " + host + " has room for all workers of mesh " + r.wish.mesh)
+	}
+	r.obey()
+	r.advance()
+	r.dismiss()
+	return err
+}
+
+// refuge finds a mesh that the job could go to without a host and those that are left already; an error says why there is none.
+func (r *leader) refuge(host string) error {
+	s, view, leaving := *r.state.Shape, topo.View{}, 0
+	if s.Next != "" {
+		s = s.moved()
+	}
+	if s.Leaving = r.machine.Draining(); slices.Contains(s.Leaving, host) {
+		return nil
+	}
+	s.Leaving = append(s.Leaving, host)
+	for _, m := range r.machine.View().Members {
+		if _, dead := r.dead[m.Worker]; dead || !slices.Contains(s.Workers, m.Worker) {
+			continue
+		}
+		if view.Members = append(view.Members, m); slices.Contains(s.Leaving, m.Host) {
+			leaving++
+		}
+	}
+	if leaving == 0 {
+		return nil
+	}
+	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.Worker) bool { return slices.Contains(s.Leaving, r.home[w]) })
+	if r.wish == nil && len(spares) >= leaving {
+		for _, w := range spares[:leaving] {
+			view.Members = append(view.Members, topo.Member{Worker: w, Host: r.home[w]})
+		}
+	}
+	_, order, err := r.agent.cfg.Arrange(s, "", view)
+	return r.unfit(host, order, err)
+}
+
+// unfit says why a host cannot be left when Arrange has answered this; nil where it can.
+func (r *leader) unfit(host string, order []topo.Worker, err error) error {
+	lost := new(StateLost)
+	switch least := r.machine.Record().Min; {
+	case err != nil && !errors.As(err, &lost):
+		return &UnfitError{host, err.Error()}
+	case len(order) < least:
+		return &UnfitError{host, fmt.Sprintf("without it the mesh has %d ranks, and the job's minimum is %d workers", len(order), least)}
+	}
+	return nil
+}
+
+// leaving lists the hosts that members of the generation that comes leave with the mesh that they go to. Since they were asked for, others can have
+// been lost: those without which no mesh is left any more are kept, the newest first.
+func (r *leader) leaving(next topo.View) []string {
+	hosts := r.machine.Draining()
+	if len(hosts) == 0 || r.state.Shape.Broken != "" {
+		return nil
+	}
+	hosts = slices.DeleteFunc(hosts, func(host string) bool {
+		return !slices.ContainsFunc(next.Members, func(m topo.Member) bool { return m.Host == host })
+	})
+	s := *r.state.Shape
+	for ; len(hosts) > 0; hosts = hosts[:len(hosts)-1] {
+		s.Leaving = hosts
+		_, order, err := r.agent.cfg.Arrange(s, r.reached(next, hosts), next)
+		newest := hosts[len(hosts)-1]
+		if err = r.unfit(newest, order, err); err == nil {
+			break
+		}
+		r.machine.Undrain(newest)
+		r.note("%v", err)
+	}
+	return hosts
+}
+
+// reached is the mesh that was wished for, if there are workers for it on hosts that are not left; else "".
+func (r *leader) reached(next topo.View, leaving []string) string {
+	if r.wish == nil {
+		return ""
+	}
+	n := 0
+	for _, m := range next.Members {
+		if !slices.Contains(leaving, m.Host) {
+			n++
+		}
+	}
+	if n < r.wish.ranks {
+		return ""
+	}
+	return r.wish.mesh
+}
