@@ -109,7 +109,16 @@ func (r *leader) launch() {
 }
 
 func (r *leader) takeOff(f *flight) {
+	var before []string
+	if f.replaces != 0 {
+		before = slices.Clone(f.hosts)
+	}
 	r.concern(f)
+	for _, h := range before { // that have no part in what is left of it
+		if !slices.Contains(f.hosts, h) {
+			r.send(h, Drops{f.replaces})
+		}
+	}
 	told := 0
 	if a := r.ahead; a != nil && a.begins(f.sets) {
 		f.number, told, r.ahead = a.number, a.sets, nil
