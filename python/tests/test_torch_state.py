@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from shoal.torch.state import Taken, fill
+from shoal.torch.state import Taken, fill, load
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -48,3 +48,19 @@ def test_an_optimizer_takes_a_state_without_a_copy(name):
     for key, value in filled.state[trained].items():
         taken = other.state[trained][key]
         assert taken.data_ptr() == value.data_ptr() if isinstance(value, torch.Tensor) else taken == value
+
+
+class Watched(torch.nn.Linear):
+    """A layer that tells what it loads."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        self.loaded = dict(state_dict)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def test_a_module_does_not_copy_what_lies_in_its_memory():
+    model, there = Watched(3, 2), torch.ones(2)
+    weight = torch.frombuffer(memoryview(model.weight.detach().numpy()), dtype=torch.float32).view(2, 3)
+    load(model, {"weight": weight, "bias": there})
+    assert model.loaded["weight"] is model.weight and model.weight.data_ptr() == weight.data_ptr()
+    assert model.loaded["bias"] is there and torch.equal(model.bias, there) and model.bias.data_ptr() != there.data_ptr()

@@ -20,7 +20,22 @@ def keep(job: "shoal.Job", name: str, holder: Any) -> None:
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
         fill(holder)
     own = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
-    job._state.register(job.unused(name), get, lambda value: holder.load_state_dict(Taken(value)), own=own)
+    job._state.register(job.unused(name), get, lambda value: load(holder, value), own=own)
+
+
+def load(holder: Any, value: Dict[str, Any]) -> None:
+    """Have a module, an optimizer, a scheduler or a GradScaler load its state, which may lie in its own memory."""
+    if isinstance(holder, torch.nn.Module):
+        for key, tensor in holder.state_dict(keep_vars=True).items():
+            if _same(tensor, value.get(key)):
+                value[key] = tensor  # torch copies no tensor onto itself, but does so with its memory
+    holder.load_state_dict(Taken(value))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return one.data_ptr() == other.data_ptr() and (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
 
 
 def fill(optimizer: torch.optim.Optimizer) -> None:
