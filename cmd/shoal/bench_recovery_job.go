@@ -29,13 +29,14 @@ type change struct {
 	generation       uint64
 	at               time.Time
 	took, next, pace time.Duration
-	first            bool // this worker's first step
+	began            time.Time // when this worker, which is new, began that step
+	first            bool      // this worker is new: it is its first step
 }
 
 func newChange(m map[string]float64) change {
 	us := func(name string) time.Duration { return time.Duration(m[name]) * time.Microsecond }
 	return change{generation: uint64(m["generation"]), at: time.UnixMicro(int64(m["at_us"])),
-		took: us("took_us"), next: us("next_us"), pace: us("pace_us"), first: m["took_us"] == 0}
+		took: us("took_us"), next: us("next_us"), pace: us("pace_us"), began: time.UnixMicro(int64(m["began_us"])), first: m["began_us"] > 0}
 }
 
 // pause is what a change cost a worker that was there before and after.
@@ -44,6 +45,14 @@ func (c change) pause() time.Duration {
 		return 0
 	}
 	return max(c.took-c.pace, 0) + max(c.next-c.pace, 0)
+}
+
+// since is how long after a moment a worker that is new began to train.
+func (c change) since(start time.Time) time.Duration {
+	if !c.first {
+		return 0
+	}
+	return c.began.Sub(start)
 }
 
 func slowest(changes []change, of func(change) time.Duration) (most time.Duration) {

@@ -15,6 +15,7 @@ import (
 // stepClock times the steps of a worker, and tells what a change of the members cost once the step after it is done: a
 // worker that joins receives the state between the two.
 type stepClock struct {
+	first      time.Time // when this worker began its first step
 	last       time.Time
 	paces      [64]time.Duration // of the newest steps, as a ring
 	steps      int
@@ -32,6 +33,13 @@ func (c *stepClock) pace() time.Duration {
 	return known[len(known)/2]
 }
 
+// begin takes the begin of a step.
+func (c *stepClock) begin(now time.Time) {
+	if c.first.IsZero() {
+		c.first = now
+	}
+}
+
 // tick takes the end of a step; it returns the change to report, if there is one.
 func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]float64) {
 	took := now.Sub(c.last)
@@ -40,12 +48,12 @@ func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]fl
 		report, c.pending = c.pending, nil
 	}
 	if generation != c.generation {
-		if c.generation == 0 {
-			took = 0 // the worker's first
-		}
-		c.generation = generation
 		c.pending = map[string]float64{"generation": float64(generation), "at_us": float64(now.UnixMicro()),
 			"took_us": float64(took.Microseconds()), "pace_us": float64(c.pace().Microseconds())}
+		if c.generation == 0 { // what was before is no step
+			c.pending["took_us"], c.pending["began_us"] = 0, float64(c.first.UnixMicro())
+		}
+		c.generation = generation
 	} else {
 		c.paces[c.steps%len(c.paces)] = took
 		c.steps++
@@ -74,6 +82,7 @@ func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 	}
 	clock := stepClock{last: time.Now()}
 	for t.Next(ctx) {
+		clock.begin(time.Now())
 		x := float32(t.Samples()[0] % 1000)
 		for i := range gradient {
 			gradient[i] = x

@@ -22,7 +22,12 @@ class Clock:
         self._last = time.perf_counter()
         self._paces: Deque[float] = deque(maxlen=64)
         self._generation = 0
+        self._first: Optional[float] = None  # when this worker began its first step
         self._pending: Optional[Dict[str, float]] = None
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._first = self._first or time.time()
 
     def tick(self) -> None:
         """A step has ended."""
@@ -34,10 +39,11 @@ class Clock:
         if generation == self._generation:
             self._paces.append(took)
             return
-        took = took if self._generation else 0.0  # the worker's first
-        self._generation = generation
         pace = statistics.median(self._paces) if self._paces else 0.0
         self._pending = {"generation": generation, "at_us": time.time() * 1e6, "took_us": took * 1e6, "pace_us": pace * 1e6}
+        if not self._generation and self._first:  # what was before is no step
+            self._pending.update(took_us=0.0, began_us=self._first * 1e6)
+        self._generation = generation
 
 
 def train_numpy(gradient: int, state: int) -> None:
@@ -50,6 +56,7 @@ def train_numpy(gradient: int, state: int) -> None:
     job.register("state", lambda: memory, lambda value: np.copyto(memory, value))
     clock = Clock(job)
     for step in job.steps(SAMPLES, BATCH, epochs=1):
+        clock.begin()
         average[:] = step.indices[0] % 1000
         step.allreduce(average)
         clock.tick()
@@ -68,6 +75,7 @@ def train_torch(_: int, state: int) -> None:
     optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters()))
     clock = Clock(shoal.join())
     for x in batches:
+        clock.begin()
         optimizer.zero_grad()
         model(x[:1].expand(1, width) / SAMPLES).square().mean().backward()
         optimizer.step()
