@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
@@ -113,9 +114,9 @@ func (t *Trainer) deal() {
 	order := t.cursor.Order()
 	t.samples = t.samples[:0]
 	for _, s := range t.cursor.Part(t.job.rank, t.job.size) {
-		for p := s.From; p < s.To; p++ {
-			t.samples = append(t.samples, int64(order.At(p)))
-		}
+		n := len(t.samples)
+		t.samples = slices.Grow(t.samples, int(s.Len()))[:n+int(s.Len())]
+		order.Fill(t.samples[n:], s)
 	}
 	t.weight = float64(len(t.samples))
 	if len(t.samples) == 0 {
@@ -168,11 +169,7 @@ func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []
 func (t *Trainer) advance() error {
 	t.committed, t.joined = true, 0
 	if t.job.solo || !t.job.calls.takeChanged() {
-		all := make([]bool, t.job.size)
-		for i := range all {
-			all[i] = true
-		}
-		t.cursor = t.cursor.Commit(len(all), all)
+		t.cursor = t.cursor.Commit(1, []bool{true}) // all of the batch, whoever took it
 		return nil
 	}
 	return t.follow()

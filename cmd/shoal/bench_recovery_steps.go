@@ -2,28 +2,19 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node"
-)
-
-// Where the workers of shoal bench steps find their second job.
-const (
-	envPlainSocket = "BENCH_PLAIN_SOCKET"
-	envPlainToken  = "BENCH_PLAIN_TOKEN"
 )
 
 // stepsOptions are the flags of `shoal bench steps`.
@@ -41,9 +32,10 @@ func newBenchStepsCommand() *cobra.Command {
 		Short: "Measure what it costs while nothing happens that a job can lose workers",
 		Long: `Measure what it costs, while nothing happens, that a job can lose workers and gain some.
 
-The same processes belong to two jobs: one that trains in steps, whose samples are dealt, whose inputs are kept until all have
-the result and whose members may change with every step; and one that only calls the same all-reduce. They take turns, call by
-call, so that whatever else the machine does hits both. Without --work the steps do nothing else, and the share is the largest.`,
+The workers of a job take turns in two calls: one commits a step, for which samples are dealt, whose inputs are kept until all
+have the result and behind which the members may change; and one is the same all-reduce of the same memory and no part of a step, as in
+a job that takes none. So whatever else the machine does hits both, and where the memory happens to lie, which changes such a call
+by up to a fifth, is the same too. Without --work the steps do nothing else, and the share is the largest.`,
 		Example: `  shoal bench steps
   shoal bench steps --work 5ms
   shoal bench steps -n 2 --bytes 1MiB --json`,
@@ -68,26 +60,13 @@ call, so that whatever else the machine does hits both. Without --work the steps
 	return cmd
 }
 
-// run starts an agent for the job without steps, and a job with steps whose workers join both.
+// run starts a job whose workers take turns in both.
 func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "shoal-bench-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	secret, tokens := rand.Text(), make([]string, o.n)
-	for rank := range tokens {
-		tokens[rank] = plainToken(secret, rank)
-	}
-	plain, err := node.NewAgent(node.AgentConfig{Job: "plain", Socket: filepath.Join(dir, "s"), Size: o.n, Tokens: tokens})
-	if err != nil {
-		return err
-	}
-	serving, end := context.WithCancel(context.WithoutCancel(ctx))
-	g := group.New(context.WithoutCancel(ctx))
-	g.Go("agent", func(context.Context) error { return plain.Run(serving) })
-	defer func() { end(); err = errors.Join(err, g.Wait()) }()
-
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program's own file: %w", err)
@@ -99,14 +78,12 @@ func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Wri
 	show := stepsPrinter{out: out, json: o.json}
 	var printing error
 	_, err = node.Run(ctx, node.RunConfig{
-		Spec: job.Spec{Name: "bench", Workers: o.n, Command: command, Env: map[string]string{envPlainSocket: plain.Socket(), envPlainToken: secret}},
+		Spec: job.Spec{Name: "bench", Workers: o.n, Command: command},
 		Dir:  dir, Stdout: stderr, Stderr: stderr, Kill: hurry(ctx),
 		OnReport: func(_ int, m map[string]float64) { printing = errors.Join(printing, show.print(m)) }, // rank 0 alone reports
 	})
 	return errors.Join(err, printing)
 }
-
-func plainToken(secret string, rank int) string { return secret + "-" + strconv.Itoa(rank) }
 
 // stepsRow is the outcome of one size, and with --json one line of the output. The cost is the median difference of two calls that
 // followed each other, as a share of the median call without steps, with the bounds of its 95 % confidence interval.

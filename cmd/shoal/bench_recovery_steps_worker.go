@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/collective"
 )
@@ -22,47 +20,37 @@ const pairsWarm = 10
 // pairsOf says how many pairs of calls a size is measured with: as many as 4 GiB hold, within bounds.
 func pairsOf(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
 
-// stepsWorker is a process of two jobs.
+// stepsWorker is a worker that takes turns.
 type stepsWorker struct {
-	plain, job *client.Job
-	steps      *client.Trainer
-	work       time.Duration // before each call
+	job   *client.Job
+	steps *client.Trainer
+	work  time.Duration // before each call
 }
 
 func newStepsWorker(ctx context.Context, work time.Duration) (w stepsWorker, err error) {
 	w.work = work
-	if w.job, err = client.Join(ctx); err != nil {
-		return w, err
-	}
-	if w.steps, err = client.Train(w.job, client.Data{Samples: 1 << 40, Batch: 256, Plain: true}, client.StateOf("state", make([]byte, small))); err != nil {
-		return w, err
-	}
-	err = errors.Join(os.Setenv(api.EnvSocket, os.Getenv(envPlainSocket)), os.Setenv(api.EnvToken, plainToken(os.Getenv(envPlainToken), w.job.Rank())))
-	if err == nil {
-		w.plain, err = client.Join(ctx)
+	if w.job, err = client.Join(ctx); err == nil {
+		w.steps, err = client.Train(w.job, client.Data{Samples: 1 << 40, Batch: 256, Plain: true}, client.StateOf("state", make([]byte, small)))
 	}
 	return w, err
 }
 
-// measure takes turns in the two jobs with a gradient of so many bytes; the one that begins a pair changes.
+// measure takes turns with a gradient of so many bytes; the one that begins a pair changes.
 func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float64, error) {
-	gradients := [2][]float32{}
-	for i, j := range []*client.Job{w.plain, w.job} {
-		var err error
-		if gradients[i], err = client.Empty[float32](j, bytes/4); err != nil {
-			return nil, err
-		}
-		for k := range gradients[i] {
-			gradients[i][k] = 1 // and so is the mean of ones
-		}
+	gradient, err := client.Empty[float32](w.job, bytes/4)
+	if err != nil {
+		return nil, err
+	}
+	for k := range gradient {
+		gradient[k] = 1 // and so is the mean of ones
 	}
 	turns := [2]func() error{
-		func() error { return client.AllReduce(ctx, w.plain, gradients[0], collective.Mean, client.Weight(64)) },
+		func() error { return client.AllReduce(ctx, w.job, gradient, collective.Mean, client.Weight(64)) },
 		func() error {
 			if !w.steps.Next(ctx) {
 				return errors.Join(w.steps.Err(), errors.New("the job has no more steps"))
 			}
-			return client.Commit(ctx, w.steps, gradients[1])
+			return client.Commit(ctx, w.steps, gradient)
 		},
 	}
 	var took [2][]float64 // µs
@@ -123,7 +111,7 @@ func newBenchStepsWorkerCommand() *cobra.Command {
 					return err
 				}
 			}
-			return errors.Join(w.plain.Close(), w.job.Close())
+			return w.job.Close()
 		}}
 	cmd.Flags().DurationVar(&work, "work", 0, "time of computing before each call")
 	return cmd
