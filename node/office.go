@@ -64,7 +64,9 @@ func (l *launch) hear(from string, n *note) {
 	case n.Offer != nil:
 		l.welcome(from, *n.Offer)
 	case n.Leaving != nil:
-		if err := l.agent.Drain(from, from); err != nil {
+		if err := l.agent.Drain(from, from); errors.Is(err, head.ErrNotHead) {
+			l.soon(func() { l.hear(from, n) })
+		} else if err != nil {
 			l.console.Note(fmt.Sprintf("host %s asks to leave (%s), but its workers cannot be released: %v", from, n.Leaving.Why, err))
 			l.agent.Tell(from, (&note{Stays: &reasonNote{err.Error()}}).encode())
 		}
@@ -318,7 +320,9 @@ func (l *launch) sayLeaving() {
 	switch leader {
 	case "": // follow asks
 	case l.host:
-		if err := l.agent.Drain(l.host, l.host); err != nil {
+		if err := l.agent.Drain(l.host, l.host); errors.Is(err, head.ErrNotHead) {
+			l.soon(l.sayLeaving)
+		} else if err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
 			if unfit := new(head.UnfitError); l.cfg.CannotLeave != nil && !errors.As(err, &unfit) {
 				l.cfg.CannotLeave(err)
@@ -327,6 +331,21 @@ func (l *launch) sayLeaving() {
 	default:
 		l.agent.Tell(leader, (&note{Leaving: &reasonNote{"it was asked to stop"}}).encode())
 	}
+}
+
+// recovering is how long who leads anew is left alone with what others report, until it is asked again.
+const recovering = 50 * time.Millisecond
+
+// soon has attend ask again what a host that leads anew could not be asked yet: it learns first what was decided before.
+func (l *launch) soon(errand func()) {
+	l.group.Go("ask again", func(ctx context.Context) error {
+		select {
+		case <-time.After(recovering):
+			l.later(errand)
+		case <-ctx.Done():
+		}
+		return nil
+	})
 }
 
 // hosts lists the hosts of the job, also those that have joined since its generation was decided.
