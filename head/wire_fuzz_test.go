@@ -271,3 +271,31 @@ func exhaust(a *head.Agent) {
 		}
 	}
 }
+
+// Whatever a reader has read before, refused too, it reads as one that is new.
+func TestReadersForget(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	said := saidByPair(t)
+	for _, f := range spoken(t) {
+		said = append(said, f)
+	}
+	var reader head.Reader
+	refused, read := 0, 0
+	for range 20000 {
+		b := head.Encode(said[r.IntN(len(said))])
+		if r.IntN(2) == 0 && head.InWords(b) {
+			b = damageWords(r, b)
+		}
+		want, fails := head.Decode(b)
+		got, err := reader.Read(b)
+		if read++; err != nil {
+			refused++
+		}
+		if (err == nil) != (fails == nil) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Fatalf("% x is read with %v, by a new reader with %v:\n%s", b, err, fails, cmp.Diff(want, got))
+		}
+	}
+	t.Logf("%d read, %d refused", read, refused)
+}

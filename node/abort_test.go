@@ -3,7 +3,10 @@ package node
 import (
 	"testing"
 
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -41,5 +44,30 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	}
 	if !m.reap() || len(mesh.asked) > 0 {
 		t.Error("the memory is not freed")
+	}
+}
+
+// Nobody holds a transfer that was aborted, nor one of a reshape: it has room for all of the state.
+func TestBegunTransfersAreForgotten(t *testing.T) {
+	e, err := newEngine(&lanes{own: collective.NewScratch(), shares: make([]share, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	e.name = "a"
+	c := &crew{engine: e, mesh: &sent{t: t}, flights: map[head.Flight]*flight{}, routes: routes{fixed: true}}
+	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}
+	other := mine
+	other.In, other.Out, other.Far = nil, nil, &collective.Far{In: 2, Out: 2}
+	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}}, Of: []int{0, 1}, Route: collective.Suits(8)}
+	c.execute(&head.Execute{Flight: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
+	if c.flights[1].open != 1 {
+		t.Fatalf("%d transfers are under way", c.flights[1].open)
+	}
+	c.drop(1)
+	for _, held := range c.begun[:cap(c.begun)] {
+		if held != nil {
+			t.Error("a transfer that was dropped is held")
+		}
 	}
 }

@@ -66,6 +66,7 @@ func (c *crew) execute(x *head.Execute) {
 			c.engine.depart(f.moves, x.Flight)
 		}
 	}
+	clear(begun) // one that is not used again may have room for all of the state
 	if f.ahead {
 		c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
 	}
