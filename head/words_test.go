@@ -3,6 +3,7 @@ package head_test
 import (
 	"bytes"
 	"math"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -141,5 +142,72 @@ func TestWordsAllocateNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// Nothing that a word has is left behind: where it does not go in bytes, its frame is JSON. So a field that is added later is not forgotten.
+func TestWordsSayAllTheyHave(t *testing.T) {
+	said := 0
+	for i := range spoken(t) {
+		var frame *head.Frame
+		words := func() []reflect.Value {
+			frame = spoken(t)[i]
+			var leaves []reflect.Value
+			for _, b := range frame.Bodies {
+				leaves = append(leaves, parts(reflect.ValueOf(b).Elem())...)
+			}
+			return leaves
+		}
+		for k := range words() {
+			change(words()[k])
+			if got, err := head.Decode(head.Encode(frame)); err == nil { // else it is nothing that an agent says
+				if said++; !reflect.DeepEqual(head.Message(frame), got) {
+					t.Errorf("frame %d comes back without all it has:\n%s", i, cmp.Diff(head.Message(frame), got))
+				}
+			}
+		}
+	}
+	if said < 100 {
+		t.Errorf("%d changes were of a kind that is said", said)
+	}
+}
+
+// parts lists what a value has that can be changed by itself.
+func parts(v reflect.Value) (list []reflect.Value) {
+	switch {
+	case v.Type() == reflect.TypeFor[collective.Route](): // goes as text, all of it
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			list = append(list, parts(v.Field(i))...)
+		}
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		list = parts(v.Elem())
+	case v.Kind() == reflect.Slice && v.Len() > 0:
+		for i := range v.Len() {
+			list = append(list, parts(v.Index(i))...)
+		}
+	case v.CanSet() && v.Kind() != reflect.Interface && v.Type() != reflect.TypeFor[[]byte](): // memory stays behind
+		list = []reflect.Value{v}
+	}
+	return list
+}
+
+// change gives a part another value.
+func change(v reflect.Value) {
+	switch {
+	case v.Kind() == reflect.Bool:
+		v.SetBool(!v.Bool())
+	case v.CanInt():
+		v.SetInt(v.Int() + 1)
+	case v.CanUint():
+		v.SetUint(v.Uint() + 1)
+	case v.CanFloat():
+		v.SetFloat(v.Float() + 1)
+	case v.Kind() == reflect.String:
+		v.SetString(v.String() + "x")
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 	}
 }
