@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -35,7 +36,7 @@ func (r *leader) separate() {
 	}
 	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		stays, goes := pair[0], pair[1]
-		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil || r.peers[goes] == nil {
+		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil || r.peers[goes] == nil || r.peers[stays].left || r.peers[goes].left {
 			continue
 		}
 		if t := r.torn[pair]; t.ticks < tearTicks {
@@ -53,7 +54,13 @@ func (r *leader) separate() {
 		if goes == r.agent.cfg.Self {
 			stays, goes = goes, stays
 		}
-		r.hostLost(goes, fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair].how))
+		why := fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair].how)
+		if !r.agent.Record().Belongs(goes) { // no generation tells it that the others go on without it
+			r.send(goes, Leaves{Leave{Because: member.Because("this host " + why + "; have it reach all hosts of the job, and let it join again")}})
+			r.peers[goes].left = true
+			continue
+		}
+		r.hostLost(goes, why)
 	}
 }
 
