@@ -58,8 +58,9 @@ func (t *Trainer) resume(ctx context.Context) error {
 	var damaged []jobs.Attempt
 	looker := 0
 	for {
-		chosen, err := t.choose(ctx, shelf, len(damaged), &looker)
-		if err != nil {
+		var chosen *jobs.Attempt
+		var err error
+		if chosen, looker, err = t.choose(ctx, shelf, len(damaged), looker); err != nil {
 			return err
 		}
 		if chosen == nil {
@@ -90,30 +91,30 @@ func (t *Trainer) resume(ctx context.Context) error {
 	return nil
 }
 
-// choose is the newest checkpoint but so many, as the first rank sees it that is not lost; nil when there is none. That is the looker, which was
-// the one the last time.
-func (t *Trainer) choose(ctx context.Context, shelf shelf, tried int, looker *int) (*jobs.Attempt, error) {
+// choose is the newest checkpoint but so many, nil when there is none, and the rank that has looked for it: the one that is asked to, or the first
+// behind it that is not lost.
+func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*jobs.Attempt, int, error) {
 	const none, one = 1, 2
-	for ; ; *looker++ {
+	for ; ; looker++ {
 		said := []int64{0, 0, 0} // what there is, step and seed
-		if t.job.rank == *looker {
+		if t.job.rank == looker {
 			a, found, err := shelf.newest(tried)
 			if err != nil {
-				return nil, fmt.Errorf("client: looking for checkpoints: %w", err)
+				return nil, looker, fmt.Errorf("client: looking for checkpoints: %w", err)
 			}
 			said[0] = none
 			if found {
 				said = []int64{one, int64(a.Step), int64(a.Seed)}
 			}
 		}
-		if err := Broadcast(ctx, t.job, said, *looker); err != nil {
-			return nil, err
+		if err := Broadcast(ctx, t.job, said, looker); err != nil {
+			return nil, looker, err
 		}
 		switch said[0] {
 		case none:
-			return nil, nil
+			return nil, looker, nil
 		case one:
-			return &jobs.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, nil
+			return &jobs.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, looker, nil
 		}
 		// The looker was lost before it had looked, and another took its part with nothing to say.
 	}
