@@ -35,7 +35,7 @@ reshapes: ## CASES=100000 random changes of layout, each compared with a gather 
 kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments and let others go on; GB=18 makes it one of that size, on the disk of TMPDIR; SEED=N repeats the choices
 	KILLS=$(or $(KILLS),100) go test -count=1 -timeout 0 -v -run '^TestKilled$$' ./checkpoint
 
-sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 6 minutes a core for 100000
+sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000
 	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./sim
 
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing; about 20 minutes
