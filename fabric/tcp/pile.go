@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/queue"
 )
 
 // pile is the pieces that wait for a link's streams of data, first in, first out. Each says on how many streams it may travel, so that stream i takes
@@ -12,8 +13,7 @@ import (
 type pile struct {
 	mu     sync.Mutex
 	free   [fabric.MaxStreams]sync.Cond // by stream: there may be something for it
-	items  []outgoing                   // items[head:] wait
-	head   int
+	items  queue.Line[outgoing]
 	closed bool
 }
 
@@ -30,12 +30,7 @@ func (p *pile) put(o outgoing) {
 	if p.closed {
 		return
 	}
-	if len(p.items) == cap(p.items) && p.head > len(p.items)/2 { // half of it is gone: make room in place
-		n := copy(p.items, p.items[p.head:])
-		clear(p.items[n:])
-		p.items, p.head = p.items[:n], 0
-	}
-	p.items = append(p.items, o)
+	p.items.Put(o)
 	p.wake()
 }
 
@@ -60,32 +55,32 @@ func (p *pile) takeNow(i int) (outgoing, bool) {
 func (p *pile) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed, p.items, p.head = true, nil, 0
+	p.closed, p.items = true, queue.Line[outgoing]{}
 	for i := range p.free {
 		p.free[i].Broadcast()
 	}
 }
 
 // has reports whether the first piece is one for stream i; p.mu is held.
-func (p *pile) has(i int) bool { return p.head < len(p.items) && i < p.items[p.head].streams() }
+func (p *pile) has(i int) bool {
+	first := p.items.First()
+	return first != nil && i < first.streams()
+}
 
 // remove takes the first piece, if it is for stream i, and lets those look that may take the next one; p.mu is held.
 func (p *pile) remove(i int) (o outgoing, ok bool) {
 	if !p.has(i) {
 		return o, false
 	}
-	o, p.items[p.head] = p.items[p.head], o
-	if p.head++; p.head == len(p.items) {
-		p.items, p.head = p.items[:0], 0
-	}
+	o, ok = p.items.Take()
 	p.wake()
-	return o, true
+	return o, ok
 }
 
 // wake lets the streams look that may take the first piece; p.mu is held.
 func (p *pile) wake() {
-	if p.head < len(p.items) {
-		for i := range p.items[p.head].streams() {
+	if first := p.items.First(); first != nil {
+		for i := range first.streams() {
 			p.free[i].Signal()
 		}
 	}

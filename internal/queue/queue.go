@@ -8,8 +8,7 @@ import "sync"
 type Queue[T any] struct {
 	mu     sync.Mutex
 	filled sync.Cond
-	items  []T // items[head:] wait
-	head   int
+	items  Line[T]
 	closed bool
 }
 
@@ -21,12 +20,7 @@ func (q *Queue[T]) Put(item T) bool {
 		return false
 	}
 	q.prepare()
-	if len(q.items) == cap(q.items) && q.head > len(q.items)/2 { // half of it is gone: make room in place
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
-	}
-	q.items = append(q.items, item)
+	q.items.Put(item)
 	q.filled.Signal()
 	return true
 }
@@ -36,28 +30,17 @@ func (q *Queue[T]) Take() (T, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.prepare()
-	for q.head == len(q.items) && !q.closed {
+	for q.items.First() == nil && !q.closed {
 		q.filled.Wait()
 	}
-	return q.take()
+	return q.items.Take()
 }
 
 // TakeNow removes an item if there is one.
 func (q *Queue[T]) TakeNow() (T, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.take()
-}
-
-func (q *Queue[T]) take() (item T, ok bool) {
-	if q.closed || q.head == len(q.items) {
-		return item, false
-	}
-	item, q.items[q.head] = q.items[q.head], item
-	if q.head++; q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
-	}
-	return item, true
+	return q.items.Take()
 }
 
 // Close throws away what is queued; everyone who waits is told.
@@ -65,7 +48,7 @@ func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.prepare()
-	q.closed, q.items, q.head = true, nil, 0
+	q.closed, q.items = true, Line[T]{}
 	q.filled.Broadcast()
 }
 
