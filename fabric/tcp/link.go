@@ -81,8 +81,6 @@ func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 		if s.secure() {
 			s.raw.gather(gatherPieces)
 		}
-	}
-	for _, s := range data {
 		if !s.raw.RemoteAddr().(*net.TCPAddr).IP.Equal(control.raw.RemoteAddr().(*net.TCPAddr).IP) {
 			l.besides = append(l.besides, &aside{accrual.New(patience*beatInterval, now), func() time.Duration { return owed(s.raw.TCPConn) }})
 		}
