@@ -11,19 +11,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // secondCards gives each host another card, eth1, on a switch of its own.
 func (n *network) secondCards() {
-	n.must(ip("-n", n.name, "link", "add", "switch1", "type", "bridge"))
-	n.must(ip("-n", n.name, "link", "set", "switch1", "up"))
+	n.addSwitch("switch1")
 	for _, host := range n.hosts {
-		space := n.space(host)
-		n.must(ip("-n", n.name, "link", "add", "name", host+"1", "type", "veth", "peer", "name", "eth1", "netns", space))
-		n.must(ip("-n", n.name, "link", "set", "dev", host+"1", "master", "switch1", "up"))
-		n.must(ip("-n", space, "address", "add", strings.Replace(n.address(host), "10.77.", "10.78.", 1)+"/24", "dev", "eth1"))
-		n.must(ip("-n", space, "link", "set", "eth1", "up"))
+		n.plug(host, "eth1", strings.Replace(n.address(host), "10.77.", "10.78.", 1), host+"1", "switch1")
 	}
 }
 
@@ -57,9 +51,7 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	}
 	u.first.Stdout, u.first.Stderr, u.other.Stderr = &u.out, &u.notes, &u.said
 	n.must(u.first.Start())
-	for _, err := os.Stat(token); err != nil && ctx.Err() == nil; _, err = os.Stat(token) {
-		<-time.After(10 * time.Millisecond)
-	}
+	n.must(again(ctx, func() (bool, error) { _, err := os.Stat(token); return err == nil, nil }))
 	n.must(u.other.Start())
 	return u
 }
@@ -71,7 +63,7 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 	n.secondCards()
 	for _, host := range n.hosts {
 		n.limit(host, "500mbit", "1mb")
-		n.must(tool("tc", "-n", n.space(host), "qdisc", "replace", "dev", "eth1", "root", "tbf", "rate", "500mbit", "burst", "16kb", "limit", "1mb"))
+		n.slow(n.space(host), "eth1", "500mbit", "1mb")
 	}
 	u := startTuning(t, n, "--bytes", "4MiB", "--runs", strconv.Itoa(runs))
 	if err := errors.Join(u.first.Wait(), u.other.Wait()); err != nil {
@@ -99,8 +91,7 @@ func TestSecondCardDies(t *testing.T) {
 	n := newNetwork(t, "a", "b")
 	n.secondCards()
 	u := startTuning(t, n, "--bytes", "16MiB", "--runs", "50")
-	for n.sent("a", "eth1") < 1<<20 && u.ctx.Err() == nil {
-	}
+	n.must(again(u.ctx, func() (bool, error) { return n.sent("a", "eth1") >= 1<<20, nil }))
 	n.must(ip("-n", n.name, "link", "set", "dev", "a1", "down"))
 	if errors.Join(u.first.Wait(), u.other.Wait()) == nil {
 		t.Error("it was measured to the end")

@@ -28,20 +28,30 @@ func newNetwork(tb testing.TB, hosts ...string) *network {
 		tb.Skipf("hosts of their own need root and network namespaces (ip of iproute2): %v", err)
 	}
 	tb.Cleanup(func() { n.delete(n.name) })
-	n.must(ip("-n", n.name, "link", "add", "switch", "type", "bridge"))
-	n.must(ip("-n", n.name, "link", "set", "switch", "up"))
+	n.addSwitch("switch")
 	for _, host := range hosts {
 		n.hosts = append(n.hosts, host)
 		space := n.space(host)
 		n.must(ip("netns", "add", space))
 		tb.Cleanup(func() { n.delete(space) })
-		n.must(ip("-n", n.name, "link", "add", "name", host, "type", "veth", "peer", "name", "eth0", "netns", space))
-		n.must(ip("-n", n.name, "link", "set", "dev", host, "master", "switch", "up"))
-		n.must(ip("-n", space, "address", "add", n.address(host)+"/24", "dev", "eth0"))
 		n.must(ip("-n", space, "link", "set", "lo", "up"))
-		n.must(ip("-n", space, "link", "set", "eth0", "up"))
+		n.plug(host, "eth0", n.address(host), host, "switch")
 	}
 	return n
+}
+
+func (n *network) addSwitch(name string) {
+	n.must(ip("-n", n.name, "link", "add", name, "type", "bridge"))
+	n.must(ip("-n", n.name, "link", "set", name, "up"))
+}
+
+// plug gives a host a card, with a cable to a port of a switch.
+func (n *network) plug(host, card, address, port, to string) {
+	space := n.space(host)
+	n.must(ip("-n", n.name, "link", "add", "name", port, "type", "veth", "peer", "name", card, "netns", space))
+	n.must(ip("-n", n.name, "link", "set", "dev", port, "master", to, "up"))
+	n.must(ip("-n", space, "address", "add", address+"/24", "dev", card))
+	n.must(ip("-n", space, "link", "set", card, "up"))
 }
 
 func (n *network) space(host string) string { return n.name + host }
@@ -83,8 +93,13 @@ func (n *network) part(a, b string) {
 // limit makes the cable of a host slow, both ways, with a queue of so many bytes.
 func (n *network) limit(host, rate, queue string) {
 	for space, device := range map[string]string{n.name: host, n.space(host): "eth0"} {
-		n.must(tool("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "16kb", "limit", queue))
+		n.slow(space, device, rate, queue)
 	}
+}
+
+// slow limits what leaves by a device of a namespace.
+func (n *network) slow(space, device, rate, queue string) {
+	n.must(tool("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "16kb", "limit", queue))
 }
 
 func (n *network) delete(space string) {
