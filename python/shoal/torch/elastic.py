@@ -35,12 +35,13 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     if options.get("process_group") is not None:
         raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
     limit = bucket_bytes(model, options)
+    total, finds = total_bytes(model), make is Bucket and not options.get("bucket_cap_mb")
     # DDP's buckets say when gradients are ready: they are no larger than those that could come.
-    told = {"bucket_cap_mb": max(total_bytes(model) // _PARTS, _LEAST_BYTES) / (1 << 20)}
-    wrapped = DistributedDataParallel(model, **{**told, **options, "process_group": _Alone(job, [0], _FOREVER)})
+    told = max(total // _PARTS, _LEAST_BYTES) if finds else limit
+    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": told / (1 << 20), **options, "process_group": _Alone(job, [0], _FOREVER)})
     average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
-    if make is Bucket and not options.get("bucket_cap_mb"):
-        average.find_sizes(total_bytes(model))
+    if finds:
+        average.find_sizes(total)
     register(wrapped, average)
     return wrapped
 
