@@ -183,6 +183,9 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	t.look()
 }
 
+// The two know nothing of each other: links can do what a route asks for, or this does not compile.
+const _ = uint(fabric.MaxStreams-collective.MaxStreams) + uint(fabric.MaxPiece-collective.MaxPiece)
+
 func (t *transfer) send(out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
