@@ -46,33 +46,19 @@ func read(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
 	return c, files
 }
 
-// contents are the elements of all tensors.
-func contents(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	for i := range c.Tensors {
-		b := make([]byte, c.Tensors[i].Bytes())
-		if err := files.Read(&c.Tensors[i], b); err != nil {
-			t.Fatal(err)
-		}
-		all[c.Tensors[i].Name] = fmt.Sprint(c.Tensors[i].DType, c.Tensors[i].Shape, b)
-	}
-	return all
-}
-
 // TestLayout makes universal checkpoints of those of every stage, and of universal ones: whoever reads them finds the same tensors and values.
 func TestLayout(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		t.Run(name, func(t *testing.T) {
 			dir, _ := formattest.Load(t, "testdata/"+name+".zip")
 			c, files := read(t, dir)
-			want := contents(t, c, files)
+			want := formattest.Contents(t, files, c)
 			written := universal(t, c, files)
 			again, files := read(t, written)
 			for _, f := range again.Check(files) {
 				t.Error(f)
 			}
-			if diff := cmp.Diff(want, contents(t, again, files)); diff != "" {
+			if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
 				t.Errorf("-read +written:\n%s", diff)
 			}
 			for path, want := range map[string]any{"note": "ours", "global_steps": int64(2), "mp_world_size": int64(1), "optimizer_state.param_groups.1.weight_decay": 0.0, "optimizer_state.param_groups.0.lr": 1e-2} {
@@ -81,7 +67,7 @@ func TestLayout(t *testing.T) {
 				}
 			}
 			twice, files := read(t, universal(t, again, files))
-			if diff := cmp.Diff(want, contents(t, twice, files)); diff != "" {
+			if diff := cmp.Diff(want, formattest.Contents(t, files, twice)); diff != "" {
 				t.Errorf("once more:\n%s", diff)
 			}
 			if diff := cmp.Diff(again.Values, twice.Values); diff != "" {
@@ -132,11 +118,7 @@ func elements(t *testing.T, dir fstest.MapFS, name string) string {
 	if err := f.Flatten(c, "x", f.Root); err != nil || len(c.Tensors) != 1 {
 		t.Fatal(name, c.Tensors, err)
 	}
-	b := make([]byte, c.Tensors[0].Bytes())
-	if err := files.Read(&c.Tensors[0], b); err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, b)
+	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, formattest.Bytes(t, files, &c.Tensors[0]))
 }
 
 // TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy, and there is a group for each parameter.
@@ -152,7 +134,7 @@ func TestLayoutOfMegatron(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]string{}
-		for path, x := range contents(t, c, files) {
+		for path, x := range formattest.Contents(t, files, c) {
 			if param, ok := strings.CutPrefix(path, "model."); ok {
 				want["module."+param] = x
 				if name == "fp32" {
@@ -163,7 +145,7 @@ func TestLayoutOfMegatron(t *testing.T) {
 			}
 		}
 		again, files := read(t, universal(t, c, files))
-		if diff := cmp.Diff(want, contents(t, again, files)); diff != "" {
+		if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
 		}
 		if v, ok := again.Value("iteration"); !ok || v != int64(12) {
@@ -201,7 +183,7 @@ func TestSteps(t *testing.T) {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)
 		steps := map[string]string{}
-		for path, x := range contents(t, c, files) {
+		for path, x := range formattest.Contents(t, files, c) {
 			if param, ok := strings.CutPrefix(path, "optimizer.step."); ok {
 				steps[param] = x
 			}

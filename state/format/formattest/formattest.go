@@ -89,6 +89,27 @@ func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What)
 	}
 }
 
+// Bytes are the elements of a tensor.
+func Bytes(t testing.TB, files *format.Files, x *format.Tensor) []byte {
+	t.Helper()
+	b := make([]byte, x.Bytes())
+	if err := files.Read(x, b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Contents are element types, shapes and elements of all tensors, by name.
+func Contents(t testing.TB, files *format.Files, c *format.Checkpoint) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for i := range c.Tensors {
+		x := &c.Tensors[i]
+		all[x.Name] = fmt.Sprint(x.DType, x.Shape, Bytes(t, files, x))
+	}
+	return all
+}
+
 // Prove tries the proofs of the tensors of a checkpoint that is sound, and returns where they fail.
 func Prove(files *format.Files, c *format.Checkpoint) (faults []format.Fault, err error) {
 	tried := map[*format.Proof]bool{}

@@ -156,33 +156,18 @@ func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]string{}
-	for i := range c.Tensors {
-		b := make([]byte, c.Tensors[i].Bytes())
-		if err := files.Read(&c.Tensors[i], b); err != nil {
-			t.Fatal(err)
-		}
-		all[c.Tensors[i].Name] = fmt.Sprint(c.Tensors[i].DType, c.Tensors[i].Shape, b)
-	}
-	return all
+	return formattest.Contents(t, files, c)
 }
 
 // TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every rank's file with what slicing its matrices row by row gives.
 func TestLayoutRandom(t *testing.T) {
-	n, seed := cases(t, 200)
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range n {
-		m := drawModel(r)
-		if !t.Run(strconv.Itoa(i), m.test) {
-			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
-		}
-	}
+	tryModels(t, (*model).test)
 }
 
-// cases is how many cases a random test tries, and of which seed: SEED and CASES say it.
-func cases(t *testing.T, n int) (int, uint64) {
+// tryModels tries a test on random models: SEED and CASES say which, and how many.
+func tryModels(t *testing.T, test func(*model, *testing.T)) {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
+	n, seed := 200, uint64(time.Now().UnixNano())
 	if text := os.Getenv("SEED"); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
@@ -196,7 +181,13 @@ func cases(t *testing.T, n int) (int, uint64) {
 		}
 	}
 	t.Logf("SEED=%d", seed)
-	return n, seed
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range n {
+		m := drawModel(r)
+		if !t.Run(strconv.Itoa(i), func(t *testing.T) { test(m, t) }) {
+			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
+		}
+	}
 }
 
 // Megatron gives all stages between the first and the last as many layers.

@@ -2,29 +2,18 @@ package megatron_test
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/dcp"
 	"github.com/shoal-ml/shoal/state/format/formattest"
 	"github.com/shoal-ml/shoal/state/format/megatron"
-	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -138,112 +127,6 @@ func TestDistCommon(t *testing.T) {
 	}
 }
 
-// raw are the tensors of a folder as torch sees them.
-func raw(t testing.TB, dir fs.FS) map[string]string {
-	t.Helper()
-	files := format.NewFiles(dir)
-	c, err := dcp.Read(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for i := range c.Tensors {
-		b := make([]byte, c.Tensors[i].Bytes())
-		if err := files.Read(&c.Tensors[i], b); err != nil {
-			t.Fatal(err)
-		}
-		for name, part := range sliced(c.Tensors[i].Name, c.Tensors[i].Shape, b) {
-			all[name] = fmt.Sprint(c.Tensors[i].DType, part.shape, part.bytes)
-		}
-	}
-	return all
-}
-
-type slice struct {
-	shape tensor.Shape
-	bytes []byte
-}
-
-var (
-	allLayers  = regexp.MustCompile(`^(.*decoder\.layers\.)([a-z].*)$`)
-	allExperts = regexp.MustCompile(`^(.*\.experts)\.experts\.(.*)$`)
-)
-
-// sliced takes a tensor of all layers, or all experts, apart, along its first dimension.
-func sliced(name string, s tensor.Shape, b []byte) map[string]slice {
-	form := ""
-	if m := allLayers.FindStringSubmatch(name); m != nil {
-		form = m[1] + "%d." + m[2]
-	} else if m := allExperts.FindStringSubmatch(name); m != nil {
-		form = m[1] + ".local_experts.%d." + m[2]
-	} else {
-		return map[string]slice{name: {s, b}}
-	}
-	all := map[string]slice{}
-	for i := range s[0] {
-		n := len(b) / s[0]
-		maps.Copy(all, sliced(fmt.Sprintf(form, i), s[1:], b[i*n:(i+1)*n]))
-	}
-	return all
-}
-
-// TestDistRandom writes models of Hugging Face's names, and compares what torch sees with what slicing and joining their matrices row by row gives.
-func TestDistRandom(t *testing.T) {
-	n, seed := cases(t, 200)
-	r := rand.New(rand.NewPCG(seed, 2))
-	for i := range n {
-		m := drawModel(r)
-		m.TP, m.PP, m.EP, m.Cuts, m.Mesh = 1, 1, 1, []int{0}, ""
-		if !t.Run(strconv.Itoa(i), m.testDist) {
-			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
-		}
-	}
-}
-
-func (m *model) testDist(t *testing.T) {
-	c, files := m.source()
-	out, err := megatron.LayoutDist(m.spec(t, c), c.Tensors, c.Values, files.Read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := inner(t, formattest.Write(t, out, c, files))
-	want := map[string]string{}
-	for name, x := range m.rank(0, 0, 0) {
-		want[strings.TrimPrefix(name, "model.")] = x
-	}
-	for name, from := range map[string]string{"embedding.word_embeddings.weight": "model.embed_tokens.weight", "output_layer.weight": "lm_head.weight"} {
-		if x := m.whole[from]; x != nil { // without rows that fill up
-			want[name] = fmt.Sprint(m.DType, m.shape(from), bytes.Join(x, nil))
-		}
-	}
-	if diff := cmp.Diff(want, raw(t, dir)); diff != "" {
-		t.Fatalf("-sliced +torch's\n%s", diff)
-	}
-	again, files := readDist(t, dir)
-	for _, f := range again.Check(files) {
-		t.Error(f)
-	}
-	got := map[string]string{}
-	for i := range again.Tensors {
-		b := make([]byte, again.Tensors[i].Bytes())
-		if err := files.Read(&again.Tensors[i], b); err != nil {
-			t.Fatal(err)
-		}
-		got[strings.TrimPrefix(again.Tensors[i].Name, "model.")] = fmt.Sprint(again.Tensors[i].DType, again.Tensors[i].Shape, b)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("-sliced +read\n%s", diff)
-	}
-	for path, want := range map[string]any{
-		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden), "args.num_attention_heads": int64(m.Groups * m.Each), "args.untie_embeddings_and_output_weights": !m.Tied,
-		"args.no_save_optim": true, "iteration": int64(0),
-	} {
-		if got, ok := again.Value(path); !ok || got != want {
-			t.Errorf("%s is %v, want %v", path, got, want)
-		}
-	}
-}
-
 // tiny is a checkpoint of matrices of u8, whose elements are their place in the list.
 func tiny(names ...string) (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
@@ -256,129 +139,6 @@ func tiny(names ...string) (*format.Checkpoint, *format.Files) {
 		data = append(data, bytes.Repeat([]byte{byte(i)}, s.Box().Elements())...)
 	}
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
-}
-
-// items are the names in the metadata.
-func items(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
-	t.Helper()
-	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := inner(t, formattest.Write(t, out, c, files))
-	read, err := dcp.Read(format.NewFiles(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, x := range read.Tensors {
-		names = append(names, fmt.Sprint(x.Name, x.Shape))
-	}
-	for _, v := range read.Values {
-		names = append(names, v.Path)
-	}
-	again, files := readDist(t, dir)
-	for _, f := range again.Check(files) {
-		t.Error(f)
-	}
-	return names
-}
-
-// TestDistKeys: layers and experts stand in one tensor where Megatron has them in one, modules have what they keep beside, and norms the name that they have everywhere.
-func TestDistKeys(t *testing.T) {
-	const one, two = "model.decoder.layers.0.", "model.decoder.layers.1."
-	for name, x := range map[string]struct {
-		tensors []string
-		values  []format.Value
-		want    []string
-	}{
-		"alike": {[]string{one + "self_attention.linear_proj.weight", two + "self_attention.linear_proj.weight"}, nil, []string{
-			"decoder.layers.self_attention.linear_proj.weight[2,2,2]",
-			"decoder.layers.self_attention.core_attention._extra_state/shard_0_2", "decoder.layers.self_attention.core_attention._extra_state/shard_1_2",
-			"decoder.layers.self_attention.linear_proj._extra_state/shard_0_2", "decoder.layers.self_attention.linear_proj._extra_state/shard_1_2"}},
-		"unlike": {[]string{one + "mlp.linear_fc2.weight", two + "mlp.linear_fc1.weight"}, nil, []string{
-			"decoder.layers.0.mlp.linear_fc2.weight[2,2]", "decoder.layers.1.mlp.linear_fc1.weight[2,2]",
-			"decoder.layers.0.mlp.linear_fc2._extra_state/shard_0_1", "decoder.layers.1.mlp.linear_fc1._extra_state/shard_0_1"}},
-		"said to be unlike": {[]string{one + "mlp.experts.local_experts.0.linear_fc2.weight", one + "mlp.experts.local_experts.1.linear_fc2.weight"},
-			[]format.Value{{Path: "args.moe_layer_freq", Is: []any{int64(1)}}}, []string{
-				"decoder.layers.0.mlp.experts.experts.linear_fc2.weight[2,2,2]",
-				"decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_0_2", "decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_1_2"}},
-		"experts": {[]string{one + "mlp.experts.linear_fc1.weight0", one + "mlp.experts.linear_fc1.weight1"},
-			[]format.Value{{Path: "args.moe_layer_freq", Is: int64(1)}}, []string{
-				"decoder.layers.mlp.experts.experts.linear_fc1.weight[1,2,2,2]",
-				"decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.0_1.2", "decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.1_1.2"}},
-		"norms": {[]string{one + "self_attention.linear_qkv.weight", one + "input_layernorm.weight", one + "pre_mlp_layernorm.bias", "model.decoder.final_layernorm.weight"}, nil, []string{
-			"decoder.final_layernorm.weight[2]", "decoder.layers.mlp.linear_fc1.layer_norm_bias[1,2]", "decoder.layers.self_attention.linear_qkv.layer_norm_weight[1,2]",
-			"decoder.layers.self_attention.linear_qkv.weight[1,2,2]",
-			"decoder.final_layernorm._extra_state/shard_0_1", "decoder.layers.mlp.linear_fc1._extra_state/shard_0_1", "decoder.layers.self_attention.linear_qkv._extra_state/shard_0_1"}},
-		"norms of their own": {[]string{one + "self_attention.linear_q_proj.weight", one + "input_layernorm.weight"}, nil, []string{
-			"decoder.layers.input_layernorm.weight[1,2]", "decoder.layers.self_attention.linear_q_proj.weight[1,2,2]",
-			"decoder.layers.input_layernorm._extra_state/shard_0_1", "decoder.layers.self_attention.linear_q_proj._extra_state/shard_0_1"}},
-		"state of a module": {[]string{one + "mlp.linear_fc2.weight", one + "mlp.linear_fc2._extra_state"}, []format.Value{{Path: "model.decoder.layers.0.x._extra_state", Is: nil}}, []string{
-			"decoder.layers.mlp.linear_fc2._extra_state/shard_0_1.0[2,2]", "decoder.layers.mlp.linear_fc2.weight[1,2,2]"}},
-	} {
-		c, files := tiny(x.tensors...)
-		c.Values = x.values
-		if diff := cmp.Diff(x.want, items(t, c, files)); diff != "" {
-			t.Errorf("%s:\n%s", name, diff)
-		}
-	}
-}
-
-// TestDistNames: of two names for the same, one counts; what lacks a layer, or lies otherwise, stays as it is.
-func TestDistNames(t *testing.T) {
-	one := func(from, to int) format.Shard {
-		s := tensor.Shape{2, 3}
-		b := s.Box()
-		b[0] = tensor.Span{From: from, To: to}
-		return format.Shard{DType: tensor.U8, Shape: s, Box: b}
-	}
-	named := func(name string, shards ...format.Shard) []format.Shard {
-		for i := range shards {
-			shards[i].Name = name
-		}
-		return shards
-	}
-	common := &pickle.Dict{}
-	common.Add("iteration", int64(7))
-	content := dcp.Content{Ranks: [][]format.Shard{slices.Concat(
-		named("decoder.layers.a", one(0, 1), one(1, 2)), named("decoder.layers.b", one(0, 1)), named("decoder.layers.c", one(0, 2)),
-		named("optimizer.state.exp_avg.decoder.layers.a", one(1, 2)), named("optimizer.state.fp32_param.decoder.layers.a", one(0, 1), one(1, 2)),
-		named("chained_0.optimizer.state.param.decoder.layers.b", one(0, 1)), named("optimizer.distributed.x", one(0, 2)))},
-		Values:  []format.Value{{Path: "rng_state/shard_0.0_1.2", Is: []any{"r"}}, {Path: "decoder.layers.a._extra_state/shard_1_2", Is: []any{"kept"}}},
-		Objects: []dcp.Object{{Name: "common_state/shard_0_1", Root: &pickle.List{Items: []any{common}}}},
-		Also:    map[string][]string{"optimizer.state.fp32_param.decoder.layers.a": {"optimizer.state.param.decoder.layers.a"}, "decoder.layers.a": {"optimizer.state.param.decoder.layers.d"}},
-	}
-	out, err := content.Layout()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := fstest.MapFS{megatron.ConfigName: {Data: []byte(`{"sharded_backend": "torch_dist"}`)}}
-	for _, f := range out.Files {
-		dir[f.Name] = &fstest.MapFile{Data: make([]byte, f.Size)}
-	}
-	for _, f := range out.Frames {
-		copy(dir[f.File].Data[f.Offset:], f.Bytes)
-	}
-	c, _ := readDist(t, dir)
-	var names []string
-	for _, x := range c.Tensors {
-		names = append(names, fmt.Sprint(x.Name, x.Shape))
-	}
-	for _, v := range c.Values {
-		names = append(names, fmt.Sprint(v.Path, "=", v.Is))
-	}
-	if diff := cmp.Diff([]string{
-		"decoder.layers.b[2,3]", "decoder.layers.c[2,3]", "model.decoder.layers.0.a[3]", "model.decoder.layers.1.a[3]", "optimizer.distributed.x[2,3]",
-		"optimizer.exp_avg.decoder.layers.1.a[3]", "optimizer.fp32.decoder.layers.0.a[3]", "optimizer.fp32.decoder.layers.0.b[3]", "optimizer.fp32.decoder.layers.1.a[3]",
-		"iteration=7", "model.decoder.layers.1.a._extra_state=kept", "rng_state/shard_0.0_1.2=[r]",
-	}, names); diff != "" {
-		t.Error(diff)
-	}
-	dir[megatron.ConfigName].Data = []byte(`{"sharded_backend": "zarr"}`)
-	if c, _ = readDist(t, dir); c.Format != "torch DCP" || c.Tensors[0].Name != "chained_0.optimizer.state.param.decoder.layers.b" {
-		t.Errorf("%s, %s", c.Format, c.Tensors[0].Name)
-	}
 }
 
 func TestDistRefuses(t *testing.T) {
@@ -437,69 +197,4 @@ func FuzzDist(f *testing.F) {
 		changed[dcp.MetadataName] = &fstest.MapFile{Data: metadata}
 		formattest.Sound(changed, megatron.ReadDist)
 	})
-}
-
-// loadDist has torch load a folder into tensors of zeros, and print what they hold then, and objects.
-const loadDist = `
-import io, json, sys, torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader
-items = FileSystemReader(sys.argv[1]).read_metadata().state_dict_metadata
-state = {k: torch.zeros(m.size, dtype=m.properties.dtype) if hasattr(m, "size") else None for k, m in items.items()}
-dcp.load(state, checkpoint_id=sys.argv[1], no_dist=True)
-show = lambda t: [str(t.dtype), list(t.shape), bytes(t.contiguous().reshape(-1).view(torch.uint8).tolist()).hex()]
-print(json.dumps([{k: show(v) for k, v in state.items() if isinstance(v, torch.Tensor)}, sorted(k for k, v in state.items() if v == [None])]))
-`
-
-// TestDistTorchLoads has torch's own loader read what is written: every layer of every key, under both names of a copy in f32.
-func TestDistTorchLoads(t *testing.T) {
-	const python = "../../../.venv-torch2/bin/python"
-	if _, err := os.Stat(python); err != nil || testing.Short() {
-		t.Skip("no torch to read with; scripts/setup torch2 makes one")
-	}
-	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := read(t, dir)
-	folder := filepath.Join(t.TempDir(), "checkpoint")
-	if err := os.CopyFS(folder, relayDist(t, c, files)); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(python, "-W", "ignore", "-c", loadDist, folder).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
-	var tensors formattest.What
-	var objects []string
-	if err := json.Unmarshal(out, &[]any{&tensors, &objects}); err != nil {
-		t.Fatal(err)
-	}
-	got := formattest.What{}
-	kinds := strings.NewReplacer("optimizer.state.fp32_param.", "optimizer.fp32.", "optimizer.state.", "optimizer.")
-	for name, x := range tensors {
-		var s tensor.Shape
-		for _, d := range x[1].([]any) {
-			s = append(s, int(d.(float64)))
-		}
-		text := x[2].(string)
-		for name, part := range sliced(name, s, []byte(text)) {
-			shape := []any{}
-			for _, d := range part.shape {
-				shape = append(shape, float64(d))
-			}
-			if name = kinds.Replace(name); !strings.HasPrefix(name, "optimizer.") {
-				name = "model." + name
-			}
-			got[name] = [3]any{x[0], shape, string(part.bytes)}
-		}
-	}
-	for name, x := range want {
-		if param, ok := strings.CutPrefix(name, "optimizer.fp32."); ok {
-			want["optimizer.param."+param] = x
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-written +torch:\n%s", diff)
-	}
-	if !slices.Contains(objects, "decoder.layers.mlp.linear_fc1._extra_state/shard_3_4") || !slices.Contains(objects, "decoder.final_layernorm._extra_state/shard_0_1") {
-		t.Errorf("objects: %v", objects)
-	}
 }
