@@ -87,7 +87,7 @@ func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
 	}
 	for i := range tensors {
 		t := &tensors[i]
-		if alone(t) && !slices.ContainsFunc(t.Pieces, func(p format.Piece) bool { return !there[place{p.File, p.Offset}] }) {
+		if alone(t) && len(t.Pieces) > 0 && !slices.ContainsFunc(t.Pieces, func(p format.Piece) bool { return !there[place{p.File, p.Offset}] }) {
 			continue
 		}
 		all = append(all, apartTensor(*t)...)
@@ -95,7 +95,7 @@ func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
 	return all
 }
 
-// apartTensor is one tensor, or those of which it is made. It stays as it is when nobody knows its name, or a layer is missing.
+// apartTensor is one tensor, or those of which it is made. It stays as it is when nobody knows its name, or a layer is missing, or all of it.
 func apartTensor(t format.Tensor) []format.Tensor {
 	if o, ok := parseObject(t.Name); ok {
 		if name, ok := o.name(); ok && o.rest == "0" {
@@ -112,7 +112,7 @@ func apartTensor(t format.Tensor) []format.Tensor {
 		return []format.Tensor{t}
 	}
 	n := dimensions(key)
-	if n > len(t.Shape) {
+	if n > len(t.Shape) || len(t.Pieces) == 0 {
 		return []format.Tensor{t}
 	}
 	found, all := map[string]int{}, []format.Tensor{}
@@ -209,12 +209,6 @@ func (o object) name() (string, bool) {
 func apartValues(c *format.Checkpoint) (all []format.Value) {
 	steps := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return strings.HasPrefix(t.Name, optimizerKey+".step.") })
 	for _, v := range c.Values {
-		if ours, ok := strings.CutPrefix(v.Path, ourKey+"."); ok {
-			v.Path = ours
-		}
-		if strings.HasPrefix(v.Path, optimizerKey+".") && strings.HasSuffix(v.Path, commonStep) && steps {
-			continue // each parameter has it
-		}
 		o, isObject := parseObject(v.Path)
 		name, isExtra := o.name()
 		switch list, isList := v.Is.([]any); {
@@ -226,6 +220,10 @@ func apartValues(c *format.Checkpoint) (all []format.Value) {
 			v.Path = name + o.rest[1:]
 		case isObject && o.key == commonKey && strings.HasPrefix(o.rest, "0."):
 			v.Path = o.rest[2:]
+		}
+		v.Path = strings.TrimPrefix(v.Path, ourKey+".")
+		if strings.HasPrefix(v.Path, optimizerKey+".") && strings.HasSuffix(v.Path, commonStep) && steps {
+			continue // each parameter has it
 		}
 		all = append(all, v)
 	}

@@ -99,10 +99,17 @@ func TestDistNames(t *testing.T) {
 	}
 	common := &pickle.Dict{}
 	common.Add("iteration", int64(7))
+	ours, optimizer, state := &pickle.Dict{}, &pickle.Dict{}, &pickle.Dict{}
+	ours.Add("kept", int64(1))
+	state.Add("common_step", int64(7))
+	optimizer.Add("state", state)
+	common.Add("shoal", ours)
+	common.Add("optimizer", optimizer)
 	content := dcp.Content{Ranks: [][]format.Shard{slices.Concat(
 		named("decoder.layers.a", one(0, 1), one(1, 2)), named("decoder.layers.b", one(0, 1)), named("decoder.layers.c", one(0, 2)),
 		named("optimizer.state.exp_avg.decoder.layers.a", one(1, 2)), named("optimizer.state.fp32_param.decoder.layers.a", one(0, 1), one(1, 2)),
-		named("chained_0.optimizer.state.param.decoder.layers.b", one(0, 1)), named("optimizer.distributed.x", one(0, 2)))},
+		named("chained_0.optimizer.state.param.decoder.layers.b", one(0, 1)), named("optimizer.distributed.x", one(0, 2)),
+		named("optimizer.state.step.decoder.layers.a", one(0, 1), one(1, 2)))},
 		Values:  []format.Value{{Path: "rng_state/shard_0.0_1.2", Is: []any{"r"}}, {Path: "decoder.layers.a._extra_state/shard_1_2", Is: []any{"kept"}}},
 		Objects: []dcp.Object{{Name: "common_state/shard_0_1", Root: &pickle.List{Items: []any{common}}}},
 		Also:    map[string][]string{"optimizer.state.fp32_param.decoder.layers.a": {"optimizer.state.param.decoder.layers.a"}, "decoder.layers.a": {"optimizer.state.param.decoder.layers.d"}},
@@ -129,7 +136,8 @@ func TestDistNames(t *testing.T) {
 	if diff := cmp.Diff([]string{
 		"decoder.layers.b[2,3]", "decoder.layers.c[2,3]", "model.decoder.layers.0.a[3]", "model.decoder.layers.1.a[3]", "optimizer.distributed.x[2,3]",
 		"optimizer.exp_avg.decoder.layers.1.a[3]", "optimizer.fp32.decoder.layers.0.a[3]", "optimizer.fp32.decoder.layers.0.b[3]", "optimizer.fp32.decoder.layers.1.a[3]",
-		"iteration=7", "model.decoder.layers.1.a._extra_state=kept", "rng_state/shard_0.0_1.2=[r]",
+		"optimizer.step.decoder.layers.0.a[3]", "optimizer.step.decoder.layers.1.a[3]",
+		"iteration=7", "kept=1", "model.decoder.layers.1.a._extra_state=kept", "rng_state/shard_0.0_1.2=[r]",
 	}, names); diff != "" {
 		t.Error(diff)
 	}
