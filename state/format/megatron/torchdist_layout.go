@@ -114,14 +114,15 @@ func (w *distWriter) shards() error {
 		}
 	}
 	w.folder()
-	for _, l := range append(all, extra...) {
-		name, box := l.Name, l.Shape.Box()
-		if !strings.HasSuffix(l.param, extraState) {
-			shard := w.keys.of(l.param).shard(l)
-			name, box = shard.Name, shard.Box
-		}
-		p := at[name+"\x00"+first(box)]
-		w.spots[[2]int{l.slot, l.member}] = append(w.spots[[2]int{l.slot, l.member}], spot{path.Join(w.dir, p.File), p.Offset})
+	lies := func(l *local, name string, box tensor.Box) {
+		p, x := at[name+"\x00"+first(box)], [2]int{l.slot, l.member}
+		w.spots[x] = append(w.spots[x], spot{path.Join(w.dir, p.File), p.Offset})
+	}
+	for i, shard := range content.Ranks[0] {
+		lies(all[i], shard.Name, shard.Box)
+	}
+	for _, l := range extra {
+		lies(l, l.Name, l.Shape.Box())
 	}
 	out.Tensors, out.Format = nil, distFormat
 	return nil
