@@ -94,17 +94,8 @@ func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int6
 // killed; SEED repeats the choices. With GB it is one move of so many gigabytes of a decoder with Adam that is killed as often, else several of 34 MB
 // that are killed 4 times each. Twice as much must be free on the disk.
 func TestKilled(t *testing.T) {
-	kills, each, gb, seed := 4, 4, 0, uint64(time.Now().UnixNano())
-	for name, set := range map[string]func(uint64){
-		"KILLS": func(n uint64) { kills = int(n) }, "SEED": func(n uint64) { seed = n }, "GB": func(n uint64) { gb = int(n) }} {
-		if text := os.Getenv(name); text != "" {
-			n, err := strconv.ParseUint(text, 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			set(n)
-		}
-	}
+	kills, gb, seed := int(environment(t, "KILLS", 4)), int(environment(t, "GB", 0)), environment(t, "SEED", uint64(time.Now().UnixNano()))
+	each := 4
 	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: kills}
 	dir := t.TempDir()
@@ -116,16 +107,7 @@ func TestKilled(t *testing.T) {
 		bytes = writeRandom(t, m.From, k.rand.Uint64(), decoder(max(1, (gb*1e9-embedding)/layer)))
 		each, m.Block = kills, 0
 	}
-	k.undisturbed(m)
-	want := hashes(t, m.To)
-	rounds := 0
-	for ; k.left > 0; rounds++ {
-		if err := os.RemoveAll(m.To); err != nil { // there is room for one
-			t.Fatal(err)
-		}
-		m.To = filepath.Join(dir, fmt.Sprint("to", rounds))
-		k.round(m, min(each, k.left), want)
-	}
+	rounds := k.rounds(m, each)
 	t.Logf("%d moves of %.1f GB, %d processes killed, of which %d when everything was in place: %.1f GB of work begun again; peak resident memory %d MiB; a move alone takes %v",
 		rounds, float64(bytes)/1e9, kills-k.left, k.sealing, k.again*float64(bytes)/1e9, k.peak>>10, k.takes.Round(time.Millisecond))
 	if k.peak > maxResident {
@@ -133,10 +115,22 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// environment is the number that a variable of the environment gives, or else n.
+func environment(t *testing.T, name string, n uint64) uint64 {
+	t.Helper()
+	if text := os.Getenv(name); text != "" {
+		var err error
+		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
 // TestKilledTorchDist is TestKilled for a checkpoint of Megatron-Core, in which the layers of a model become parts of one tensor.
 func TestKilledTorchDist(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := environment(t, "SEED", uint64(time.Now().UnixNano()))
+	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: 3}
 	dir := t.TempDir()
 	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096, Format: "torch_dist"}
@@ -145,12 +139,7 @@ func TestKilledTorchDist(t *testing.T) {
 		entries = append(entries, safetensors.Tensor{Name: fmt.Sprintf("model.decoder.layers.%d.mlp.linear_fc2.weight", i), DType: tensor.BF16, Shape: tensor.Shape{2048, 512}})
 	}
 	writeRandom(t, m.From, seed, entries)
-	k.undisturbed(m)
-	want := hashes(t, m.To)
-	for rounds := 0; k.left > 0; rounds++ {
-		m.To = filepath.Join(dir, fmt.Sprint("to", rounds))
-		k.round(m, k.left, want)
-	}
+	k.rounds(m, k.left)
 }
 
 // maxResident is how much memory a process may have, in KiB.
@@ -180,6 +169,20 @@ func (k *killer) undisturbed(m childMove) {
 		k.t.Fatalf("%v: %s", err, said)
 	}
 	k.takes, k.seal = time.Since(started), time.Since(moved)
+}
+
+// rounds moves the checkpoint undisturbed, and then anew until as many processes are killed as are left, at most each in one move. It returns how many moves that took.
+func (k *killer) rounds(m childMove, each int) (n int) {
+	k.undisturbed(m)
+	want, dir := hashes(k.t, m.To), filepath.Dir(m.To)
+	for ; k.left > 0; n++ {
+		if err := os.RemoveAll(m.To); err != nil { // there is room for one
+			k.t.Fatal(err)
+		}
+		m.To = filepath.Join(dir, fmt.Sprint("to", n))
+		k.round(m, min(each, k.left), want)
+	}
+	return n
 }
 
 // round kills a move n times, at moments that come later and later in the mean so that it comes to its end, and lets it end.
