@@ -52,8 +52,7 @@ type Proof struct{ Old, New digest.Sum }
 func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
 
 // Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold. Those on hosts
-// that are Leaving take none. With a
-// *StateLost it returns them as well: there the job can go on, with the state of a checkpoint.
+// that are Leaving take none. With a *StateLost it returns them as well: there the job can go on, with the state of a checkpoint.
 type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error)
 
 // StateLost is the error of an Arrange that finds a part of the state on no member, and of every one for a shape that is Lost.
