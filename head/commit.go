@@ -201,8 +201,13 @@ func (r *leader) dismiss() {
 	for _, host := range r.machine.Vacant() {
 		p := r.peers[host]
 		if p != nil && !p.left && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
-			r.send(host, Leaves{Leave{true, "it was drained, and is not needed any more"}})
-			p.left = true
+			r.letGo(host, Leave{true, "it was drained, and is not needed any more"})
 		}
 	}
+}
+
+// letGo tells a host to leave. It is lost when it has heard that.
+func (r *leader) letGo(host string, l Leave) {
+	r.send(host, Leaves{l})
+	r.peers[host].left = true
 }

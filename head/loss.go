@@ -56,8 +56,8 @@ func (r *leader) separate() {
 		}
 		why := fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair].how)
 		if !r.agent.Record().Belongs(goes) { // no generation tells it that the others go on without it
-			r.send(goes, Leaves{Leave{Because: member.Because("this host " + why + "; have it reach all hosts of the job, and let it join again")}})
-			r.peers[goes].left = true
+			r.letGo(goes, Leave{Because: member.Because("this host " + why + "; have it reach all hosts of the job, and let it join again")})
+			r.machine.HostLost(goes, why) // and none will
 			continue
 		}
 		r.hostLost(goes, why)

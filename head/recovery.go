@@ -173,8 +173,7 @@ func (r *leader) catchUp(host string, index uint64) {
 func (r *leader) welcome(host string, rep Report) {
 	for _, w := range rep.Workers {
 		if _, member := rep.State.View.Rank(w.Worker); member || len(w.Open) > 0 {
-			r.send(host, Leaves{Leave{Because: "the others went on without it"}})
-			r.peers[host].left = true
+			r.letGo(host, Leave{Because: "the others went on without it"})
 			return
 		}
 	}
