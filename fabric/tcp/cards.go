@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"net"
+	"slices"
 	"strconv"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -67,25 +68,19 @@ func beside(cards []card, at net.IP, addresses []string) (reached []string) {
 	}
 	for _, address := range addresses {
 		ip := hostIP(address)
-		for _, c := range cards {
-			if ip == nil || own[ip.String()] || used[c.index] || c.loopback || !c.reaches(ip) || len(reached) == fabric.MaxStreams-1 {
-				continue
-			}
-			used[c.index] = true
+		if ip == nil || own[ip.String()] || len(reached) == fabric.MaxStreams-1 {
+			continue
+		}
+		if i := slices.IndexFunc(cards, func(c card) bool { return !used[c.index] && !c.loopback && c.reaches(ip) }); i >= 0 {
+			used[cards[i].index] = true
 			reached = append(reached, address)
-			break
 		}
 	}
 	return reached
 }
 
 func (c *card) reaches(ip net.IP) bool {
-	for _, n := range c.networks {
-		if n.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.networks, func(n *net.IPNet) bool { return n.Contains(ip) })
 }
 
 // ways are the addresses over which the streams of data go in turn: the one of the control stream, and those that other cards reach and where the
