@@ -88,6 +88,22 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// A worker that does not end by SIGTERM is not left to wait for one that did.
+func TestStoppedWorkerHearsOfOthers(t *testing.T) {
+	result, err := controlled(t, 2, "deaf-1", func(_ string, j *control.Job) error { return j.Stop(t.Context(), false, "me@here") })
+	var stopped *node.Stopped
+	if !errors.As(err, &stopped) {
+		t.Fatal(err)
+	}
+	var ends []string
+	for _, w := range result.Workers {
+		ends = append(ends, w.How)
+	}
+	if diff := cmp.Diff([]string{"was killed by SIGTERM", "exited with code 1"}, ends); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func checkSocket(t *testing.T, dir string) {
 	sockets, err := filepath.Glob(filepath.Join(dir, "*.ctl"))
 	if err != nil || len(sockets) != 1 {

@@ -75,15 +75,18 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 		l.noteStop(s, why+", now")
 		return nil
 	case l.agent.Release(why):
+		l.confess()
 		l.dismissOthers(l.agent.Status().Seats) // asked now: nobody becomes a member any more
 	default:
 		l.noteStop(s, why)
 		l.signal(syscall.SIGTERM)
 	}
-	late := time.After(graceAsked)
+	soon, late := time.After(graceFailed), time.After(graceAsked)
 	for len(l.living()) > 0 {
 		select {
 		case <-l.changed:
+		case <-soon:
+			l.confess()
 		case <-late:
 			return nil
 		case <-l.farewell.now:

@@ -59,6 +59,7 @@ type launch struct {
 	hands    map[int]*hand
 	ended    []ending
 	faults   []ending        // of workers of this host that the membership has not heard of
+	candid   bool            // the membership hears of faults at once
 	telling  int             // endings that the membership is being told of
 	expected map[string]bool // hosts that have yet to tell what they know, on a host that leads anew
 	rooms    map[string]bool // the other hosts that have offered room, on the host that leads

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/shoal-ml/shoal/api"
@@ -67,6 +69,9 @@ func work(what string) error {
 	case what == "hangup-1" && j.Rank() == 1:
 		os.Exit(0)
 	case what != "meet":
+		if what == "deaf-1" && j.Rank() == 1 {
+			signal.Ignore(syscall.SIGTERM)
+		}
 		fmt.Println("waiting")
 		return client.RecvFrom(ctx, j, make([]float32, 1), (j.Rank()+1)%j.Size())
 	}

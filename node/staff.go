@@ -216,8 +216,8 @@ func (l *launch) onSave(seat int, line string) {
 func (l *launch) onExit(seat int, e proc.Exit) {
 	survived := l.survives(seat, e) && (!e.OK() || l.vain(seat))
 	l.mu.Lock()
-	stopping, leads, h := l.stopping >= 0, l.leader == l.host, l.hands[seat]
-	if !e.OK() && !survived && !stopping {
+	candid, leads, h := l.candid, l.leader == l.host, l.hands[seat]
+	if !e.OK() && !survived && !candid {
 		l.faults = append(l.faults, ending{seat, e, false}) // confess tells
 	}
 	l.telling++
@@ -230,7 +230,7 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 	switch {
 	case e.OK():
 		l.agent.Finished(seat, e.String())
-	case survived || stopping:
+	case survived || candid:
 		l.agent.Lost(seat, e.String())
 	}
 	l.mu.Lock()

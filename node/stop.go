@@ -16,8 +16,11 @@ func (l *launch) stop(asked bool) error {
 		grace, kill = graceStopped, l.cfg.Kill
 	}
 	l.signal(syscall.SIGTERM)
-	l.confess()
-	if l.allEnd(time.After(grace), kill) {
+	if l.allEnd(time.After(grace/2), kill) {
+		return nil
+	}
+	l.confess() // a worker may want to end well and wait for one that is gone
+	if l.allEnd(time.After(grace/2), kill) {
 		return nil
 	}
 	l.signal(syscall.SIGKILL)
@@ -27,12 +30,12 @@ func (l *launch) stop(asked bool) error {
 	return errors.New("node: workers were killed but do not end; look at their state in ps")
 }
 
-// confess tells the membership of the workers that have failed. Only when the others are being stopped do they hear of it: most have ended
-// by then, and the output shows one exception and not one a rank.
+// confess tells the membership of the workers that have failed. Only some time after they were stopped do the others hear of it: most have
+// ended by then, and the output shows one exception and not one a rank.
 func (l *launch) confess() {
 	l.mu.Lock()
 	faults := l.faults
-	l.faults = nil
+	l.faults, l.candid = nil, l.stopping >= 0
 	l.mu.Unlock()
 	for _, e := range faults {
 		l.agent.Lost(e.rank, e.exit.String())
