@@ -330,7 +330,11 @@ func (s *spread) endedWell() {
 	result, err := node.ReadResult(s.job.Dir)
 	s.must(err)
 	for _, w := range result.Workers {
-		if w.How != "exited with code 0" && !strings.HasPrefix(w.How, "was lost with its host ") && !slices.Contains(s.faults, w.How) {
+		if strings.HasPrefix(w.How, "was lost with its host ") {
+			s.gone([]api.JobWorker{{Worker: w.Rank, PID: w.PID}}) // its own guard ends it
+			continue
+		}
+		if w.How != "exited with code 0" && !slices.Contains(s.faults, w.How) {
 			s.Errorf("worker %d %s", w.Rank, w.How)
 		}
 		if err := syscall.Kill(w.PID, 0); !errors.Is(err, syscall.ESRCH) {
