@@ -64,6 +64,7 @@ type launch struct {
 	expected map[string]bool // hosts that have yet to tell what they know, on a host that leads anew
 	rooms    map[string]bool // the other hosts that have offered room, on the host that leads
 	leader   string
+	mourned  string   // who led, is lost, and has no successor yet; until this host has said that it is stuck
 	lost     bool     // no member is left, and none has finished its work
 	over     bool     // this host is not needed any more
 	leaving  bool     // it was asked to leave

@@ -189,7 +189,7 @@ func (l *launch) follow(leader string) {
 		l.mu.Unlock()
 		return
 	}
-	l.leader = leader
+	l.leader, l.mourned = leader, ""
 	clear(l.rooms)
 	clear(l.expected)
 	if leader == l.host {
@@ -253,7 +253,7 @@ func (l *launch) onGone(host, how string) {
 		l.mu.Lock()
 		leader, muted := l.leader == host, l.muted
 		if leader {
-			l.leader = ""
+			l.leader, l.mourned = "", host
 		}
 		delete(l.rooms, host)
 		delete(l.expected, host)
@@ -266,16 +266,25 @@ func (l *launch) onGone(host, how string) {
 			}
 		}
 		if leader && !muted {
-			l.orphaned(host, how)
+			l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
+		}
+		if !muted {
+			l.sayStuck()
 		}
 		l.wake()
 	})
 }
 
-// orphaned tells that the host that led the job is lost, and what comes of it.
-func (l *launch) orphaned(host, how string) {
-	l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
-	if s := l.agent.Status(); s.Stuck && s.Generation > 0 {
+// sayStuck tells, once, that nobody can lead the job after the host that did. That may come out only when further hosts are lost.
+func (l *launch) sayStuck() {
+	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
+		return
+	}
+	l.mu.Lock()
+	host := l.mourned
+	l.mourned = ""
+	l.mu.Unlock()
+	if host != "" {
 		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if you know that %s is gone for good, say so: shoal recover --force %s", host, l.name()))
 	}
 }

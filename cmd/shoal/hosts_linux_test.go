@@ -287,6 +287,20 @@ func TestOneOfTwoHostsWaits(t *testing.T) {
 	s.finish(1)
 }
 
+// The host that leads is lost, and then another: only with that are too few left, and a person has to hear of it.
+func TestHostsAreLostOneAfterTheOther(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+	frozen := s.on("c")
+	s.signal(syscall.SIGSTOP, frozen, s.agents["c"])
+	s.signal(syscall.SIGKILL, nil, s.head)
+	s.says(s.agents["b"], "shoal recover --force train")
+	s.signal(syscall.SIGKILL, frozen, s.agents["c"])
+	s.led("b")
+	s.shoal("recover", "train", "--force")
+	s.trains(1, 10)
+	s.finish(1)
+}
+
 // Of two hosts with workers the one that led is lost. A third one, which has none, is the witness: the other need not wait.
 func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
 	s := startSpreadOn(t, newNetwork(t, "a", "b", "c"), []string{"a", "b"}, 1, nil, audited)
