@@ -3,9 +3,11 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -31,7 +33,14 @@ type doomed struct {
 	live []string
 	dead map[*node.Agent]*atomic.Bool
 	last uint64 // the step at which the last host was killed
+
+	pace    sync.Mutex
+	mayGo   *sync.Cond
+	horizon uint64 // no worker makes a later step, so that the job is not over before all have been killed
 }
+
+// ahead is how many steps the job may make until the next host is killed.
+const ahead = 30
 
 func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 	slots := make([]int, 3+rng.IntN(3))
@@ -41,7 +50,8 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 		workers += slots[i]
 	}
 	f, c := clusterFlock(t, workers, slots, client.Data{Samples: 600, Batch: 10, Epochs: 2, Seed: seed})
-	d := &doomed{flock: f, cluster: c, rng: rng, dead: map[*node.Agent]*atomic.Bool{}}
+	d := &doomed{flock: f, cluster: c, rng: rng, dead: map[*node.Agent]*atomic.Bool{}, horizon: ahead}
+	d.mayGo = sync.NewCond(&d.pace)
 	for i := range slots {
 		d.live = append(d.live, string(rune('a'+i)))
 		d.dead[c.agents[d.live[i]]] = &atomic.Bool{}
@@ -59,6 +69,7 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 		}
 		d.kill()
 	}
+	d.goTo(math.MaxUint64)
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +81,7 @@ func (d *doomed) begin(s seat) {
 	dead := d.dead[s.agent]
 	j := joinWith(d.flock.t, s.agent, s.number, s.token)
 	d.group.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
-		err := d.train(ctx, j, s.number, stays)
+		err := d.train(ctx, j, s.number, d.waits)
 		if dead.Load() {
 			d.flock.mu.Lock()
 			defer d.flock.mu.Unlock()
@@ -80,6 +91,23 @@ func (d *doomed) begin(s seat) {
 		s.agent.Finished(s.number, "exited with code 0")
 		return err
 	})
+}
+
+// waits lets a worker make a step when it may.
+func (d *doomed) waits(_ *flock, _, step int) error {
+	d.pace.Lock()
+	defer d.pace.Unlock()
+	for uint64(step) > d.horizon {
+		d.mayGo.Wait()
+	}
+	return nil
+}
+
+func (d *doomed) goTo(step uint64) {
+	d.pace.Lock()
+	defer d.pace.Unlock()
+	d.horizon = step
+	d.mayGo.Broadcast()
 }
 
 // trains waits until the job, led by whomever, has committed some more steps.
@@ -109,6 +137,7 @@ func (d *doomed) kill() {
 	d.dead[a].Store(true)
 	d.net.Kill(fabric.Host(name))
 	d.ends[name]()
+	d.goTo(d.last + ahead)
 	for slices.Contains(d.leader().Status().Hosts, name) { // a quorum must be left of those that decided last
 		runtime.Gosched()
 	}
