@@ -20,6 +20,7 @@ type farewell struct {
 	asked     chan struct{} // closed by the first request
 	now       chan struct{} // closed by the first that has no patience
 	hurried   bool
+	members   []int // seats, when the end was asked for or began
 	dismissed []int // seats of workers that were ended because they were no members
 }
 
@@ -70,13 +71,16 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 	l.beginStop()
 	why := l.stoppedBy() + " asked for the end of the job"
 	s := l.agent.Status()
+	l.expectEnd(s.Seats)
 	switch {
 	case l.impatient():
 		l.noteStop(s, why+", now")
 		return nil
 	case l.agent.Release(why):
+		seats := l.agent.Status().Seats // asked now: nobody becomes a member any more
 		l.confess()
-		l.dismissOthers(l.agent.Status().Seats) // asked now: nobody becomes a member any more
+		l.dismissOthers(seats)
+		l.expectEnd(seats)
 	default:
 		l.noteStop(s, why)
 		l.signal(syscall.SIGTERM)
@@ -98,6 +102,13 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 		}
 	}
 	return nil
+}
+
+// expectEnd notes the members that are to end well. How a spare ends, or a worker that was just coming, is no matter.
+func (l *launch) expectEnd(members []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.farewell.members = append(l.farewell.members, members...)
 }
 
 func (l *launch) impatient() bool {
@@ -138,8 +149,8 @@ func (l *launch) outcome() error {
 		return nil
 	}
 	for i, e := range l.endings() {
-		before := i < l.stopping && e.survived
-		if !e.exit.OK() && !before && !slices.Contains(l.farewell.dismissed, e.rank) {
+		missed := i >= l.stopping && slices.Contains(l.farewell.members, e.rank)
+		if !e.exit.OK() && (missed || !e.survived) && !slices.Contains(l.farewell.dismissed, e.rank) {
 			s.Ends = append(s.Ends, fmt.Sprintf("worker %d %s", e.rank, e.exit))
 		}
 	}
