@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/shoal-ml/shoal/collective"
 )
 
@@ -39,6 +41,17 @@ func loads(moves []collective.Move, hosts int) []int {
 	return list
 }
 
+// taken is what each member gets from each.
+func taken(moves []collective.Move) map[[2]int]int {
+	gets := map[[2]int]int{}
+	for _, m := range moves {
+		for _, d := range m.Dst {
+			gets[[2]int{m.Src[0].Member, d.Member}] += m.N
+		}
+	}
+	return gets
+}
+
 // Hosts share out what they pass on: nobody sends much more than the others need, where somebody would.
 func TestRelieve(t *testing.T) {
 	seed := rand.Uint64()
@@ -66,7 +79,11 @@ func TestRelieve(t *testing.T) {
 			all += n
 		}
 		bound := max(slices.Max(own), (all+hosts-1)/hosts)
-		relieve(moves, sites, bound)
+		gets := taken(moves)
+		moves = relieve(moves, sites, bound)
+		if diff := cmp.Diff(gets, taken(moves)); diff != "" {
+			t.Fatalf("what members get has changed: %s", diff)
+		}
 		if most := slices.Max(loads(moves, hosts)); most > slices.Max(before) || most > bound+bound/8 {
 			t.Fatalf("%d hosts send %v, before %v; one must send %d", hosts, loads(moves, hosts), before, bound)
 		}
