@@ -54,7 +54,8 @@ class Stage:
 
     def go(self, *arguments, env=None):
         """go test, counted by its own report."""
-        status, output = self.run("go", "test", "-json", *arguments, env=env)
+        # Shorter than MINUTES, so that what hangs shows its goroutines; Go's own ten minutes a package are few for the race detector on a busy machine.
+        status, output = self.run("go", "test", "-json", f"-timeout={MINUTES - 5}m", *arguments, env=env)
         printed, broken = collections.defaultdict(str), []  # (package, test): text; and whose failures were counted
         for line in output.splitlines():
             try:

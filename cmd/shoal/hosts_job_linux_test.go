@@ -47,7 +47,7 @@ type process struct {
 var audited = []string{"shoal", "demo", "worker", strconv.Itoa(math.MaxInt32)}
 
 // testPatience bounds what a test waits for; nothing else is judged by it.
-const testPatience = time.Minute
+const testPatience = 3 * time.Minute
 
 // startSpread starts a job of one worker a slot on all hosts of a network, and waits until it trains.
 func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread {
