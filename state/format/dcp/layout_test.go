@@ -67,10 +67,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("values -written +read:\n%s", diff)
 	}
 
-	const python = "../../../.venv-torch2/bin/python"
-	if _, err := os.Stat(python); err != nil || testing.Short() {
-		t.Skip("no torch to compare with; scripts/setup torch2 makes one")
-	}
+	python := formattest.Python(t, "torch")
 	to := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(to, dir); err != nil {
 		t.Fatal(err)

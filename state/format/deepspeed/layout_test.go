@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -214,10 +213,7 @@ func FuzzReadUniversal(f *testing.F) {
 
 // TestDeepSpeedLoads has DeepSpeed load what is written: with stages 1 and 2 what was trained with one of them, and with 3 what was with 3.
 func TestDeepSpeedLoads(t *testing.T) {
-	const python = "../../../.venv-torch2/bin/python"
-	if installed, _ := filepath.Glob("../../../.venv-torch2/lib/python*/site-packages/deepspeed"); installed == nil || testing.Short() {
-		t.Skip("no DeepSpeed; scripts/setup torch2 installs one")
-	}
+	python := formattest.Python(t, "deepspeed")
 	for name, stages := range map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)

@@ -141,10 +141,7 @@ print(json.dumps({k: show(v) for k, v in state.items()}))
 
 // torch has torch load what was written.
 func torch(t *testing.T, dir fstest.MapFS, want formattest.What) {
-	const python = "../../../.venv-torch2/bin/python"
-	if _, err := os.Stat(python); err != nil || testing.Short() {
-		t.Skip("no torch to compare with; scripts/setup torch2 makes one")
-	}
+	python := formattest.Python(t, "torch")
 	to := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(to, dir); err != nil {
 		t.Fatal(err)

@@ -292,10 +292,7 @@ for path in sys.argv[1:]:
 
 // TestTorchLoads has torch read what is written, with nothing but its own rules and a plain namespace.
 func TestTorchLoads(t *testing.T) {
-	const python = "../../../.venv-torch2/bin/python"
-	if _, err := os.Stat(python); err != nil || testing.Short() {
-		t.Skip("no torch to read with; scripts/setup torch2 makes one")
-	}
+	python := formattest.Python(t, "torch")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
 	c, files := read(t, dir)
 	folder := t.TempDir()

@@ -82,10 +82,7 @@ func TestDistOfMegatronCore(t *testing.T) {
 
 // TestMegatronCoreLoads has Megatron-Core load what is written into a model of its own, cut for two tensor and two pipeline parallel ranks, and optimizers of both kinds.
 func TestMegatronCoreLoads(t *testing.T) {
-	const python = "../../../.venv-torch2/bin/python"
-	if installed, _ := filepath.Glob("../../../.venv-torch2/lib/python*/site-packages/megatron/core"); installed == nil || testing.Short() {
-		t.Skip("no Megatron-Core; scripts/setup torch2 installs one")
-	}
+	python := formattest.Python(t, "megatron/core")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
 	c, files := read(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")

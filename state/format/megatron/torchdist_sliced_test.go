@@ -129,10 +129,7 @@ print(json.dumps([{k: show(v) for k, v in state.items() if isinstance(v, torch.T
 
 // TestDistTorchLoads has torch's own loader read what is written: every layer of every key, under both names of a copy in f32.
 func TestDistTorchLoads(t *testing.T) {
-	const python = "../../../.venv-torch2/bin/python"
-	if _, err := os.Stat(python); err != nil || testing.Short() {
-		t.Skip("no torch to read with; scripts/setup torch2 makes one")
-	}
+	python := formattest.Python(t, "torch")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
 	c, files := read(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
