@@ -15,8 +15,8 @@ func (m *Machine) Have() int {
 
 // Staying counts the members that are not to be released.
 func (m *Machine) Staying() (n int) {
-	for w, s := range m.workers {
-		if s.phase == active && m.stays(w) {
+	for _, s := range m.workers {
+		if s.phase == active && m.stays(s) {
 			n++
 		}
 	}
@@ -26,8 +26,8 @@ func (m *Machine) Staying() (n int) {
 // outside counts the workers that are there to stay or on their way, and are no members.
 func (m *Machine) outside() int {
 	n := m.coming()
-	for _, w := range m.in(ready) {
-		if !m.draining(w) {
+	for _, s := range m.workers {
+		if s.phase == ready && !m.draining(s) {
 			n++
 		}
 	}
@@ -35,31 +35,31 @@ func (m *Machine) outside() int {
 }
 
 // coming counts the workers that may still ask to take part.
-func (m *Machine) coming() int { return len(m.in(starting)) + m.ordered.sum() + m.unplaced }
+func (m *Machine) coming() int { return m.workers.count(starting) + m.ordered.sum() + m.unplaced }
 
-func (m *Machine) draining(w topo.Worker) bool {
-	h := m.host(m.workers[w].host)
+func (m *Machine) draining(s *worker) bool {
+	h := m.host(s.host)
 	return h != nil && h.Draining
 }
 
 // stays reports whether a member is not to be released: by what is proposed, or because its host is to be left.
-func (m *Machine) stays(w topo.Worker) bool {
-	return !m.draining(w) && (m.proposed == nil || !slices.Contains(m.proposed.activate.Released, w))
+func (m *Machine) stays(s *worker) bool {
+	return !m.draining(s) && (m.proposed == nil || !slices.Contains(m.proposed.activate.Released, s.number))
 }
 
 // staying are the members that stay, oldest first.
 func (m *Machine) staying() []topo.Worker {
-	return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.stays(w) })
+	return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return !m.stays(m.workers.find(w)) })
 }
 
 // joiners are the ready workers that the wanted size has room for, when there is a member to give them the state of the job. The
 // first ones need none, and wait for each other.
 func (m *Machine) joiners() []topo.Worker {
-	list := m.in(ready)
+	list := m.workers.in(ready)
 	if len(list) == 0 {
 		return nil
 	}
-	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.in(active)) || !begun && m.coming() > 0 {
+	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.workers.in(active)) || !begun && m.coming() > 0 {
 		return nil
 	}
 	room := m.missing()
@@ -75,15 +75,15 @@ func (m *Machine) joiners() []topo.Worker {
 // A mesh needs all its ranks, so of such a job only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
-		return slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
+		return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
 	}
-	if n := m.Staying(); n <= m.cfg.Want && (m.whole || n == m.count(active)) {
+	if n := m.Staying(); n <= m.cfg.Want && (m.whole || n == m.workers.count(active)) {
 		return nil // as after almost every step, and without a list
 	}
 	staying := m.staying()
 	slices.SortStableFunc(staying, func(v, w topo.Worker) int {
-		switch fresh := m.workers[v].fresh; {
-		case fresh == m.workers[w].fresh:
+		switch fresh := m.workers.find(v).fresh; {
+		case fresh == m.workers.find(w).fresh:
 			return 0
 		case fresh:
 			return 1
@@ -93,7 +93,7 @@ func (m *Machine) leavers() []topo.Worker {
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
 	if !m.whole && m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
-		leave = append(leave, slices.DeleteFunc(m.in(active), func(w topo.Worker) bool { return !m.draining(w) })...)
+		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return !m.draining(m.workers.find(w)) })...)
 	}
 	if m.sparing && (m.departed() || m.parted > 0) {
 		return nil
@@ -106,18 +106,18 @@ func (m *Machine) leavers() []topo.Worker {
 
 // haveState reports whether one of the workers surely has the state of the job.
 func (m *Machine) haveState(list []topo.Worker) bool {
-	return slices.ContainsFunc(list, func(w topo.Worker) bool { return !m.workers[w].fresh })
+	return slices.ContainsFunc(list, func(w topo.Worker) bool { return !m.workers.find(w).fresh })
 }
 
 // short reports whether there are too few members to go on, though the job has begun.
 func (m *Machine) short() bool {
-	return m.record.View.Generation > 0 && m.count(active) < m.cfg.Min
+	return m.record.View.Generation > 0 && m.workers.count(active) < m.cfg.Min
 }
 
 // departed reports whether a member of the active generation is gone.
 func (m *Machine) departed() bool {
 	return slices.ContainsFunc(m.record.View.Members, func(x topo.Member) bool {
-		s := m.workers[x.Worker]
+		s := m.workers.find(x.Worker)
 		return s == nil || s.phase != active
 	})
 }
@@ -138,7 +138,7 @@ func (m *Machine) successor() string {
 		return m.head
 	}
 	if staying := m.staying(); m.haveState(staying) {
-		return m.workers[staying[0]].host
+		return m.workers.find(staying[0]).host
 	}
 	return m.head
 }
@@ -154,7 +154,7 @@ func (m *Machine) settle() {
 		return
 	}
 	m.news = nil
-	alive := m.count(active)
+	alive := m.workers.count(active)
 	switch {
 	case alive == 0 && m.ended():
 		return
@@ -174,12 +174,12 @@ func (m *Machine) ended() bool {
 		m.emit(Finish{true, Because(fmt.Sprintf("%d workers have finished their work", m.finished()))})
 	case m.record.View.Generation > 0:
 		m.emit(Finish{false, "every member is lost, and with them the state of the job"})
-	case m.coming()+len(m.in(ready)) == 0:
+	case m.coming()+m.workers.count(ready) == 0:
 		m.emit(Finish{false, "every worker ended before the job began"})
 	default:
 		return false
 	}
-	for _, w := range m.in(starting, ready) {
+	for _, w := range m.workers.in(starting, ready) {
 		m.release(w, "the job is over")
 	}
 	m.over = true
@@ -194,7 +194,7 @@ func (m *Machine) propose() {
 	}
 	m.news = nil
 	for _, old := range m.record.View.Members {
-		switch s := m.workers[old.Worker]; {
+		switch s := m.workers.find(old.Worker); {
 		case m.done[old.Worker]:
 			a.Finished = append(a.Finished, old.Worker)
 		case s == nil:
@@ -207,7 +207,7 @@ func (m *Machine) propose() {
 	if m.boundary && !m.ending() {
 		a.Released, a.Joined, m.head = m.leavers(), m.joiners(), m.successor()
 		for _, w := range a.Joined {
-			joiners = append(joiners, topo.Member{Worker: w, Host: m.workers[w].host})
+			joiners = append(joiners, topo.Member{Worker: w, Host: m.workers.find(w).host})
 		}
 	}
 	a.View = m.record.View.Without(slices.Concat(a.Lost, a.Finished, a.Released, a.Again)...)

@@ -106,7 +106,7 @@ func (m *Machine) loseHost(name, how string) bool {
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	delete(m.ordered, name)
 	for _, w := range m.on(name, starting, ready, active, leaving) {
-		delete(m.workers, w)
+		m.workers.drop(w)
 	}
 	m.shrink()
 	if m.record.Belongs(name) || m.proposed != nil && m.proposed.record.Belongs(name) {
@@ -196,7 +196,7 @@ func (m *Machine) host(name string) *Host {
 
 // on lists the workers of a host that are in some phases.
 func (m *Machine) on(host string, phases ...phase) []topo.Worker {
-	return slices.DeleteFunc(m.in(phases...), func(w topo.Worker) bool { return m.workers[w].host != host })
+	return slices.DeleteFunc(m.workers.in(phases...), func(w topo.Worker) bool { return m.workers.find(w).host != host })
 }
 
 // free is how many more workers a host has room for.

@@ -76,29 +76,13 @@ func (Pause) action()    {}
 func (Resume) action()   {}
 func (Finish) action()   {}
 
-// phase is where a worker is in its life.
-type phase int
-
-const (
-	starting phase = iota // its process runs; it has not asked to take part
-	ready                 // it asks to take part
-	active                // a member
-	leaving               // stopped on purpose, or done
-)
-
-type worker struct {
-	host  string
-	phase phase
-	fresh bool // a member that has not taken part in a step: it may not have the state of the job
-}
-
 // Machine is the membership of one job. Create it with New, or with Restore where another head had it before.
 type Machine struct {
 	cfg      Config
 	record   Record    // the active generation
 	head     string    // who should lead
 	proposed *proposal // what is to be decided; nil = nothing
-	workers  map[topo.Worker]*worker
+	workers  roster
 	hosts    []*Host // in the order in which they came
 	ordered  orders  // workers that were ordered and are not started yet
 	unplaced int     // workers that are wanted where no host has room
@@ -139,7 +123,7 @@ func New(cfg Config) *Machine {
 }
 
 func newMachine(cfg Config) *Machine {
-	m := &Machine{cfg: cfg, workers: map[topo.Worker]*worker{}, ordered: orders{}, done: map[topo.Worker]bool{}}
+	m := &Machine{cfg: cfg, ordered: orders{}, done: map[topo.Worker]bool{}}
 	for _, h := range cfg.Hosts {
 		m.hosts = append(m.hosts, &h)
 	}

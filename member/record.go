@@ -72,7 +72,7 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
 	m.because = Because(self + " leads")
 	for _, x := range r.View.Members {
-		m.workers[x.Worker] = &worker{x.Host, active, true}
+		m.workers.put(&worker{x.Worker, x.Host, active, true})
 	}
 	for _, g := range gone {
 		m.loseHost(g.Host, g.How)

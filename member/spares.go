@@ -27,13 +27,13 @@ func (m *Machine) Tick() {
 }
 
 // Waiting lists the workers that ask to take part and are no members, oldest first.
-func (m *Machine) Waiting() []topo.Worker { return m.in(ready) }
+func (m *Machine) Waiting() []topo.Worker { return m.workers.in(ready) }
 
 // Spares is how many workers the job is to have beyond its size.
 func (m *Machine) Spares() int { return m.cfg.Spares }
 
 // Asking counts the workers that become members at the next boundary.
-func (m *Machine) Asking() int { return min(len(m.in(ready)), m.missing()) }
+func (m *Machine) Asking() int { return min(m.workers.count(ready), m.missing()) }
 
 // missing is how many members there are too few. A mesh has no use for more than its ranks, whatever the minimum of the job.
 func (m *Machine) missing() int {
@@ -55,7 +55,7 @@ func (m *Machine) spares() int {
 // refill starts workers for members that are missing, and behind them spares: those when everybody has made a step since the last change,
 // so that their start does not slow the change itself. Jobs that take no steps have none.
 func (m *Machine) refill() {
-	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.ending() || !m.haveState(m.in(active)) {
+	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.ending() || !m.haveState(m.workers.in(active)) {
 		return
 	}
 	switch missing := m.missing(); {
@@ -78,7 +78,7 @@ func (m *Machine) settled() bool {
 
 // failed notes that a worker is gone that was not let in yet.
 func (m *Machine) failed(w topo.Worker) {
-	if s := m.workers[w]; s.phase == starting || s.phase == ready {
+	if s := m.workers.find(w); s.phase == starting || s.phase == ready {
 		m.hold = backoffTicks << min(m.failures, mostDoubled)
 		m.failures++
 	}

@@ -1,7 +1,6 @@
 package member
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -17,7 +16,7 @@ func (m *Machine) Started(w topo.Worker, host string) {
 		return // it went with its host
 	}
 	room := m.outside() < m.missing()+m.spares() && (at == nil || m.free(at) > 0)
-	m.workers[w] = &worker{host: host}
+	m.workers.put(&worker{number: w, host: host})
 	switch {
 	case m.ending():
 		m.release(w, "the job is ending")
@@ -32,7 +31,7 @@ func (m *Machine) Started(w topo.Worker, host string) {
 // that asks again was let in and did not get the state of the job, because who was to give it is lost: it is none until it is
 // let in again.
 func (m *Machine) Asks(w topo.Worker) {
-	s := m.workers[w]
+	s := m.workers.find(w)
 	switch {
 	case s == nil || m.over:
 		return
@@ -52,11 +51,11 @@ func (m *Machine) Asks(w topo.Worker) {
 // for it is gone too, or a worker that always fails would be started for ever; not so in a job with spares, which starts those that
 // fail ever later.
 func (m *Machine) Lost(w topo.Worker, how string) {
-	if m.workers[w] == nil || m.over {
+	if m.workers.find(w) == nil || m.over {
 		return
 	}
 	m.failed(w)
-	delete(m.workers, w)
+	m.workers.drop(w)
 	m.shrink()
 	if m.takesPart(w) {
 		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
@@ -68,16 +67,16 @@ func (m *Machine) Lost(w topo.Worker, how string) {
 
 // Finished tells that a worker has done its work and left. The first member that does ends the growing of the job.
 func (m *Machine) Finished(w topo.Worker) {
-	s := m.workers[w]
+	s := m.workers.find(w)
 	if s == nil || m.over {
 		return
 	}
 	m.failed(w)
-	delete(m.workers, w)
+	m.workers.drop(w)
 	if s.phase == active {
 		m.done[w] = true
 		why := fmt.Sprintf("w%d has finished its work", w)
-		for _, other := range m.in(starting, ready) {
+		for _, other := range m.workers.in(starting, ready) {
 			m.release(other, Because(why))
 		}
 		m.news = append(m.news, why)
@@ -116,8 +115,8 @@ func (m *Machine) Resize(n int, who string) error {
 // means all members.
 func (m *Machine) Boundary(took ...topo.Worker) {
 	if !m.boundary {
-		for w, s := range m.workers {
-			if s.phase == active && (took == nil || slices.Contains(took, w)) {
+		for _, s := range m.workers {
+			if s.phase == active && (took == nil || slices.Contains(took, s.number)) {
 				s.fresh = false
 			}
 		}
@@ -143,7 +142,7 @@ func (m *Machine) Decided(g topo.Generation) {
 	m.record, m.proposed = m.proposed.record, nil
 	m.boundary = m.boundary && g > 1 // with the first generation the first step begins
 	for _, w := range a.Joined {
-		if s := m.workers[w]; s != nil && s.phase == ready {
+		if s := m.workers.find(w); s != nil && s.phase == ready {
 			s.phase, s.fresh = active, true
 			m.failures, m.hold = 0, 0
 		}
@@ -151,7 +150,7 @@ func (m *Machine) Decided(g topo.Generation) {
 	m.parted += len(a.Lost) + len(a.Finished) + len(a.Released)
 	m.emit(a)
 	for _, w := range a.Released {
-		if m.workers[w] != nil {
+		if m.workers.find(w) != nil {
 			m.release(w, a.Because)
 		}
 	}
@@ -168,7 +167,7 @@ func (m *Machine) shed(n int) {
 		n--
 	}
 	for _, p := range []phase{starting, ready} {
-		list := slices.DeleteFunc(m.in(p), m.draining)
+		list := slices.DeleteFunc(m.workers.in(p), func(w topo.Worker) bool { return m.draining(m.workers.find(w)) })
 		for ; n > 0 && len(list) > 0; n-- {
 			m.release(list[len(list)-1], m.because)
 			list = list[:len(list)-1]
@@ -184,33 +183,8 @@ func (m *Machine) shrink() {
 }
 
 func (m *Machine) release(w topo.Worker, why Because) {
-	m.workers[w].phase = leaving
+	m.workers.find(w).phase = leaving
 	m.emit(Stop{w, why})
-}
-
-// in lists the living workers in some phases, oldest first.
-func (m *Machine) in(phases ...phase) []topo.Worker {
-	var list []topo.Worker
-	for w, s := range m.workers {
-		if slices.Contains(phases, s.phase) {
-			if list == nil {
-				list = make([]topo.Worker, 0, len(m.workers))
-			}
-			list = append(list, w)
-		}
-	}
-	slices.SortFunc(list, cmp.Compare[topo.Worker])
-	return list
-}
-
-// count counts the living workers in a phase.
-func (m *Machine) count(p phase) (n int) {
-	for _, s := range m.workers {
-		if s.phase == p {
-			n++
-		}
-	}
-	return n
 }
 
 // takesPart reports whether a worker is a member, or will be one when what is proposed is decided.

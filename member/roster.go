@@ -1,0 +1,79 @@
+package member
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// phase is where a worker is in its life.
+type phase int
+
+const (
+	starting phase = iota // its process runs; it has not asked to take part
+	ready                 // it asks to take part
+	active                // a member
+	leaving               // stopped on purpose, or done
+)
+
+type worker struct {
+	number topo.Worker
+	host   string
+	phase  phase
+	fresh  bool // a member that has not taken part in a step: it may not have the state of the job
+}
+
+// roster are the living workers, oldest first. Behind every step it is gone through several times, and that costs less than to iterate a map.
+type roster []*worker
+
+func (r roster) search(w topo.Worker) (int, bool) {
+	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.Worker) int { return cmp.Compare(s.number, w) })
+}
+
+// find is nil where there is no such worker.
+func (r roster) find(w topo.Worker) *worker {
+	if i, is := r.search(w); is {
+		return r[i]
+	}
+	return nil
+}
+
+func (r *roster) put(s *worker) {
+	i, is := r.search(s.number)
+	if is {
+		(*r)[i] = s
+		return
+	}
+	*r = slices.Insert(*r, i, s)
+}
+
+func (r *roster) drop(w topo.Worker) {
+	if i, is := r.search(w); is {
+		*r = slices.Delete(*r, i, i+1)
+	}
+}
+
+// in lists the workers in some phases.
+func (r roster) in(phases ...phase) []topo.Worker {
+	var list []topo.Worker
+	for _, s := range r {
+		if slices.Contains(phases, s.phase) {
+			if list == nil {
+				list = make([]topo.Worker, 0, len(r))
+			}
+			list = append(list, s.number)
+		}
+	}
+	return list
+}
+
+// count counts the workers in a phase.
+func (r roster) count(p phase) (n int) {
+	for _, s := range r {
+		if s.phase == p {
+			n++
+		}
+	}
+	return n
+}
