@@ -71,13 +71,17 @@ def train_torch(_: int, state: int) -> None:
     torch.set_num_threads(1)
     width, layers = 1024, max(state // (12 * 1024 * 1024), 1)
     batches = shoal.torch.loader(range(SAMPLES), BATCH, collate_fn=torch.tensor)  # type: ignore[arg-type]
-    model = shoal.torch.ddp(torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)]))
-    optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters()))
+    linear = [torch.nn.Linear(width, width, bias=False) for _ in range(layers)]
+    with torch.no_grad():
+        for layer in linear:
+            layer.weight.mul_(3**0.5)  # an activation is then as large behind all layers as before; or they become denormal, with which processors compute slowly
+    model = shoal.torch.ddp(torch.nn.Sequential(*linear))
+    optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters(), lr=1e-6))
     clock = Clock(shoal.join())
     for x in batches:
         clock.begin()
         optimizer.zero_grad()
-        model(x[:1].expand(1, width) / SAMPLES).square().mean().backward()
+        (model((x[:1] % 1000 + 1.0).expand(1, width) / 1000) - 1).square().mean().backward()
         optimizer.step()
         clock.tick()
 
