@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/state/reshape"
@@ -46,6 +47,8 @@ type AgentConfig struct {
 
 	// Redundant asks for what several ranks of a mesh have to be on two hosts.
 	Redundant bool
+
+	nodes []numa.Node // memory nodes of this host; nil = there is no choice
 }
 
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the job
@@ -91,6 +94,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes())
 	}
+	a.engine.results.nodes = everywhere(cfg.nodes)
 	if err := a.link(); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes(), a.engine.close())

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/node/proc"
@@ -43,6 +44,8 @@ type launch struct {
 	record  *recording   // nil = the job has none, as far as this host is concerned
 	stores  func(url string) store.Store
 	resumed *resumption // what the record knew when this host began; nil = the job is new
+	nodes   []numa.Node // memory nodes of this host; nil = there is no choice
+	homes   []numa.Node // of these, what workers are bound to
 
 	changed chan struct{} // holds a token when there is something to decide about
 	told    chan struct{} // holds a token when there is news for the terminal
@@ -87,6 +90,7 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 	}
 	l := &launch{cfg: cfg, host: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
 		hands: map[int]*hand{}, rooms: map[string]bool{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
+	l.survey(cfg.nodes)
 	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
 		return nil, err
 	}
@@ -173,7 +177,7 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 
 // agentConfig is what the agent serves: a job that begins here, or one to join.
 func (l *launch) agentConfig() AgentConfig {
-	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
+	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
 		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.decided

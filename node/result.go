@@ -14,6 +14,8 @@ import (
 type results struct {
 	mu sync.Mutex
 	of map[resultName]*result
+
+	nodes []int // of memory, on which they lie in turns: all workers read them; none = the host has no choice
 }
 
 // resultName is the group whose result it is, and what its workers call it.
@@ -63,7 +65,7 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 
 // make finds the memory. Where there is no room for a copy, who was released sees what comes.
 func (r *result) make() {
-	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes)
+	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes, r.results.nodes...)
 	switch before := r.before; {
 	case before == nil:
 	case r.err != nil:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
 	"github.com/shoal-ml/shoal/store"
@@ -34,6 +35,8 @@ type RunConfig struct {
 	OnEvent        func(e Event) // a change of the membership
 	Fleet          *Fleet        // other hosts; nil = this one alone
 	Record         *RecordConfig // where the record of the job is kept; nil = nowhere
+
+	nodes []numa.Node // memory nodes that a test makes up
 }
 
 // Fleet is what a job on several hosts needs of who starts it.

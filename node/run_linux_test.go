@@ -47,6 +47,9 @@ func work(what string) error {
 	if err != nil {
 		return err
 	}
+	if what == "nodes" {
+		return errors.Join(tellNodes(ctx, j), j.Close())
+	}
 	if what == "train" {
 		return errors.Join(train(ctx, j), j.Close())
 	}

@@ -157,7 +157,7 @@ func (s *session) segment(n int64) error {
 	if n <= 0 {
 		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a segment needs at least one byte", n)}
 	}
-	seg, err := arena.NewSegment(fmt.Sprintf("arena-%d", s.worker), n)
+	seg, err := arena.NewSegment(fmt.Sprintf("arena-%d", s.worker), n, s.agent.near(s.conn.PID)...)
 	if err != nil {
 		return err
 	}

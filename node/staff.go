@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -17,7 +18,8 @@ import (
 type hand struct {
 	seat     int
 	host     string
-	pid      int // 0 while it starts
+	pid      int        // 0 while it starts
+	home     *numa.Node // memory node that it is bound to; nil = none, or it runs on another host
 	joined   bool
 	exit     *proc.Exit // nil = it runs
 	survived bool       // the job goes on without it
@@ -106,6 +108,9 @@ func (l *launch) startAll(o StartOrder) {
 			l.cannotStart(seat, err)
 		}
 	}
+	if where := l.whereabouts(o); where != "" {
+		l.console.Note(where)
+	}
 }
 
 // start runs the process of one seat.
@@ -117,6 +122,8 @@ func (l *launch) start(seat int) error {
 			local++
 		}
 	}
+	var home *numa.Node
+	home, around.cores = l.home(around)
 	l.mu.Unlock()
 	late := seat >= spec.Workers
 	at := place{seat: seat, token: l.agent.Expect(seat, late), rank: seat, size: spec.Workers, local: local, here: around.here, port: around.port}
@@ -130,7 +137,11 @@ func (l *launch) start(seat int) error {
 		return err
 	}
 	noted := make(chan struct{}) // it may end before it is in the books
-	process, err := proc.Start(l.group, proc.Command{Path: l.program, Args: spec.Command, Env: around.environment(at)}, out, func(e proc.Exit) {
+	command := proc.Command{Path: l.program, Args: spec.Command, Env: around.environment(at)}
+	if home != nil {
+		command.CPUs = home.CPUs
+	}
+	process, err := proc.Start(l.group, command, out, func(e proc.Exit) {
 		<-noted
 		l.onExit(seat, e)
 	})
@@ -141,6 +152,9 @@ func (l *launch) start(seat int) error {
 	l.ordered--
 	h := l.book(seat, l.host)
 	h.pid, h.process, h.output = process.PID(), process, out
+	if process.Bound() {
+		h.home = home
+	}
 	stopping := l.stopping >= 0 // the signal for all may have come before
 	if stopping && late {
 		l.farewell.dismissed = append(l.farewell.dismissed, seat)

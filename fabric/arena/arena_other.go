@@ -17,10 +17,10 @@ const MaxMessage = 64 << 10
 type Segment struct{ Mem []byte }
 
 // NewSegment fails here.
-func NewSegment(string, int64) (*Segment, error) { return nil, ErrUnsupported }
+func NewSegment(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
 // NewResult fails here.
-func NewResult(string, int64) (*Segment, error) { return nil, ErrUnsupported }
+func NewResult(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
 // OpenSegment fails here.
 func OpenSegment(int) (*Segment, error) { return nil, ErrUnsupported }
@@ -90,6 +90,9 @@ type Conn struct{}
 
 // Dial fails here.
 func Dial(context.Context, string) (*Conn, error) { return nil, ErrUnsupported }
+
+// PID is no process.
+func (c *Conn) PID() int { return 0 }
 
 // Send fails here.
 func (c *Conn) Send(any, ...int) error { return ErrUnsupported }

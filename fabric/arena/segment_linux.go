@@ -20,15 +20,18 @@ type Segment struct {
 }
 
 // NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so that a later access
-// cannot fail, and maps it. They are huge pages where the kernel has some. name is what /proc/PID/maps shows.
-func NewSegment(name string, n int64) (*Segment, error) { return newSegment(name, n, 0) }
-
-// NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map it to read, or a private copy of it.
-func NewResult(name string, n int64) (*Segment, error) {
-	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE)
+// cannot fail, and maps it. They are huge pages where the kernel has some, and lie on these memory nodes, on several in turns, where these have room; no nodes =
+// wherever they come to lie. name is what /proc/PID/maps shows.
+func NewSegment(name string, n int64, nodes ...int) (*Segment, error) {
+	return newSegment(name, n, 0, nodes)
 }
 
-func newSegment(name string, n int64, seals int) (*Segment, error) {
+// NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map it to read, or a private copy of it.
+func NewResult(name string, n int64, nodes ...int) (*Segment, error) {
+	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, nodes)
+}
+
+func newSegment(name string, n int64, seals int, nodes []int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
 		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that much memory; check the shape", n)
 	}
@@ -41,7 +44,7 @@ func newSegment(name string, n int64, seals int) (*Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arena: memfd_create: %w", err)
 	}
-	s, err := reserve(fd, n, seals)
+	s, err := reserve(fd, n, seals, nodes)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("arena: a segment of %s: %w", bytesText(n), err)
@@ -50,10 +53,11 @@ func newSegment(name string, n int64, seals int) (*Segment, error) {
 }
 
 // reserve makes a memfd n bytes long and maps it before it is sealed: a seal may leave what is mapped and forbid more of it.
-func reserve(fd int, n int64, seals int) (*Segment, error) {
+func reserve(fd int, n int64, seals int, nodes []int) (*Segment, error) {
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
 	}
+	place(fd, n, nodes)
 	fillHuge(fd, n)
 	const piece = 64 << 20 // a signal makes fallocate start over; pieces bound what is lost
 	for off := int64(0); off < n; off += piece {

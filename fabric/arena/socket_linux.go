@@ -55,6 +55,15 @@ func (c *Conn) sameUser() bool {
 	return err == nil && (cred.Uid == uint32(os.Getuid()) || cred.Uid == 0)
 }
 
+// PID is the process that opened the socket; 0 = one that is not to be seen from here.
+func (c *Conn) PID() int {
+	cred, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0
+	}
+	return int(cred.Pid)
+}
+
 // Close stops accepting and removes the socket.
 func (l *Listener) Close() error { return l.l.Close() }
 

@@ -15,6 +15,8 @@ func workerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: tr
 
 func awaitExit(int) {}
 
+func onCPUs(_ []int, start func() error) (bool, error) { return false, start() }
+
 // Sweep is for Linux only.
 func Sweep(string) error { return Supported() }
 

@@ -21,11 +21,13 @@ type Command struct {
 	Path string
 	Args []string
 	Env  []string
+	CPUs []int // processors that it may use, if the kernel grants them; none = all that we may
 }
 
 // Worker is one started process with a process group of its own.
 type Worker struct {
 	pid     int
+	bound   bool
 	streams []*os.File // our ends of its stdout and stderr
 	reading atomic.Int32
 	silent  chan struct{}
@@ -49,7 +51,8 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		from := time.Now()
-		err := cmd.Start()
+		var err error
+		w.bound, err = onCPUs(c.CPUs, cmd.Start)
 		if err == nil {
 			w.pid = cmd.Process.Pid
 		}
@@ -113,6 +116,9 @@ func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
 
 // PID is the process number, also that of its group.
 func (w *Worker) PID() int { return w.pid }
+
+// Bound reports whether it began with the processors of its Command alone.
+func (w *Worker) Bound() bool { return w.bound }
 
 // Signal sends sig to the whole process group, unless the worker has ended.
 func (w *Worker) Signal(sig syscall.Signal) {

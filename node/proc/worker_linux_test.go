@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +28,11 @@ type shellRun struct {
 
 func startShell(t *testing.T, script string, env ...string) *shellRun {
 	t.Helper()
+	return startShellOn(t, nil, script, env...)
+}
+
+func startShellOn(t *testing.T, cpus []int, script string, env ...string) *shellRun {
+	t.Helper()
 	text := &lockedBuffer{seen: make(chan struct{}, 1)}
 	out, err := NewOutput(NewConsole(text, text, 1, false), 0, filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -33,7 +40,7 @@ func startShell(t *testing.T, script string, env ...string) *shellRun {
 	}
 	s := &shellRun{out: out, text: text, ended: make(chan Exit, 1), group: group.New(context.Background())}
 	env = append(env, "PATH="+os.Getenv("PATH"))
-	s.Worker, err = Start(s.group, Command{"/bin/sh", []string{"sh", "-c", script}, env}, out, func(e Exit) { s.ended <- e })
+	s.Worker, err = Start(s.group, Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: env, CPUs: cpus}, out, func(e Exit) { s.ended <- e })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +159,7 @@ func TestStartRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := group.New(context.Background())
-		_, err = Start(g, Command{path, []string{name}, nil}, out, func(Exit) { t.Errorf("%s: ended, but never started", name) })
+		_, err = Start(g, Command{Path: path, Args: []string{name}}, out, func(Exit) { t.Errorf("%s: ended, but never started", name) })
 		var ce *CommandError
 		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -160,5 +167,55 @@ func TestStartRefuses(t *testing.T) {
 		if err := errors.Join(g.Wait(), out.Close()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// allowed is the list of processors in a file such as /proc/self/status.
+func allowed(t *testing.T, status string) string {
+	t.Helper()
+	text, err := os.ReadFile(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "Cpus_allowed_list:")
+	if !found {
+		t.Fatalf("%s has no list of processors", status)
+	}
+	list, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(list)
+}
+
+// A worker has the processors of its command, and no thread of ours loses any.
+func TestWorkerOnCPUs(t *testing.T) {
+	all := allowed(t, "/proc/self/status")
+	last := all[strings.LastIndexAny(all, ",-")+1:]
+	if last == all {
+		t.Skipf("this process may use processor %s alone", all)
+	}
+	cpu, err := strconv.Atoi(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startShellOn(t, []int{cpu}, `echo ready; exec sleep 1000`)
+	s.text.await("ready")
+	if got := allowed(t, fmt.Sprintf("/proc/%d/status", s.PID())); got != last || !s.Bound() {
+		t.Errorf("the worker runs on %s, bound: %v; want %s", got, s.Bound(), last)
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("%v, %v", threads, err)
+	}
+	for _, thread := range threads {
+		if got := allowed(t, thread); got != all {
+			t.Errorf("%s may use %s, and could use %s before", thread, got, all)
+		}
+	}
+}
+
+// Where the kernel does not grant the processors, the worker runs without.
+func TestWorkerOnCPUsThatAreAbsent(t *testing.T) {
+	s := startShellOn(t, []int{1023, 5000}, `exit 3`)
+	if e := <-s.ended; e.Code != 3 || s.Bound() {
+		t.Errorf("ended as %v, bound: %v", e, s.Bound())
 	}
 }
