@@ -26,12 +26,13 @@ import (
 // the work out themselves.
 type Checkpoint struct {
 	*format.Checkpoint
-	Files *format.Files
-	path  string // as it was given
-	dir   string // the folder in which a manifest lists files, or its URL
-	file  string // in it, when the checkpoint is a single file
-	fsys  fs.FS  // the folder itself
-	seen  map[string]stamp
+	Files  *format.Files
+	path   string     // as it was given
+	dir    string     // the folder in which a manifest lists files, or its URL
+	file   string     // in it, when the checkpoint is a single file
+	fsys   fs.FS      // the folder itself
+	bucket *s3.Bucket // that the folder is in, or nil
+	seen   map[string]stamp
 
 	sealed  *manifest.Manifest // nil without one
 	renamed map[string]string  // what renamed tensors are called in it
@@ -72,11 +73,7 @@ func Open(path string) (*Checkpoint, error) {
 // locate splits a path into folder and file.
 func locate(path string) (*Checkpoint, error) {
 	if jobs.IsURL(path) {
-		b, err := s3.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		return &Checkpoint{path: path, dir: b.String(), fsys: b.FS(context.Background())}, nil
+		return locateURL(path)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -88,6 +85,30 @@ func locate(path string) (*Checkpoint, error) {
 		c.dir = filepath.Clean(c.dir)
 	}
 	c.fsys = os.DirFS(c.dir)
+	return c, nil
+}
+
+// locateURL is locate in a bucket, where it fails on what is not whole.
+func locateURL(url string) (*Checkpoint, error) {
+	ctx := context.Background()
+	b, parent, name, err := openURL(url)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{path: url, bucket: b}
+	if parent != nil {
+		is, err := parent.Has(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			c.bucket, c.file = parent, name
+		}
+	}
+	if partial, err := c.bucket.Has(ctx, c.file+PartialSuffix); err != nil || partial {
+		return nil, cmp.Or(err, fmt.Errorf("%s is not whole, which its %s says: a command writes there, or was stopped; run that again, or remove both", url, c.file+PartialSuffix))
+	}
+	c.dir, c.fsys = c.bucket.String(), c.bucket.FS(ctx)
 	return c, nil
 }
 

@@ -176,6 +176,34 @@ func (f dyingFile) ReadAt(b []byte, at int64) (int, error) {
 	return f.File.(io.ReaderAt).ReadAt(b, at)
 }
 
+// dyingModel is a.safetensors of a folder, which cannot be read any more after so many reads, with b.safetensors as its replica if there is one; and what it is moved to.
+func dyingModel(t *testing.T, dir string, reads int64, replica bool) (*Checkpoint, *format.Output) {
+	t.Helper()
+	c, err := Open(filepath.Join(dir, "a.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := &atomic.Int64{}
+	left.Store(reads)
+	c.Files = format.NewFiles(dying{os.DirFS(dir), "a.safetensors", left})
+	if c.seen["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range c.Tensors {
+		for _, p := range c.Tensors[i].Pieces {
+			p.File = "b.safetensors"
+			if replica {
+				c.Tensors[i].Replicas = append(c.Tensors[i].Replicas, p)
+			}
+		}
+	}
+	out, _, err := c.Lay(Form{Format: "hf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, out
+}
+
 // TestReplica loses a file whose tensors another file has too, and then one that nobody else has.
 func TestReplica(t *testing.T) {
 	dir := t.TempDir()
@@ -183,28 +211,7 @@ func TestReplica(t *testing.T) {
 		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	}
 	for _, replicas := range []bool{true, false} {
-		c, err := Open(filepath.Join(dir, "a.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		left := &atomic.Int64{}
-		left.Store(40)
-		c.Files = format.NewFiles(dying{os.DirFS(dir), "a.safetensors", left})
-		if c.seen["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
-			t.Fatal(err)
-		}
-		for i := range c.Tensors {
-			for _, p := range c.Tensors[i].Pieces {
-				p.File = "b.safetensors"
-				if replicas {
-					c.Tensors[i].Replicas = append(c.Tensors[i].Replicas, p)
-				}
-			}
-		}
-		out, _, err := c.Lay(Form{Format: "hf"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, out := dyingModel(t, dir, 40, replicas)
 		r, err := Move(t.Context(), c, out, filepath.Join(dir, fmt.Sprint(replicas)), Options{Workers: 2, block: 512})
 		if !replicas {
 			if err == nil || !strings.Contains(err.Error(), "the disk is broken") || !strings.Contains(err.Error(), "were on lost ranks only") {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/shoal-ml/shoal/state/boxes"
@@ -87,22 +85,6 @@ func openFrom(fsys fs.FS, name string) (handle, error) {
 		io.ReaderAt
 		io.Closer
 	}), nil
-}
-
-// newTarget is the end that is written, in a folder.
-func newTarget(o *format.Output, dir string) (*end, error) {
-	var names []string
-	for _, f := range o.Files {
-		names = append(names, f.Name)
-	}
-	e, err := newEnd(&o.Checkpoint, names)
-	if err != nil {
-		return nil, err
-	}
-	e.memory.open = func(name string) (handle, error) {
-		return os.OpenFile(filepath.Join(dir, filepath.FromSlash(name)), os.O_RDWR, 0)
-	}
-	return e, nil
 }
 
 // newPlan plans the way from files to files: those that are read are one host, those that are written another. Source files

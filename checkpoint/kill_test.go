@@ -76,7 +76,14 @@ func (m childMove) run() error {
 			os.Stdout.Write([]byte{'.'})
 		}
 	}
-	_, err = Move(context.Background(), c, out, m.To, Options{Workers: 2, Seal: true, Progress: progress, block: m.Block})
+	if _, err = Move(context.Background(), c, out, m.To, Options{Workers: 2, Seal: true, Progress: progress, block: m.Block}); err != nil {
+		return err
+	}
+	used, err := resident()
+	if err == nil && used > maxResident {
+		err = fmt.Errorf("%.0f KiB were resident, more than %d", used, maxResident)
+	}
+	fmt.Fprintf(os.Stderr, "%.0f KiB were resident\n", used)
 	return err
 }
 

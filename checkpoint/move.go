@@ -5,10 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -18,8 +15,8 @@ import (
 
 // Options say how a move is made.
 type Options struct {
-	Workers  int  // as many blocks are under way at a time
-	Seal     bool // with a manifest beside the files
+	Workers  int  // as many blocks are under way at a time; into a bucket as many as parts of uploads have room in memory
+	Seal     bool // with a manifest beside the files; in a bucket there is always one
 	Progress func(done, all int64)
 
 	block int64 // as move.Job has it
@@ -38,11 +35,9 @@ type Report struct {
 
 // Move writes the tensors of a checkpoint as out says, which Lay has made of it, and publishes them as dst when all are there and their fingerprints are
 // those of the source. A run that was stopped is continued by the same call: until then dst does not exist, and what is
-// done lies in a folder beside it. It fails when dst is there already.
+// done lies in a folder beside it. It fails when dst is there already. In a bucket, where dst is a URL, the same call begins anew, and what is
+// below dst until the end has a mark that Open refuses.
 func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report, error) {
-	if jobs.IsURL(dst) {
-		return nil, fmt.Errorf("%s is in a bucket, where shoal state reads and does not write: name a folder, and copy that", dst)
-	}
 	from, err := newSource(src)
 	if err != nil {
 		return nil, err
@@ -54,33 +49,24 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 		return nil, err
 	}
 	id := identity(src, out)
-	s, err := newStage(dst, single(out, dst), out, id)
+	to, err := newTarget(ctx, dst, out, id)
 	if errors.Is(err, errFinished) {
 		return &Report{Already: true}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer s.journal.Close()
-	to, err := newTarget(out, s.files())
-	if err != nil {
-		return nil, err
-	}
-	t := transfer{src: src, stage: s, from: from, to: to, options: o, key: src.key(id)}
+	t := transfer{src: src, from: from, to: to, options: o, key: src.key(id)}
 	report, err := t.run(ctx)
-	err = errors.Join(err, from.memory.Close(), to.memory.Close())
+	err = errors.Join(err, from.memory.Close(), to.close())
+	void := false
 	if err == nil {
-		err = t.commit(ctx)
+		void, err = t.commit(ctx)
 	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, to.fail(ctx, void))
 	}
 	return report, nil
-}
-
-// single reports whether an output is one file that is published under the name dst.
-func single(out *format.Output, dst string) bool {
-	return len(out.Files) == 1 && out.Files[0].Name == filepath.Base(dst)
 }
 
 // key is that of the manifest, so that what was sealed can be compared; else one that the move itself gives.
@@ -93,12 +79,12 @@ func (c *Checkpoint) key(id move.Identity) *digest.Key {
 
 // transfer is a move of files under way.
 type transfer struct {
-	src      *Checkpoint
-	stage    *stage
-	from, to *end
-	options  Options
-	key      *digest.Key
-	tensors  []manifest.Tensor
+	src     *Checkpoint
+	from    *end
+	to      target
+	options Options
+	key     *digest.Key
+	tensors []manifest.Tensor
 }
 
 // run moves what is not there yet, over replicas of what cannot be read.
@@ -106,11 +92,15 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 	dead := map[int]bool{}
 	var cause error
 	for {
-		p, err := newPlan(t.from.layout, t.to.layout, dead)
+		p, err := t.to.plan(t.from.layout, dead)
 		if err != nil {
 			return nil, errors.Join(cause, err)
 		}
-		result, err := move.Run(ctx, t.job(p))
+		job := move.Job{Plan: p, Old: t.from.spot, Source: &t.from.memory, Key: t.key, Workers: t.options.Workers, Block: t.options.block, Progress: t.options.Progress}
+		if err := t.to.prepare(ctx, &job); err != nil {
+			return nil, err
+		}
+		result, err := move.Run(ctx, job)
 		var unread *move.SourceError
 		if errors.As(err, &unread) && !dead[unread.Region] {
 			dead[unread.Region], cause = true, err
@@ -134,52 +124,15 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 	}
 }
 
-func (t *transfer) job(p *plan.Plan) move.Job {
-	return move.Job{
-		Plan: p, Old: t.from.spot, New: t.to.spot, Source: &t.from.memory, Target: &t.to.memory, Key: t.key,
-		Workers: t.options.Workers, Block: t.options.block,
-		Done: t.stage.records, Progress: t.options.Progress,
-		Record: func(r move.Record) error {
-			t.stage.records = append(t.stage.records, r)
-			return t.stage.record(r)
-		},
-	}
-}
-
-// commit publishes what was moved, when the source is still what it was.
-func (t *transfer) commit(ctx context.Context) error {
+// commit publishes what was moved, when the source is still what it was; else that is void.
+func (t *transfer) commit(ctx context.Context) (void bool, err error) {
 	if err := t.src.unchanged(); err != nil {
-		return errors.Join(err, os.RemoveAll(t.stage.folder()))
+		return true, err
 	}
 	if err := t.src.asSealed(t.tensors); err != nil {
-		return errors.Join(err, os.RemoveAll(t.stage.folder()))
+		return true, err
 	}
-	if err := t.stage.sums(); err != nil {
-		return err
-	}
-	if t.options.Seal {
-		if err := t.seal(ctx); err != nil {
-			return err
-		}
-	}
-	return t.stage.publish()
-}
-
-// seal puts a manifest to the staged files; the fingerprints are known.
-func (t *transfer) seal(ctx context.Context) error {
-	var names []string
-	for _, f := range t.stage.output.Files {
-		names = append(names, f.Name)
-	}
-	files, err := hashFiles(ctx, os.DirFS(t.stage.files()), names, t.options.Workers)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(t.stage.files(), manifest.Name)
-	if t.stage.single {
-		path = t.stage.dst + "." + manifest.Name
-	}
-	return writeManifest(path, &manifest.Manifest{Seed: t.key.Seed(), Tensors: t.tensors, Files: files})
+	return false, t.to.publish(ctx, &manifest.Manifest{Seed: t.key.Seed(), Tensors: t.tensors}, t.options)
 }
 
 // asSealed fails when what was read is not what the source's manifest says.

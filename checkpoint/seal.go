@@ -8,12 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
@@ -24,16 +22,18 @@ import (
 )
 
 // manifestName is what the manifest of a checkpoint is called in its folder.
-func (c *Checkpoint) manifestName() string {
-	if c.file != "" {
-		return c.file + "." + manifest.Name
+func (c *Checkpoint) manifestName() string { return manifestName(c.file) }
+
+func manifestName(file string) string {
+	if file != "" {
+		return file + "." + manifest.Name
 	}
 	return manifest.Name
 }
 
 // manifestPath is where the manifest of a checkpoint is, or would be.
 func (c *Checkpoint) manifestPath() string {
-	if jobs.IsURL(c.path) {
+	if c.bucket != nil {
 		return c.dir + "/" + c.manifestName()
 	}
 	return filepath.Join(c.dir, c.manifestName())
@@ -67,10 +67,7 @@ func writeManifest(path string, m *manifest.Manifest) error {
 
 // Seal writes the manifest of a checkpoint, and returns it. It fails when there is one already, or the checkpoint has a fault.
 func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, error) {
-	if jobs.IsURL(c.path) {
-		return nil, fmt.Errorf("%s is in a bucket, where shoal state reads and does not write: copy it to a folder to seal it", c.path)
-	}
-	if _, err := os.Lstat(c.manifestPath()); err == nil {
+	if _, err := fs.Stat(c.fsys, c.manifestName()); err == nil {
 		return nil, fmt.Errorf("%s is there already; shoal state verify compares, and to seal anew remove it", c.manifestPath())
 	}
 	if faults := c.Check(c.Files); len(faults) > 0 {
@@ -98,7 +95,14 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 		return nil, err
 	}
 	m := &manifest.Manifest{Seed: key.Seed(), Tensors: tensors, Files: files}
-	return m, writeManifest(c.manifestPath(), m)
+	if c.bucket == nil {
+		return m, writeManifest(c.manifestPath(), m)
+	}
+	text, err := m.Append(nil)
+	if err == nil {
+		err = c.bucket.WriteFile(ctx, c.manifestName(), text)
+	}
+	return m, err
 }
 
 // listed returns the files that a manifest lists: all of the folder.

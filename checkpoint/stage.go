@@ -1,7 +1,7 @@
 package checkpoint
 
 import (
-	"crypto/sha256"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,7 +14,10 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/state/move"
+	"github.com/shoal-ml/shoal/state/plan"
 )
 
 const (
@@ -32,7 +35,8 @@ type stage struct {
 	single  bool   // a file, not a folder
 	output  *format.Output
 	journal *os.File
-	records []move.Record // of an earlier run
+	records []move.Record // of an earlier run, and of this one
+	to      *end
 }
 
 func (s *stage) folder() string { return s.dst + PartialSuffix }
@@ -62,10 +66,41 @@ func newStage(dst string, single bool, o *format.Output, id move.Identity) (*sta
 	if err := s.takeOver(id); err != nil {
 		return nil, errors.Join(err, s.journal.Close())
 	}
-	if err := s.prepare(); err != nil {
+	if err = s.fill(); err == nil {
+		s.to, err = newEnd(&o.Checkpoint, fileNames(o))
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.journal.Close())
 	}
+	s.to.memory.open = func(name string) (handle, error) { return os.OpenFile(s.path(name), os.O_RDWR, 0) }
 	return s, nil
+}
+
+// plan implements target.
+func (s *stage) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
+	return newPlan(from, s.to.layout, dead)
+}
+
+// prepare implements target: what the journal has is not moved again.
+func (s *stage) prepare(_ context.Context, job *move.Job) error {
+	job.New, job.Target, job.Done = s.to.spot, &s.to.memory, s.records
+	job.Record = func(r move.Record) error {
+		s.records = append(s.records, r)
+		return s.record(r)
+	}
+	return nil
+}
+
+// close implements target.
+func (s *stage) close() error { return s.to.memory.Close() }
+
+// fail implements target: what is good stays for a later run.
+func (s *stage) fail(_ context.Context, void bool) error {
+	_ = s.journal.Close() // publish may have done so
+	if void {
+		return os.RemoveAll(s.folder())
+	}
+	return nil
 }
 
 // errFinished says that an earlier run of the same move was stopped after it had published, and before it could clean up.
@@ -133,8 +168,8 @@ func (s *stage) room() error {
 	return nil
 }
 
-// prepare makes all files with their sizes, and writes what holds no elements.
-func (s *stage) prepare() error {
+// fill makes all files with their sizes, and writes what holds no elements.
+func (s *stage) fill() error {
 	for _, f := range s.output.Files {
 		if err := os.MkdirAll(filepath.Dir(s.path(f.Name)), 0o777); err != nil {
 			return err
@@ -216,8 +251,16 @@ func (s *stage) record(r move.Record) error {
 	return err
 }
 
-// publish makes the files durable, and then visible under their name.
-func (s *stage) publish() error {
+// publish implements target: it makes the files durable, and then visible under their name.
+func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) error {
+	if err := s.sums(); err != nil {
+		return err
+	}
+	if o.Seal {
+		if err := s.seal(ctx, m, o.Workers); err != nil {
+			return err
+		}
+	}
 	err := filepath.WalkDir(s.files(), func(path string, d fs.DirEntry, err error) error {
 		return errors.Join(err, durable.Sync(path))
 	})
@@ -234,23 +277,14 @@ func (s *stage) publish() error {
 	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(), os.RemoveAll(s.folder()))
 }
 
-// identity names a move by what it reads and writes.
-func identity(c *Checkpoint, o *format.Output) move.Identity {
-	h := sha256.New()
-	for _, name := range c.names() {
-		fmt.Fprintf(h, "%q %d %d\n", name, c.seen[name].size, c.seen[name].mtime.UnixNano())
+// seal puts a manifest to the files; the fingerprints are known.
+func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
+	if m.Files, err = hashFiles(ctx, os.DirFS(s.files()), fileNames(s.output), workers); err != nil {
+		return err
 	}
-	for i := range c.Tensors {
-		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape, c.Tensors[i].Pieces)
+	path := filepath.Join(s.files(), manifest.Name)
+	if s.single {
+		path = s.dst + "." + manifest.Name
 	}
-	for _, f := range o.Files {
-		fmt.Fprintf(h, "%q %d\n", f.Name, f.Size)
-	}
-	for i := range o.Tensors {
-		fmt.Fprintf(h, "%q %v %v\n", o.Tensors[i].Name, o.Tensors[i].Pieces, o.Tensors[i].Replicas)
-	}
-	for _, f := range o.Frames {
-		fmt.Fprintf(h, "%q %d %x\n", f.File, f.Offset, sha256.Sum256(f.Bytes))
-	}
-	return move.Identity(h.Sum(nil))
+	return writeManifest(path, m)
 }

@@ -75,7 +75,7 @@ func (b *Bucket) mayAsk() error {
 		err = errors.New("there are none")
 	}
 	if err != nil {
-		return fmt.Errorf("no credentials for %s: %w; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where the agent is started", b.store, err)
+		return fmt.Errorf("no credentials for %s: %w; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where shoal is started", b.store, err)
 	}
 	return nil
 }
@@ -89,7 +89,8 @@ func passes(err error) bool {
 		return !errors.As(err, &unknown) && !errors.As(err, &wrong)
 	}
 	switch said.Code {
-	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict":
+	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict",
+		"BadDigest", "XAmzContentSHA256Mismatch": // spoiled on the way
 		return true
 	}
 	return said.StatusCode >= 500 && said.StatusCode != http.StatusNotImplemented || said.StatusCode == http.StatusTooManyRequests || said.StatusCode == http.StatusRequestTimeout

@@ -229,7 +229,7 @@ func TestErrors(t *testing.T) {
 		want  []string
 	}{
 		"no credentials": {url: "s3://models/a", set: map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/none"},
-			want: []string{"no credentials for http://127", "AWS_ACCESS_KEY_ID", "where the agent is started"}},
+			want: []string{"no credentials for http://127", "AWS_ACCESS_KEY_ID", "where shoal is started"}},
 		"no bucket":       {url: "s3://other/a", want: []string{"NoSuchBucket", "make the bucket other"}},
 		"not allowed":     {url: "s3://models/a", front: refusing(403, "AccessDenied"), want: []string{"list s3://models/a", "AccessDenied", "s3:PutObject"}},
 		"wrong secret":    {url: "s3://models/a", front: refusing(403, "SignatureDoesNotMatch"), want: []string{"SignatureDoesNotMatch", "check the credentials"}},

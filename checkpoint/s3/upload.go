@@ -3,6 +3,8 @@ package s3
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"slices"
@@ -19,80 +21,107 @@ const (
 	maxUnits  = 10_000
 )
 
-// writer uploads a file: as one object when it is small, else in parts, which come to be an object at the end.
-type writer struct {
+// An Upload is a file on its way: one object when it is small, else parts, which come to be an object at the end. Several goroutines may write
+// to it at once.
+type Upload struct {
 	bucket *Bucket
-	ctx    context.Context // of the attempt
 	name   string
 	size   int
 	unit   int
-	upload string // empty = one object
+	check  bool   // the store compares what it got
+	id     string // empty = one object
 
 	mu    sync.Mutex
 	parts []minio.CompletePart
 }
 
-// Create implements jobs.Place.
-func (b *Bucket) Create(ctx context.Context, a jobs.Attempt, name string, size int) (jobs.Writer, error) {
-	w := &writer{bucket: b, ctx: ctx, name: folder(a) + name, size: size, unit: unitFor(size, b.unit)}
-	if size <= w.unit {
-		return w, nil
+// Upload begins a file of so many bytes below the URL. The store compares each part with its SHA-256.
+func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, error) {
+	u := b.newUpload(name, size)
+	u.check = true
+	return u, u.begin(ctx)
+}
+
+func (b *Bucket) newUpload(name string, size int) *Upload {
+	return &Upload{bucket: b, name: name, size: size, unit: b.Unit(size)}
+}
+
+func (u *Upload) begin(ctx context.Context) error {
+	if u.size <= u.unit {
+		return nil
 	}
-	return w, b.try(ctx, "write "+b.url+"/"+w.name, func(ctx context.Context) (err error) {
-		w.upload, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(w.name), minio.PutObjectOptions{})
+	b := u.bucket
+	return b.try(ctx, u.what(), func(ctx context.Context) (err error) {
+		u.id, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(u.name), minio.PutObjectOptions{})
 		return err
 	})
 }
 
-// unitFor is the size of parts of which a file of so many bytes does not have too many: a multiple of a block.
-func unitFor(size, unit int) int {
+func (u *Upload) what() string { return "write " + u.bucket.url + "/" + u.name }
+
+// Unit is the size of the parts of a file of so many bytes, of which it does not have too many: a multiple of a block.
+func (b *Bucket) Unit(size int) int {
 	least := (size + maxUnits - 1) / maxUnits
-	return max(unit, (least+manifest.BlockBytes-1)/manifest.BlockBytes*manifest.BlockBytes)
+	return max(b.unit, (least+manifest.BlockBytes-1)/manifest.BlockBytes*manifest.BlockBytes)
 }
 
-// Unit implements jobs.Writer.
-func (w *writer) Unit() int { return w.unit }
+// Write sends a part, which begins at a multiple of the unit. A small file has one, even when it is empty.
+func (u *Upload) Write(ctx context.Context, at int, part []byte) error {
+	return u.write(ctx, at, part, nil)
+}
 
-// Write implements jobs.Writer.
-func (w *writer) Write(at int, head, body []byte) error {
-	b, size := w.bucket, int64(len(head)+len(body))
-	return b.try(w.ctx, "write "+b.url+"/"+w.name, func(ctx context.Context) error {
+func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
+	b, size, sum := u.bucket, int64(len(head)+len(body)), ""
+	if u.check {
+		hash := sha256.New()
+		hash.Write(head)
+		hash.Write(body)
+		sum = hex.EncodeToString(hash.Sum(nil))
+	}
+	return b.try(ctx, u.what(), func(ctx context.Context) error {
 		content := io.MultiReader(bytes.NewReader(head), bytes.NewReader(body))
-		if w.upload == "" {
-			_, err := b.core.PutObject(ctx, b.bucket, b.key(w.name), content, size, "", "", minio.PutObjectOptions{})
+		if u.id == "" {
+			o := minio.PutObjectOptions{DisableContentSha256: u.check} // in pieces; a sum of it all takes their place
+			_, err := b.core.PutObject(ctx, b.bucket, b.key(u.name), content, size, "", sum, o)
 			return err
 		}
-		part, err := b.core.PutObjectPart(ctx, b.bucket, b.key(w.name), w.upload, at/w.unit+1, content, size, minio.PutObjectPartOptions{})
+		o := minio.PutObjectPartOptions{Sha256Hex: sum, DisableContentSha256: u.check}
+		part, err := b.core.PutObjectPart(ctx, b.bucket, b.key(u.name), u.id, at/u.unit+1, content, size, o)
 		if err != nil {
 			return err
 		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.parts = append(w.parts, minio.CompletePart{PartNumber: part.PartNumber, ETag: part.ETag})
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.parts = append(u.parts, minio.CompletePart{PartNumber: part.PartNumber, ETag: part.ETag})
 		return nil
 	})
 }
 
-// Close implements jobs.Writer.
-func (w *writer) Close(failed error) error {
-	switch {
-	case w.upload == "":
-		return failed
-	case failed != nil:
-		return errors.Join(failed, w.bucket.abort(w.ctx, upload{w.name, w.upload}))
+// Close makes an object of the parts.
+func (u *Upload) Close(ctx context.Context) error {
+	if u.id == "" {
+		return nil
 	}
-	slices.SortFunc(w.parts, func(a, b minio.CompletePart) int { return a.PartNumber - b.PartNumber })
-	b := w.bucket
-	err := b.try(w.ctx, "write "+b.url+"/"+w.name, func(ctx context.Context) error {
-		_, err := b.core.CompleteMultipartUpload(ctx, b.bucket, b.key(w.name), w.upload, w.parts, minio.PutObjectOptions{})
+	slices.SortFunc(u.parts, func(a, b minio.CompletePart) int { return a.PartNumber - b.PartNumber })
+	b := u.bucket
+	err := b.try(ctx, u.what(), func(ctx context.Context) error {
+		_, err := b.core.CompleteMultipartUpload(ctx, b.bucket, b.key(u.name), u.id, u.parts, minio.PutObjectOptions{})
 		return err
 	})
 	if isGone(err) { // it may be that an answer was lost, and the upload has come to be the object
-		if o, missing := b.stat(w.ctx, w.name); missing == nil && o.size == int64(w.size) {
+		if o, missing := b.stat(ctx, u.name); missing == nil && o.size == int64(u.size) {
 			return nil
 		}
 	}
 	return err
+}
+
+// Abort gives the room of the parts back.
+func (u *Upload) Abort(ctx context.Context) error {
+	if u.id == "" {
+		return nil
+	}
+	return u.bucket.abort(ctx, upload{u.name, u.id})
 }
 
 // abort gives the room of an upload back.
@@ -101,4 +130,30 @@ func (b *Bucket) abort(ctx context.Context, u upload) error {
 		return b.core.AbortMultipartUpload(ctx, b.bucket, b.key(u.name), u.id)
 	})
 	return unless(isGone, err)
+}
+
+// writer is a file of an attempt. Who reads it compares it with its seal.
+type writer struct {
+	upload *Upload
+	ctx    context.Context // of the attempt
+}
+
+// Create implements jobs.Place.
+func (b *Bucket) Create(ctx context.Context, a jobs.Attempt, name string, size int) (jobs.Writer, error) {
+	u := b.newUpload(folder(a)+name, size)
+	return writer{u, ctx}, u.begin(ctx)
+}
+
+// Unit implements jobs.Writer.
+func (w writer) Unit() int { return w.upload.unit }
+
+// Write implements jobs.Writer.
+func (w writer) Write(at int, head, body []byte) error { return w.upload.write(w.ctx, at, head, body) }
+
+// Close implements jobs.Writer.
+func (w writer) Close(failed error) error {
+	if failed != nil {
+		return errors.Join(failed, w.upload.Abort(w.ctx))
+	}
+	return w.upload.Close(w.ctx)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
 )
 
 // moveFlags are those of reshard and convert.
@@ -32,7 +33,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	m.layout.add(flags, "")
 	m.source.add(flags)
 	flags.Int64Var(&m.most, "max-file-bytes", 0, "for the format hf: the bytes of tensors in a file; 0 is one file")
-	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does")
+	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
 	addWorkers(cmd, &m.workers)
 }
 
@@ -41,7 +42,12 @@ func addWorkers(cmd *cobra.Command, workers *int) {
 }
 
 const published = `DST appears when it is whole and its fingerprints are those of SRC; until then it grows in DST.partial. A command that was
-stopped, however, goes on where it was when it is run again.`
+stopped, however, goes on where it was when it is run again.
+
+SRC and DST can be s3://BUCKET/PREFIX, or with the name of a file behind; AWS_ENDPOINT_URL_S3, AWS_PROFILE, AWS_ACCESS_KEY_ID and the other
+variables and files of AWS's own tools say where that is and who asks. There DST always gets a manifest, which is written last: until then DST/.partial
+(of a file, DST.partial) says that it is not whole, and no command of shoal takes it. A command that fails or is stopped by Ctrl-C removes what it has sent.
+One that was killed cannot; run again it removes that and begins anew. Nothing is put on the disk for it, and parts of 400 MiB at most are in memory.`
 
 func newStateReshardCommand() *cobra.Command {
 	var m moveFlags
@@ -58,7 +64,8 @@ mp_rank folders, in which every rank has all that it loads.
 		Example: `  shoal state reshard checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 --format dcp
   shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core
   shoal state reshard megatron out --format megatron --mesh pp=4,tp=2 --only 'model.**' --only 'optimizer.**'
-  shoal state reshard out other --layout layout.yaml --seal`,
+  shoal state reshard out other --layout layout.yaml --seal
+  shoal state reshard s3://models/llama s3://models/llama-tp8 --mesh tp=8 --preset megatron-core`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !m.layout.given() {
@@ -94,7 +101,8 @@ Megatron's names, joined, cut and numbered as it does, and random numbers, which
   shoal state convert model.safetensors model.pt --format pt
   shoal state convert model out --format megatron --mesh pp=2,tp=4
   shoal state convert megatron out --format torch_dist --only 'model.**' --only 'optimizer.**'
-  shoal state convert zero out --format universal`,
+  shoal state convert zero out --format universal
+  shoal state convert runs/step-1000 s3://models/out/model.safetensors --format hf --only 'model.**'`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if m.format == "" {
@@ -165,6 +173,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 func goOn(ctx context.Context, dst string) error {
 	if ctx.Err() == nil {
 		return nil
+	}
+	if jobs.IsURL(dst) {
+		return errors.New("the same command begins anew")
 	}
 	return fmt.Errorf("what is done stays in %s; the same command goes on there", filepath.Clean(dst)+checkpoint.PartialSuffix)
 }

@@ -20,7 +20,8 @@ blocks of each file. It is called ` + manifest.Name + `, in the folder, or behin
 
 A sealed checkpoint is compared with its manifest whenever it is moved.`,
 		Example: `  shoal state seal checkpoints/step-1000
-  shoal state seal model.safetensors`,
+  shoal state seal model.safetensors
+  shoal state seal s3://models/llama`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := checkpoint.Open(args[0])

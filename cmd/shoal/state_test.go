@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -8,17 +9,23 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/state/format/formattest"
 )
 
 // TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder. Beside what TestScripts
-// has there are "flip FILE [BYTE]", which changes the last bit of a byte, or of the last, and "truncate FILE BYTES".
+// has there are a bucket in memory, s3://models, and "flip FILE [BYTE]", which changes the last bit of a byte, or of the last, and "truncate FILE BYTES".
 func TestState(t *testing.T) {
 	const formats = "../../state/format/"
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/state",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
+			server := httptest.NewServer(s3test.New("models"))
+			env.Defer(server.Close)
+			for _, v := range [][2]string{{"AWS_ENDPOINT_URL_S3", server.URL}, {"AWS_ACCESS_KEY_ID", "someone"}, {"AWS_SECRET_ACCESS_KEY", "secret"}} {
+				env.Setenv(v[0], v[1])
+			}
 			for name, path := range map[string]string{
 				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip", "sharded": "hf/testdata/sharded.zip",
 				"megatron": "megatron/testdata/tp2pp2.zip", "zero": "deepspeed/testdata/zero2.zip",

@@ -56,8 +56,12 @@ type Job struct {
 	Block int64
 	// Done is what the journal says; it is verified and not moved again.
 	Done []Record
-	// Record keeps a record in the journal; it is called by one goroutine at a time.
+	// Record, if there is one, keeps a record in the journal; it is called by one goroutine at a time.
 	Record func(Record) error
+	// Begin, if there is one, is told all blocks, in their order, before the first is moved.
+	Begin func([]Block)
+	// End, if there is one, is told of each block that it is in the target; several goroutines may call it at once, and wait in it.
+	End func(Block) error
 	// Progress, if there is one, is told how many bytes of the new state are there, of how many.
 	Progress func(done, all int64)
 }
@@ -99,6 +103,13 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 	for i := range r.ops {
 		r.all += int64(job.Plan.Bytes(&r.ops[i].Op))
 	}
+	if r.Begin != nil {
+		list := make([]Block, len(blocks))
+		for i := range blocks {
+			list[i] = blocks[i].Block
+		}
+		r.Begin(list)
+	}
 	for len(blocks) > 0 { // all of a depth before what reads it
 		n := 0
 		for n < len(blocks) && blocks[n].Depth == blocks[0].Depth {
@@ -138,7 +149,11 @@ func (r *run) share(ctx context.Context, blocks []block) error {
 		g.Go("move", func(ctx context.Context) error {
 			w := worker{run: r}
 			for b := r.take(blocks); b != nil && ctx.Err() == nil; b = r.take(blocks) {
-				if err := w.block(b); err != nil {
+				err := w.block(b)
+				if err == nil && r.End != nil {
+					err = r.End(b.Block)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -173,8 +188,10 @@ func (r *run) finished(b *block, parts []Part, moved bool) error {
 		r.reused += bytes
 	} else {
 		r.moved += bytes
-		if err := r.Record(Record{b.Block, parts}); err != nil {
-			return err
+		if r.Record != nil {
+			if err := r.Record(Record{b.Block, parts}); err != nil {
+				return err
+			}
 		}
 	}
 	if r.Progress != nil {

@@ -118,6 +118,9 @@ func draw(t *rapid.T) *change {
 	c.src, c.dst = memories[0], memories[1]
 	c.src.fill(c.from, c.model.Tensors)
 	cluster := plan.Cluster{Devices: []int{0, c.dst.layout.Ranks}, Old: make([]int, c.src.layout.Ranks), New: make([]int, c.dst.layout.Ranks)}
+	if rapid.Bool().Draw(t, "fresh") {
+		cluster.Devices, cluster.Fresh = cluster.Devices[1:], true
+	}
 	p, err := plan.Build(c.src.layout, c.dst.layout, cluster)
 	if err != nil {
 		t.Fatal(err)
@@ -172,6 +175,50 @@ func TestRun(t *testing.T) {
 		c.check(t)
 		if first != nil && !slices.Equal(first.Sums, second.Sums) {
 			t.Fatalf("fingerprints %v, then %v", first.Sums, second.Sums)
+		}
+	})
+}
+
+// TestBlocks hears of all blocks before and after: of a plan that is fresh they are of one depth, in the order in which they lie, and each ends once.
+func TestBlocks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := draw(t)
+		var all []move.Block
+		left, mu := map[move.Block]int{}, sync.Mutex{}
+		c.job.Record = nil
+		c.job.Begin = func(blocks []move.Block) {
+			all = blocks
+			for _, b := range blocks {
+				left[b]++
+			}
+		}
+		c.job.End = func(b move.Block) error {
+			mu.Lock()
+			defer mu.Unlock()
+			left[b]--
+			return nil
+		}
+		if _, err := move.Run(context.Background(), c.job); err != nil {
+			t.Fatal(err)
+		}
+		c.check(t)
+		for b, n := range left {
+			if n != 0 {
+				t.Fatalf("block %v was begun %d times more than it ended", b, n)
+			}
+		}
+		inOrder := slices.IsSortedFunc(all, func(a, b move.Block) int {
+			if a.Region != b.Region {
+				return a.Region - b.Region
+			}
+			return int(a.From - b.From)
+		})
+		if fresh := c.job.Plan.Cluster.Fresh; fresh && (!inOrder || slices.ContainsFunc(all, func(b move.Block) bool { return b.Depth != 1 })) {
+			t.Fatalf("blocks %v", all)
+		}
+		c.job.End = func(move.Block) error { return errors.New("no room") }
+		if _, err := move.Run(context.Background(), c.job); len(all) > 0 && (err == nil || !strings.Contains(err.Error(), "no room")) {
+			t.Fatalf("an end that fails: %v", err)
 		}
 	})
 }

@@ -210,7 +210,7 @@ func (w *worker) spoiled(b *block, from, to int64) error {
 // parts adds the pieces of each tensor up.
 func (w *worker) parts() (parts []Part) {
 	for i := range w.pieces {
-		p := Part{Tensor: w.pieces[i].Tensor, First: w.pieces[i].Depth == 1}
+		p := Part{Tensor: w.pieces[i].Tensor, First: w.pieces[i].Depth == 1 && !w.pieces[i].Again}
 		at, found := slices.BinarySearchFunc(parts, p, Part.compare)
 		if !found {
 			parts = slices.Insert(parts, at, p)

@@ -105,3 +105,34 @@ func TestRefusedPlans(t *testing.T) {
 		}
 	}
 }
+
+// TestFresh plans to memory of its own on the host that has the old state: all of it is copied from there, also what could stay, and what is wanted twice.
+func TestFresh(t *testing.T) {
+	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
+	dst := explicit(t, 2, rows(0, "a", 0, 4), rows(0, "again", 0, 6), rows(1, "b", 3, 6))
+	p, err := plan.Build(src, dst, plan.Cluster{Devices: []int{2}, Old: []int{0, 0}, New: []int{0, 0}, Fresh: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, first := map[string]int{}, map[int]int{}
+	for op := range p.Ops() {
+		if op.Depth != 1 || op.From.New {
+			t.Errorf("%+v", op)
+		}
+		for r := op.Box[0].From; r < op.Box[0].To; r++ {
+			written[op.To.Name]++
+			if !op.Again {
+				first[r]++
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"a": 4, "again": 6, "b": 3}, written); diff != "" {
+		t.Errorf("rows of each new tensor (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[int]int{0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1}, first); diff != "" {
+		t.Errorf("how often each row is written for the first time (-want +got):\n%s", diff)
+	}
+	if kept := p.Kept(0); len(kept) > 0 {
+		t.Errorf("kept are %v", kept)
+	}
+}

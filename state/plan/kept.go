@@ -41,6 +41,9 @@ type candidate struct {
 // kept returns for each new local of a host that stays the old one that it was.
 func (p *Plan) kept(host int, concerned []bool) map[local]local {
 	found := map[local]*candidate{}
+	if p.Cluster.Fresh {
+		return nil
+	}
 	for i := range p.classes {
 		c := &p.classes[i]
 		for k, a := range c.atoms {

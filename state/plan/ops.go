@@ -16,6 +16,8 @@ type Op struct {
 	From, To Place
 	// Depth is 1 for an op that reads the old state; others read what ops of less depth have written to the new.
 	Depth int
+	// Again is set in a plan that is Fresh when another op writes the same elements to the same host, from the old state too.
+	Again bool
 }
 
 // A Place is where a box lies: in a tensor in the memory of an old or of a new rank.
@@ -161,7 +163,8 @@ func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.
 			first = p.receiver(pair.new, host)
 			op.From, op.Depth = p.newPlace(c, m, dst, first), p.Stats.Depth+1
 		}
-		for _, op.To = range p.newPlaces(c, m, dst, rank) {
+		for i, to := range p.newPlaces(c, m, dst, rank) {
+			op.To, op.Again = to, p.Cluster.Fresh && (i > 0 || rank != p.receiver(pair.new, host))
 			if _, kept := x.kept[local{rank, op.To.Slot, m.dst}]; kept || first == rank && op.To.Slot == op.From.Slot {
 				continue
 			}

@@ -91,6 +91,16 @@ func (p *Plan) placeInside() {
 		p.Device[r] = len(ranks[h])
 		ranks[h] = append(ranks[h], r)
 	}
+	if !p.Cluster.Fresh {
+		p.takeOver(ranks)
+	}
+	for i := range p.pairs {
+		p.Stats.Device += p.pairs[i].bytes * len(p.newSets[p.pairs[i].new])
+	}
+}
+
+// takeOver gives the new ranks of each host the devices on which most of what they need is.
+func (p *Plan) takeOver(ranks [][]int) {
 	stay := p.sharedInside(ranks)
 	for h, new := range ranks {
 		if len(new) == 0 {
@@ -112,9 +122,6 @@ func (p *Plan) placeInside() {
 			p.Device[r] = column[i]
 			p.Stats.Device -= stay[h][i*devices+column[i]]
 		}
-	}
-	for i := range p.pairs {
-		p.Stats.Device += p.pairs[i].bytes * len(p.newSets[p.pairs[i].new])
 	}
 }
 

@@ -28,6 +28,8 @@ type Cluster struct {
 	New []int
 	// Fixed keeps group g on host g: for files, and to see what moving without relabelling would cost.
 	Fixed bool
+	// Fresh has new ranks take no memory over: nothing is Kept, and what an old rank of the host has comes from there.
+	Fresh bool
 }
 
 // Uniform returns the cluster in which ranks fill hosts of so many devices one after the other, before and after.

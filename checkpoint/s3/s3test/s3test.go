@@ -6,7 +6,10 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -87,6 +90,10 @@ func (s *Server) Log() []string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	body, err := content(r)
+	if errors.Is(err, errSpoiled) {
+		Refuse(w, http.StatusBadRequest, "XAmzContentSHA256Mismatch")
+		return
+	}
 	if err != nil {
 		Refuse(w, http.StatusBadRequest, "IncompleteBody") // as a rule the client has hung up
 		return
@@ -125,10 +132,18 @@ func Refuse(w http.ResponseWriter, status int, code string) {
 	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>the test says %s</Message></Error>", code, code)
 }
 
+// errSpoiled says that a body is not what its header says.
+var errSpoiled = errors.New("spoiled on the way")
+
 // content is the body of a request, which may come in signed chunks.
 func content(r *http.Request) ([]byte, error) {
 	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		body, err := io.ReadAll(r.Body)
+		if want, hashed := hex.DecodeString(r.Header.Get("X-Amz-Content-Sha256")); err == nil && hashed == nil && len(want) > 0 {
+			if sum := sha256.Sum256(body); !bytes.Equal(sum[:], want) {
+				return nil, errSpoiled
+			}
+		}
 		return append([]byte{}, body...), err
 	}
 	in, whole := bufio.NewReader(r.Body), []byte{}

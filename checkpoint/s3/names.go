@@ -1,0 +1,58 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Has tells whether there is an object of a name. What one may not ask for is not there.
+func (b *Bucket) Has(ctx context.Context, name string) (bool, error) {
+	_, err := b.stat(ctx, name)
+	var refused *refusal
+	if isGone(err) || errors.As(err, &refused) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Sizes returns the bytes of all objects whose names begin so.
+func (b *Bucket) Sizes(ctx context.Context, begin string) (map[string]int64, error) {
+	objects, err := b.list(ctx, begin, true)
+	found := map[string]int64{}
+	for _, o := range objects {
+		found[o.name] = o.size
+	}
+	return found, err
+}
+
+// ReadFile reads an object of up to most bytes. It is fs.ErrNotExist when there is none.
+func (b *Bucket) ReadFile(ctx context.Context, name string, most int64) ([]byte, error) {
+	return b.readAll(ctx, name, most)
+}
+
+// WriteFile writes a small object.
+func (b *Bucket) WriteFile(ctx context.Context, name string, text []byte) error {
+	return b.put(ctx, name, text)
+}
+
+// RemoveFiles removes objects, and says nothing of those that are not there.
+func (b *Bucket) RemoveFiles(ctx context.Context, names ...string) error {
+	return group.Share(ctx, "remove", removers, len(names), func() func(int) error {
+		return func(i int) error { return b.remove(ctx, names[i]) }
+	})
+}
+
+// AbortUploads gives the room of uploads to names that begin so back, as far as they are among those given, and the store tells of them.
+func (b *Bucket) AbortUploads(ctx context.Context, begin string, names []string) error {
+	found, err := b.uploads(ctx, begin)
+	if err != nil {
+		return err
+	}
+	found = slices.DeleteFunc(found, func(u upload) bool { return !slices.Contains(names, u.name) })
+	return group.Share(ctx, "abort", removers, len(found), func() func(int) error {
+		return func(i int) error { return b.abort(ctx, found[i]) }
+	})
+}

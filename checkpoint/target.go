@@ -1,0 +1,70 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"path"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/state/move"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+// A target is where a checkpoint is written: a folder or a bucket.
+type target interface {
+	// plan plans the way there, over replicas of the source files that are dead.
+	plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error)
+	// prepare has a job, of which the source is known, write there.
+	prepare(ctx context.Context, job *move.Job) error
+	// close closes what the jobs have opened.
+	close() error
+	// publish makes all of it visible. The manifest has everything but its files.
+	publish(ctx context.Context, m *manifest.Manifest, o Options) error
+	// fail leaves nothing that reads as a checkpoint. What is void is of no use to a later run.
+	fail(ctx context.Context, void bool) error
+}
+
+func newTarget(ctx context.Context, dst string, out *format.Output, id move.Identity) (target, error) {
+	if jobs.IsURL(dst) {
+		return newUpload(ctx, dst, out, id)
+	}
+	return newStage(dst, single(out, dst), out, id)
+}
+
+// single reports whether an output is one file that is published under the name dst.
+func single(out *format.Output, dst string) bool {
+	return len(out.Files) == 1 && out.Files[0].Name == path.Base(dst)
+}
+
+// fileNames lists the files of an output.
+func fileNames(o *format.Output) (names []string) {
+	for _, f := range o.Files {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// identity names a move by what it reads and writes.
+func identity(c *Checkpoint, o *format.Output) move.Identity {
+	h := sha256.New()
+	for _, name := range c.names() {
+		fmt.Fprintf(h, "%q %d %d\n", name, c.seen[name].size, c.seen[name].mtime.UnixNano())
+	}
+	for i := range c.Tensors {
+		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape, c.Tensors[i].Pieces)
+	}
+	for _, f := range o.Files {
+		fmt.Fprintf(h, "%q %d\n", f.Name, f.Size)
+	}
+	for i := range o.Tensors {
+		fmt.Fprintf(h, "%q %v %v\n", o.Tensors[i].Name, o.Tensors[i].Pieces, o.Tensors[i].Replicas)
+	}
+	for _, f := range o.Frames {
+		fmt.Fprintf(h, "%q %d %x\n", f.File, f.Offset, sha256.Sum256(f.Bytes))
+	}
+	return move.Identity(h.Sum(nil))
+}

@@ -1,0 +1,274 @@
+package checkpoint
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/internal/strict"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/state/move"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+const (
+	markVersion = "partial/1"
+	maxMark     = 4096            // bytes
+	tidyTime    = 2 * time.Minute // for what a move that failed has left
+)
+
+// An upload is a bucket in which a checkpoint comes to be. Nothing is renamed there: a mark, which is written first and removed last, says that what
+// is below the name is not whole. docs/formats/journal.md has the rules.
+type upload struct {
+	dst    string     // what is published
+	bucket *s3.Bucket // its folder, or the one in which it is a file
+	file   string     // empty for a folder
+	output *format.Output
+	id     move.Identity
+	run    string // who has the mark
+	parts  *parts
+	to     *end
+}
+
+// A mark says which move is writing, and which run of it.
+type mark struct {
+	Shoal string `json:"shoal"`
+	Move  string `json:"move"`
+	Run   string `json:"run"`
+}
+
+func (u *upload) mark() string { return u.file + PartialSuffix }
+
+func (u *upload) manifest() string { return manifestName(u.file) }
+
+// own are the names of what a move writes, but for its mark.
+func (u *upload) own() []string {
+	names := []string{u.manifest()} // the first to go
+	for _, f := range u.output.Files {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// newUpload puts the mark up, when nothing is there but what is left of an earlier run of the same move: that is removed. It is errFinished when that run
+// had come to its end but for the mark.
+func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identity) (*upload, error) {
+	u := &upload{dst: strings.TrimSuffix(dst, "/"), output: o, id: id}
+	folder, parent, name, err := openURL(u.dst)
+	if err != nil {
+		return nil, err
+	}
+	if parent == nil {
+		return nil, fmt.Errorf("%s is a bucket, and not a folder or file in one: name one, such as %s/step-1000", u.dst, u.dst)
+	}
+	u.bucket = folder
+	if single(o, u.dst) {
+		u.bucket, u.file = parent, name
+	}
+	if u.to, err = newEnd(&o.Checkpoint, fileNames(o)); err != nil {
+		return nil, err
+	}
+	if u.parts, err = newParts(ctx, u.bucket, o); err != nil {
+		return nil, err
+	}
+	if err := u.vacant(ctx, parent, name); err != nil {
+		return nil, err
+	}
+	u.run = rand.Text()
+	text, err := json.Marshal(mark{markVersion, hex.EncodeToString(id[:]), u.run})
+	if err == nil {
+		err = u.bucket.WriteFile(ctx, u.mark(), append(text, '\n'))
+	}
+	return u, err
+}
+
+// vacant fails when something is there that is not left of the same move.
+func (u *upload) vacant(ctx context.Context, parent *s3.Bucket, name string) error {
+	found, err := u.bucket.Sizes(ctx, u.file)
+	if err != nil {
+		return err
+	}
+	taken := fmt.Errorf("%s is there already; shoal overwrites nothing: remove it, or choose another name", u.dst)
+	mine := append(u.own(), u.mark())
+	for other := range found {
+		if u.file != "" && !slices.Contains(mine, other) && !strings.HasPrefix(other, u.file+"/") {
+			delete(found, other) // a file whose name only begins so
+		}
+	}
+	if u.file == "" {
+		if is, err := parent.Has(ctx, name); err != nil || is {
+			return cmp.Or(err, taken)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	m, err := u.readMark(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return taken
+	}
+	if err != nil {
+		return err
+	}
+	if m.Move != hex.EncodeToString(u.id[:]) {
+		return fmt.Errorf("%s is what is left of another move, or the source has changed since, or another command writes there; remove it, with its %s, to start anew", u.dst, u.mark())
+	}
+	for other := range found {
+		if !slices.Contains(mine, other) {
+			return fmt.Errorf("%s/%s is there, and nothing that this move writes: remove it, or choose another name", u.bucket, other)
+		}
+	}
+	if _, sealed := found[u.manifest()]; sealed {
+		return errors.Join(errFinished, u.bucket.RemoveFiles(ctx, u.mark()))
+	}
+	return nil
+}
+
+// readMark is fs.ErrNotExist when there is none.
+func (u *upload) readMark(ctx context.Context) (m mark, err error) {
+	text, err := u.bucket.ReadFile(ctx, u.mark(), maxMark)
+	if err != nil {
+		return m, err
+	}
+	if err = strict.JSON(text, &m); err == nil && m.Shoal != markVersion {
+		err = fmt.Errorf("the field shoal is %q, not %q", m.Shoal, markVersion)
+	}
+	if err != nil {
+		return m, fmt.Errorf("%s/%s is no mark of an unfinished checkpoint: %w; remove it, and what is below %s", u.bucket, u.mark(), err, u.dst)
+	}
+	return m, nil
+}
+
+// held fails when the mark is another run's.
+func (u *upload) held(ctx context.Context) error {
+	m, err := u.readMark(ctx)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if m.Run != u.run {
+		return fmt.Errorf("%s: another command writes there, or has removed what was there", u.dst)
+	}
+	return nil
+}
+
+// tidy removes all that a run of this move has written, but for the mark.
+func (u *upload) tidy(ctx context.Context) error {
+	own := u.own()
+	if err := u.bucket.AbortUploads(ctx, u.file, own); err != nil {
+		return err
+	}
+	found, err := u.bucket.Sizes(ctx, u.file)
+	if err != nil {
+		return err
+	}
+	own = slices.DeleteFunc(own, func(name string) bool { _, is := found[name]; return !is })
+	if len(own) == 0 {
+		return nil
+	}
+	return errors.Join(u.bucket.RemoveFiles(ctx, own[0]), u.bucket.RemoveFiles(ctx, own[1:]...))
+}
+
+// plan implements target: every part is made from the source, since what was sent cannot be read.
+func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
+	c := plan.Cluster{Devices: []int{u.to.layout.Ranks}, Old: make([]int, from.Ranks), New: make([]int, u.to.layout.Ranks), Fresh: true}
+	for rank := range dead {
+		c.Old[rank] = plan.Lost
+	}
+	return plan.Build(from, u.to.layout, c)
+}
+
+// prepare implements target. Whatever an attempt has sent before is sent again.
+func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
+	if err := errors.Join(u.parts.abort(ctx), u.tidy(ctx)); err != nil {
+		return err
+	}
+	if u.parts, err = newParts(ctx, u.bucket, u.output); err != nil {
+		return err
+	}
+	job.New, job.Target, job.Workers = u.to.spot, u.parts, u.parts.workers()
+	job.Begin, job.End = u.parts.begin, u.parts.end
+	return nil
+}
+
+// publish implements target: the manifest comes last, and is always there.
+func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) error {
+	if err := u.parts.rest(); err != nil {
+		return err
+	}
+	if err := u.held(ctx); err != nil {
+		return err
+	}
+	if err := u.bucket.AbortUploads(ctx, u.file, u.own()); err != nil { // of which the answer was lost
+		return err
+	}
+	found, err := u.bucket.Sizes(ctx, u.file)
+	if err != nil {
+		return err
+	}
+	for _, f := range u.output.Files {
+		if n, ok := found[f.Name]; !ok || n != f.Size {
+			return fmt.Errorf("%s/%s has %d bytes, and %d were sent: another command writes there, or the store is faulty", u.bucket, f.Name, n, f.Size)
+		}
+	}
+	if u.file == "" && len(found) != len(u.output.Files)+1 {
+		return fmt.Errorf("%s: something else was written there meanwhile: choose a name that is used by nobody else", u.dst)
+	}
+	m.Files = u.parts.sealed()
+	text, err := m.Append(nil)
+	if err == nil {
+		err = u.bucket.WriteFile(ctx, u.manifest(), text)
+	}
+	if err == nil {
+		err = u.held(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return u.bucket.RemoveFiles(ctx, u.mark())
+}
+
+// fail implements target: what a move that failed has sent is removed, also when it was stopped.
+func (u *upload) fail(ctx context.Context, _ bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	defer cancel()
+	err := u.parts.abort(ctx)
+	if lost := u.held(ctx); lost != nil {
+		return errors.Join(err, lost)
+	}
+	if err = errors.Join(err, u.tidy(ctx)); err == nil {
+		err = u.bucket.RemoveFiles(ctx, u.mark())
+	}
+	if err != nil {
+		return fmt.Errorf("what was sent could not be removed, and is void: the same command removes it and begins anew: %w", err)
+	}
+	return nil
+}
+
+// close implements target.
+func (u *upload) close() error { return nil }
+
+// openURL opens what a URL names, and the folder in which that has a name; there is none for a whole bucket.
+func openURL(url string) (folder, parent *s3.Bucket, name string, err error) {
+	if folder, err = s3.Open(url); err != nil {
+		return nil, nil, "", err
+	}
+	name = path.Base(folder.String())
+	up, ok := strings.CutSuffix(folder.String(), "/"+name)
+	if !ok || strings.HasSuffix(up, "/") {
+		return folder, nil, "", nil
+	}
+	parent, err = s3.Open(up)
+	return folder, parent, name, err
+}
