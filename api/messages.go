@@ -44,6 +44,7 @@ type Request struct {
 	Token    string  `json:"token,omitempty"`
 	PID      int     `json:"pid,omitempty"`
 	Bytes    int64   `json:"bytes,omitempty"`
+	Later    bool    `json:"later,omitempty"`
 	ID       uint32  `json:"id,omitempty"`
 	Ranks    []int   `json:"ranks,omitempty"`
 	Group    uint32  `json:"group,omitempty"`

@@ -108,9 +108,22 @@ func (p *passage) members(workers []topo.Worker) (list []int) {
 // depart copies what stays on this host to its place, and sums up what it has of the old state, while it is on its way: the calls keep that as it is.
 func (e *engine) depart(p *passage, n head.Flight) {
 	if p.Change != nil {
+		e.fill(p.transfer.workers)
 		e.share(delivery{p.transfer}, p.transfer.relay.Written())
 		p.key = digest.NewKey(uint64(n))
 		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte { return c.In }), nowhere)
+	}
+}
+
+// fill helps to make the memory of workers that was to come later: what is copied there finds its pages then.
+func (e *engine) fill(workers []topo.Worker) {
+	for _, w := range workers {
+		if m := e.byID[w]; m != nil {
+			for _, s := range m.segments {
+				for s.Fill() {
+				}
+			}
+		}
 	}
 }
 

@@ -37,11 +37,11 @@ func (p part) of() []byte {
 
 func (p part) ref() arena.Ref { return arena.Ref{Segment: p.id, Count: uint64(p.bytes)} }
 
-func (w *pupil) room(bytes int) (p part, err error) {
+func (w *pupil) room(bytes int, later bool) (p part, err error) {
 	if bytes == 0 {
 		return p, nil
 	}
-	r, fds := w.ask(api.Request{Type: api.TypeSegment, Bytes: int64(bytes)})
+	r, fds := w.ask(api.Request{Type: api.TypeSegment, Bytes: int64(bytes), Later: later})
 	p.id, p.bytes = r.ID, bytes
 	if p.segment, err = arena.OpenSegment(fds[0]); err == nil {
 		w.t.Cleanup(func() { p.segment.Close() })
@@ -73,7 +73,7 @@ func (w *pupil) live() error {
 	if err != nil {
 		return err
 	}
-	paper, err := w.room(len(text))
+	paper, err := w.room(len(text), false)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (w *pupil) live() error {
 	begins := w.seat.number < w.school.c.workers
 	if begins {
 		mine := w.school.holds(w.school.first, w.seat.number)
-		if w.memory, err = w.room(len(mine)); err != nil {
+		if w.memory, err = w.room(len(mine), false); err != nil {
 			return err
 		}
 		copy(w.memory.of(), mine)
@@ -157,7 +157,7 @@ func (w *pupil) settle() (lost bool, err error) {
 		if int(shape.In) != w.memory.bytes {
 			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d", w.seat.number, w.memory.bytes, shape.Mesh, shape.In)
 		}
-		next, err := w.room(int(shape.Out))
+		next, err := w.room(int(shape.Out), true)
 		if err != nil {
 			return false, err
 		}
@@ -213,7 +213,7 @@ func (w *pupil) reads(mesh string) error {
 	rank := w.control.View().Rank
 	mine := w.school.holds(mesh, rank)
 	var err error
-	if w.memory, err = w.room(len(mine)); err != nil {
+	if w.memory, err = w.room(len(mine), false); err != nil {
 		return err
 	}
 	copy(w.memory.of(), mine)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -73,7 +74,7 @@ func (s *session) answer(r *api.Request) error {
 	}
 	switch r.Type {
 	case api.TypeSegment:
-		return s.segment(r.Bytes)
+		return s.segment(r.Bytes, r.Later)
 	case api.TypeShared:
 		return s.shared(r)
 	case api.TypeFree:
@@ -153,11 +154,16 @@ func newMember(w topo.Worker) (*worker, error) {
 	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
 }
 
-func (s *session) segment(n int64) error {
+// segment makes memory for the worker. What may come later is made while the worker goes on, and asks for other things.
+func (s *session) segment(n int64, later bool) error {
 	if n <= 0 {
 		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a segment needs at least one byte", n)}
 	}
-	seg, err := arena.NewSegment(fmt.Sprintf("arena-%d", s.worker), n, s.agent.near(s.conn.PID)...)
+	segment := arena.NewSegment
+	if later {
+		segment = arena.NewLateSegment
+	}
+	seg, err := segment(fmt.Sprintf("arena-%d", s.worker), n, s.agent.near(s.conn.PID)...)
 	if err != nil {
 		return err
 	}
@@ -166,6 +172,13 @@ func (s *session) segment(n int64) error {
 	if err := s.agent.engine.do(func() { s.agent.engine.byID[s.worker].segments[id] = seg }); err != nil {
 		seg.Close()
 		return err
+	}
+	if later {
+		s.agent.group.Go("memory", func(ctx context.Context) error {
+			for ctx.Err() == nil && seg.Fill() {
+			}
+			return nil
+		})
 	}
 	return s.conn.Send(api.Reply{Type: api.TypeSegment, ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
 }

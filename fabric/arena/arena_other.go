@@ -19,6 +19,9 @@ type Segment struct{ Mem []byte }
 // NewSegment fails here.
 func NewSegment(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
+// NewLateSegment fails here.
+func NewLateSegment(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
+
 // NewResult fails here.
 func NewResult(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
@@ -27,6 +30,9 @@ func OpenSegment(int) (*Segment, error) { return nil, ErrUnsupported }
 
 // FD is no descriptor.
 func (s *Segment) FD() int { return -1 }
+
+// Fill has nothing to do.
+func (s *Segment) Fill() bool { return false }
 
 // Close does nothing.
 func (s *Segment) Close() error { return nil }

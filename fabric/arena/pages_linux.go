@@ -61,9 +61,26 @@ func fillHuge(fd int, n int64) {
 		return
 	}
 	defer unmap(mem)
+	collapse(mem)
+}
+
+func collapse(mem []byte) {
 	for range 3 { // EAGAIN: another processor holds a page for a moment
 		if err := unix.Madvise(mem, unix.MADV_COLLAPSE); !errors.Is(err, unix.EAGAIN) {
 			return
 		}
 	}
+}
+
+// fill is fillHuge, and what comes behind it, for mapped memory that may be in use: it starts at a huge page if it has the size of one.
+func fill(mem []byte) {
+	if huge := mem[:len(mem)-len(mem)%hugeBytes]; len(huge) > 0 {
+		for off := 0; off < len(huge); off += hugeBytes {
+			if err := unix.Madvise(huge[off:off+pageBytes], unix.MADV_POPULATE_WRITE); err != nil {
+				return
+			}
+		}
+		collapse(huge)
+	}
+	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE) // before Linux 5.14 pages come when they are touched
 }

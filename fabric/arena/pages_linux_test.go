@@ -2,6 +2,9 @@ package arena
 
 import (
 	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 func TestSegmentsLieInHugePages(t *testing.T) {
@@ -34,7 +39,19 @@ func TestSegmentsLieInHugePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer worker.Close()
-	for who, s := range map[string]*Segment{"agent": agent, "worker": worker} {
+	late, err := NewLateSegment("late", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	for late.Fill() {
+	}
+	for who, s := range map[string]*Segment{"agent": agent, "agent, later,": late} {
+		if got := reserved(t, s); got != n {
+			t.Errorf("the %s reserves %d bytes, want %d", who, got, n)
+		}
+	}
+	for who, s := range map[string]*Segment{"agent": agent, "worker": worker, "agent, later,": late} {
 		if got := hugeMapped(t, s.Mem); len(s.Mem) != n || got != 3*hugeBytes {
 			t.Errorf("the %s maps %d bytes in huge pages, of %d, want %d of %d", who, got, len(s.Mem), 3*hugeBytes, n)
 		}
@@ -44,9 +61,105 @@ func TestSegmentsLieInHugePages(t *testing.T) {
 			}
 		}
 	}
+}
+
+// reserved is how many bytes of a segment have pages.
+func reserved(t *testing.T, s *Segment) int64 {
+	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Fstat(agent.FD(), &st); err != nil || st.Blocks*512 != n {
-		t.Errorf("%d bytes are reserved, want %d: %v", st.Blocks*512, n, err)
+	if err := unix.Fstat(s.FD(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks * 512
+}
+
+// lateSegment makes one of several stretches, without a page.
+func lateSegment(t *testing.T) *Segment {
+	t.Helper()
+	if !overcommits() {
+		t.Skip("this kernel promises no more memory than it has")
+	}
+	s, err := NewLateSegment("late", stretch+hugeBytes+pageBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := reserved(t, s); got != 0 {
+		t.Errorf("%d bytes are reserved before anybody fills the segment", got)
+	}
+	return s
+}
+
+func TestWhatIsWrittenWhileASegmentIsFilledStays(t *testing.T) {
+	s := lateSegment(t)
+	defer s.Close()
+	fd, err := unix.FcntlInt(uintptr(s.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker, err := mapFile(fd, int64(len(s.Mem)), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(unmap(worker), unix.Close(fd)); err != nil {
+			t.Error(err)
+		}
+	}()
+	const writers = 2
+	word := func(i int) uint32 { return uint32(i)*2654435761 | 1 }
+	g := group.New(context.Background())
+	for w, mem := range [writers][]byte{s.Mem, worker} {
+		g.Go("writer", func(context.Context) error {
+			for i := w * 4; i+4 <= len(mem); i += writers * 4 {
+				binary.LittleEndian.PutUint32(mem[i:], word(i))
+			}
+			return nil
+		})
+	}
+	for range 2 {
+		g.Go("filler", func(context.Context) error {
+			for s.Fill() {
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := reserved(t, s); got != int64(len(s.Mem)) {
+		t.Errorf("%d bytes are reserved, want %d", got, len(s.Mem))
+	}
+	for _, mem := range [][]byte{s.Mem, worker} {
+		for i := 0; i+4 <= len(mem); i += 4 {
+			if got := binary.LittleEndian.Uint32(mem[i:]); got != word(i) {
+				t.Fatalf("byte %d is of %#x, and %#x was written", i, got, word(i))
+			}
+		}
+	}
+}
+
+func TestASegmentIsClosedWhileItIsFilled(t *testing.T) {
+	for range 20 {
+		s := lateSegment(t)
+		g, begun := group.New(context.Background()), make(chan bool, 2)
+		for range cap(begun) {
+			g.Go("filler", func(context.Context) error {
+				begun <- s.Fill()
+				for s.Fill() {
+				}
+				return nil
+			})
+		}
+		<-begun
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if s.Fill() {
+			t.Error("a closed segment was filled")
+		}
 	}
 }
 

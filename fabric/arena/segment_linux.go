@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,21 +19,30 @@ const pageBytes = 4096
 type Segment struct {
 	Mem []byte
 	fd  int
+
+	filling sync.RWMutex // read by Fill, written by Close
+	filled  atomic.Int64 // bytes from the start whose pages are made, or being made
 }
 
 // NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so that a later access
 // cannot fail, and maps it. They are huge pages where the kernel has some, and lie on these memory nodes, on several in turns, where these have room; no nodes =
 // wherever they come to lie. name is what /proc/PID/maps shows.
 func NewSegment(name string, n int64, nodes ...int) (*Segment, error) {
-	return newSegment(name, n, 0, nodes)
+	return newSegment(name, n, 0, false, nodes)
+}
+
+// NewLateSegment is NewSegment with pages that come later: with Fill, or as they are touched. Where the kernel promises no more than it has, and so may refuse
+// a touch, they come at once.
+func NewLateSegment(name string, n int64, nodes ...int) (*Segment, error) {
+	return newSegment(name, n, 0, overcommits(), nodes)
 }
 
 // NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map it to read, or a private copy of it.
 func NewResult(name string, n int64, nodes ...int) (*Segment, error) {
-	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, nodes)
+	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, false, nodes)
 }
 
-func newSegment(name string, n int64, seals int, nodes []int) (*Segment, error) {
+func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
 		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that much memory; check the shape", n)
 	}
@@ -44,7 +55,7 @@ func newSegment(name string, n int64, seals int, nodes []int) (*Segment, error) 
 	if err != nil {
 		return nil, fmt.Errorf("arena: memfd_create: %w", err)
 	}
-	s, err := reserve(fd, n, seals, nodes)
+	s, err := reserve(fd, n, seals, late, nodes)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("arena: a segment of %s: %w", bytesText(n), err)
@@ -53,11 +64,34 @@ func newSegment(name string, n int64, seals int, nodes []int) (*Segment, error) 
 }
 
 // reserve makes a memfd n bytes long and maps it before it is sealed: a seal may leave what is mapped and forbid more of it.
-func reserve(fd int, n int64, seals int, nodes []int) (*Segment, error) {
+func reserve(fd int, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
 	}
 	place(fd, n, nodes)
+	populate := 0
+	if !late {
+		if err := makePages(fd, n); err != nil {
+			return nil, err
+		}
+		populate = unix.MAP_POPULATE
+	}
+	s, err := mapFD(fd, n, populate)
+	if err != nil {
+		return nil, err
+	}
+	if !late {
+		s.filled.Store(n)
+	}
+	seals |= unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(fmt.Errorf("sealing: %w", err), unmap(s.Mem))
+	}
+	return s, nil
+}
+
+// makePages reserves all pages of a file.
+func makePages(fd int, n int64) error {
 	fillHuge(fd, n)
 	const piece = 64 << 20 // a signal makes fallocate start over; pieces bound what is lost
 	for off := int64(0); off < n; off += piece {
@@ -68,19 +102,28 @@ func reserve(fd int, n int64, seals int, nodes []int) (*Segment, error) {
 				break
 			}
 			if !errors.Is(err, unix.EINTR) {
-				return nil, fmt.Errorf("reserving its pages: %w", err)
+				return fmt.Errorf("reserving its pages: %w", err)
 			}
 		}
 	}
-	s, err := mapFD(fd, n)
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// stretch is how much memory gets its pages at a time: who closes the segment waits for it, and each begins with a wait for all cores.
+const stretch = 32 * hugeBytes
+
+// Fill makes the pages of a stretch of a late segment that nobody has begun with, and keeps what is written there meanwhile; false: there is none, or the segment
+// is closed. Any goroutine may call it, and what it cannot make comes when it is touched.
+func (s *Segment) Fill() bool {
+	s.filling.RLock()
+	defer s.filling.RUnlock()
+	end := s.filled.Add(stretch)
+	n := int64(len(s.Mem))
+	if end-stretch >= n {
+		return false
 	}
-	seals |= unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, errors.Join(fmt.Errorf("sealing: %w", err), unmap(s.Mem))
-	}
-	return s, nil
+	fill(s.Mem[end-stretch : min(end, n)])
+	return true
 }
 
 // OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over, also when it fails.
@@ -89,7 +132,8 @@ func OpenSegment(fd int) (*Segment, error) {
 	err := unix.Fstat(fd, &st)
 	if err == nil {
 		var s *Segment
-		if s, err = mapFD(fd, st.Size); err == nil {
+		if s, err = mapFD(fd, st.Size, unix.MAP_POPULATE); err == nil {
+			s.filled.Store(st.Size)
 			return s, nil
 		}
 	}
@@ -97,8 +141,8 @@ func OpenSegment(fd int) (*Segment, error) {
 	return nil, fmt.Errorf("arena: %w", err)
 }
 
-func mapFD(fd int, n int64) (*Segment, error) {
-	mem, err := mapFile(fd, n, unix.MAP_POPULATE)
+func mapFD(fd int, n int64, flags int) (*Segment, error) {
+	mem, err := mapFile(fd, n, flags)
 	if err != nil {
 		return nil, fmt.Errorf("mapping: %w", err)
 	}
@@ -110,6 +154,8 @@ func (s *Segment) FD() int { return s.fd }
 
 // Close unmaps the segment. Nothing may use Mem afterwards.
 func (s *Segment) Close() error {
+	s.filling.Lock()
+	defer s.filling.Unlock()
 	if s.Mem == nil {
 		return nil
 	}
@@ -125,6 +171,12 @@ func availableMemory() (int64, bool) {
 		free, ok = limit, true
 	}
 	return free - free/20, ok
+}
+
+// overcommits reports whether the kernel promises pages without counting them.
+func overcommits() bool {
+	b, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
+	return err == nil && strings.TrimSpace(string(b)) != "2"
 }
 
 func meminfoAvailable() (int64, bool) {

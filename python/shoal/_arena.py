@@ -25,7 +25,7 @@ Place = Tuple[int, int]
 class Segment:
     """One mapped memfd of the agent."""
 
-    def __init__(self, number: int, size: int, fd: int, pooled: bool) -> None:
+    def __init__(self, number: int, size: int, fd: int, pooled: bool, later: bool) -> None:
         try:
             self.memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE)
         except (OSError, ValueError) as err:
@@ -35,7 +35,7 @@ class Segment:
         self.size = size
         self.pooled = pooled  # many buffers, kept for good; otherwise one, and given back with it
         self.mapping = Mapping(self.memory, -1, HUGE_PAGE)  # elsewhere huge pages would be mapped as 512 small ones each
-        self.mapping.show(fd, writable=True)
+        self.mapping.show(fd, writable=True, populate=not later)
         self.base = self.mapping.address
         self.free = FreeList(size)
         self.unpin: Optional[Callable[[int], None]] = None  # to be called before it is unmapped
@@ -80,14 +80,14 @@ class Arena:
             return None
         return segment.id, offset
 
-    def buffer(self, nbytes: int) -> Any:
+    def buffer(self, nbytes: int, later: bool = False) -> Any:
         """A writable object of nbytes with the buffer protocol, aligned to 64 bytes, freed when nothing refers to it.
 
-        Its bytes are whatever the last user left.
+        Its bytes are whatever the last user left. `later`: it is not waited for that the agent makes its pages.
         """
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:
-            segment, offset = self._take(nbytes)
+            segment, offset = self._take(nbytes, later)
             block = (ctypes.c_ubyte * nbytes).from_buffer(segment.memory, segment.mapping.first + offset)
             weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
         return block
@@ -137,7 +137,7 @@ class Arena:
         """What a forked child must make private."""
         return [s.mapping for s in self._table[1]]
 
-    def _take(self, nbytes: int) -> Tuple[Segment, int]:
+    def _take(self, nbytes: int, later: bool = False) -> Tuple[Segment, int]:
         self._collect()
         found = self._fit(nbytes)
         if found is None:
@@ -145,7 +145,7 @@ class Arena:
             self._collect()
             found = self._fit(nbytes)
         if found is None:
-            segment = self._grow(nbytes)
+            segment = self._grow(nbytes, later and nbytes >= POOL_BYTES)
             offset = segment.free.take(nbytes)
             assert offset is not None
             found = segment, offset
@@ -168,12 +168,12 @@ class Arena:
             if not segment.pooled:
                 self._release(segment)
 
-    def _grow(self, nbytes: int) -> Segment:
+    def _grow(self, nbytes: int, later: bool) -> Segment:
         size = max(POOL_BYTES, round_up(nbytes, PAGE))
         if size >> 63:
             raise ArenaError(f"an array of {nbytes} bytes is larger than any memory: check its shape")
         try:
-            reply, fds = self._link.request({"type": "segment", "bytes": size}, "segment")
+            reply, fds = self._link.request({"type": "segment", "bytes": size, **({"later": True} if later else {})}, "segment")
         except Refused as err:
             raise ArenaError(str(err)) from None
         number, got = reply.get("id"), reply.get("bytes")
@@ -184,7 +184,7 @@ class Arena:
                 f"the agent's answer to a request for {size} bytes is not a segment: {reply}, {len(fds)} descriptors. "
                 "Install the package and the `shoal` binary from the same release"
             )
-        segment = Segment(number, size, fds[0], pooled=nbytes < POOL_BYTES)
+        segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, later)
         bases, segments = self._table
         at = bisect_right(bases, segment.base)
         self._table = (bases[:at] + [segment.base] + bases[at:], segments[:at] + [segment] + segments[at:])

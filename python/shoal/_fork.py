@@ -36,10 +36,10 @@ class Mapping:
         self.address = start + self.first
         self._fd = fd
 
-    def show(self, fd: int, writable: bool = False) -> None:
-        """Put the memory of a descriptor here, shared. Takes the descriptor over."""
+    def show(self, fd: int, writable: bool = False, populate: bool = True) -> None:
+        """Put the memory of a descriptor here, shared, and its pages unless they come later. Takes the descriptor over."""
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-        flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
+        flags = mmap.MAP_SHARED | _MAP_FIXED | (_MAP_POPULATE if populate else 0)
         if _mmap(self.address, self.size, access, flags, fd, 0) != self.address:
             os.close(fd)
             raise ArenaError(f"cannot map {self.size} bytes of shared memory: {os.strerror(ctypes.get_errno())}. Free arrays, or raise `ulimit -v`")

@@ -127,9 +127,9 @@ class Worker:
         """A new array in the arena, of the kind that x is. Its elements are whatever the last user left."""
         return like(x, dtype, shape, self.buffer(elements(shape) * dtype.itemsize))
 
-    def buffer(self, nbytes: int) -> Any:
-        """New arena memory, freed when nothing refers to it."""
-        return self.arena.buffer(nbytes)
+    def buffer(self, nbytes: int, later: bool = False) -> Any:
+        """New arena memory, freed when nothing refers to it. `later`: its pages are made while others go on."""
+        return self.arena.buffer(nbytes, later)
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
         """Memory to be read that all workers of the host see who give its group and name; own memory in a job of one."""

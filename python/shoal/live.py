@@ -235,7 +235,7 @@ class _Live:
         new: List[Any] = []
         if out:
             ready = self._room is not None and len(self._room) == out
-            new = [self._room if ready else port.buffer(out)]
+            new = [self._room if ready else port.buffer(out, later=True)]
         self._room = None
         given, taken = (port.describe(m[0]) if m else None for m in (old, new))
         port.call(_RESHAPE, given, taken, (old, new), None, flags=STEP).wait()
@@ -255,7 +255,7 @@ class _Live:
         port = self._job._port
         try:
             out = port.ask_shape().out
-            self._room = port.buffer(out) if out else None
+            self._room = port.buffer(out, later=True) if out else None
         except ShoalError:
             pass  # who needs it is told
 

@@ -62,7 +62,7 @@ class Solo:
         """A new array of the kind that x is."""
         return like(x, dtype, shape, self.buffer(elements(shape) * dtype.itemsize))
 
-    def buffer(self, nbytes: int) -> Any:
+    def buffer(self, nbytes: int, later: bool = False) -> Any:
         """New memory."""
         return (ctypes.c_ubyte * nbytes)()
 

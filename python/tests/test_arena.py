@@ -1,6 +1,7 @@
 """Arena arrays: where they lie, when they are freed, and what stands in for foreign memory."""
 
 import gc
+import os
 
 import numpy
 import pytest
@@ -75,6 +76,15 @@ def test_the_pool_grows_in_steps_and_is_reused(agent):
         del arrays
         arrays = [job.empty(1 << 20, "uint8") for _ in range(48)]
     assert len(agent.sessions[0].segments) == 3 and not agent.sessions[0].freed
+
+
+def test_only_memory_of_its_own_may_come_later(agent):
+    job = agent.join()
+    blocks = [job._port.buffer(nbytes, later) for nbytes, later in ((POOL_BYTES - 1, True), (POOL_BYTES, True), (POOL_BYTES, False))]
+    assert [r.get("later") for r in agent.requests if r["type"] == "segment"] == [None, True, None]
+    made = [os.fstat(s.mapping._fd).st_blocks * 512 for s in job._port.arena._table[1]]
+    assert sorted(made) == [0, POOL_BYTES, POOL_BYTES]
+    del blocks
 
 
 def test_a_big_array_has_a_segment_of_its_own_and_gives_it_back(agent):
