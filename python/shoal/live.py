@@ -76,9 +76,9 @@ def train(
             print(step.number, step.loss)
 
     `build` makes this rank's part of the model for a mesh. `layout` says where the tensors lie on any mesh (docs/formats/layout.md, as text
-    or a mapping; of its mesh only the names of the axes count), and `catalogue` lists all of them, whole: {"name": …, "dtype": "f32", "shape": […]}.
-    `mesh` is what the job begins with. `shoal reshape JOB --mesh dp=4` changes it: between two steps the state moves to
-    the ranks of the other mesh, proved by fingerprint, `build` is called again, and the next step is made there.
+    or a mapping; of its mesh only the names of the axes count: with `dp` they are the axes that a mesh may have), and `catalogue` lists all
+    of them, whole: {"name": …, "dtype": "f32", "shape": […]}. `mesh` is what the job begins with. `shoal reshape JOB --mesh dp=4`
+    changes it: between two steps the state moves to the ranks of the other mesh, proved by fingerprint, `build` is called again, and the next step is made there.
 
     When a worker is lost, the step that is under way is void and made again, on a mesh of less `dp` that the others can hold. Where only
     the lost worker had a part of the state, the job goes back to the newest checkpoint by itself, on the largest mesh that the others can hold: call

@@ -82,6 +82,16 @@ def test_the_plan_is_shown_and_changes_nothing(training):
         assert job.stop() == ["dp=2"]
 
 
+def test_an_axis_that_the_layout_does_not_name_is_refused(training, launch):
+    why = r"mesh pd=3: the layout has no axis pd \(did you mean dp\?\), only dp, tp;"
+    with training(2, "dp=2") as job:
+        for options in ([], ["--dry-run"]):
+            done = subprocess.run([job._binary, "reshape", job.name, "--mesh", "pd=3", *options], stderr=subprocess.PIPE, text=True, timeout=running_job.HANG)
+            assert done.returncode == 1 and re.search(f"job {job.name} keeps its mesh: {why}", done.stderr), done.stderr
+        assert job.stop() == ["dp=2"]
+    assert re.search(why, launch(3, WORKER, "pd=3", 3, code=1))
+
+
 @pytest.mark.parametrize("mesh, then", [("dp=2,tp=2", "dp=1,tp=2"), ("dp=4", "dp=3")])
 def test_a_killed_worker_costs_no_step(training, mesh, then):
     with training(4, mesh) as job:

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // MaxRanks bounds the number of ranks of a mesh, so that a typing error does not fill the memory.
@@ -55,6 +57,23 @@ func (m Mesh) validate() error {
 		if n *= a.Size; n > MaxRanks {
 			return errors.New("more than " + strconv.Itoa(MaxRanks) + " ranks")
 		}
+	}
+	return nil
+}
+
+// Within fails if an axis with several places is none of those known, and names the one that may have been meant: who knows nothing of an axis
+// has all its places hold the same, and do the same work.
+func (m Mesh) Within(known ...string) error {
+	for _, a := range m {
+		if a.Size == 1 || slices.Contains(known, a.Name) {
+			continue
+		}
+		meant := ""
+		if near := spelling.Nearest(a.Name, known); near != "" {
+			meant = " (did you mean " + near + "?)"
+		}
+		return fmt.Errorf("mesh %s: the layout has no axis %s%s, only %s; all %d places on it would have the same, and do the same work",
+			m, a.Name, meant, strings.Join(known, ", "), a.Size)
 	}
 	return nil
 }

@@ -24,9 +24,12 @@ func Presets() []string { return []string{"hf", "megatron-core", "fsdp2", "zero1
 //   - zero1, zero2: the optimizer's tensors of each kind as one buffer, flat over dp; gradients are no state, so both are alike
 //   - zero3: every tensor flat over dp, one by one
 //
+// A mesh may have dp and cp beside these, over which ranks then have the same. Another axis of several places is an error.
+//
 // kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it, and cuts between them.
 func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads, spec: &Spec{Shoal: Version, Mesh: m.String()}}
+	known := []string{"dp", "cp"}
 	for i, part := range strings.Split(name, "+") {
 		if i == 0 && part != "hf" && part != "megatron-core" {
 			p.spec.Rules = []Rule{{Match: "**"}}
@@ -36,6 +39,7 @@ func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 		case i == 0 && part == "hf":
 			p.spec.Rules = []Rule{{Match: "**"}}
 		case i == 0 && part == "megatron-core":
+			known = append(known, "tp", "pp", "ep")
 			err = p.megatron()
 		case part == "fsdp2":
 			err = p.cutAll("dp=shard(0,ceil)")
@@ -49,6 +53,9 @@ func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("layout: preset %s: %w", name, err)
 		}
+	}
+	if err := m.Within(known...); err != nil {
+		return nil, fmt.Errorf("layout: preset %s: %w", name, err)
 	}
 	return p.spec, p.spec.Validate()
 }

@@ -70,6 +70,8 @@ func TestPresets(t *testing.T) {
 			"decoder.layers.1.self_attention.linear_qkv.bias [16]", "decoder.layers.1.mlp.linear_fc1.weight [12,8]",
 			"decoder.layers.1.mlp.linear_fc2.weight [8,6]", "output_layer.weight [128,8]", "decoder.final_layernorm.weight [8]",
 			"optimizer.steps.model.layers.0.self_attn.q_proj.weight []", "optimizer.step []"}},
+		{"hf", "dp=2,cp=2,tp=1", 0, 3, []string{"model.layers.1.self_attn.q_proj.weight [16,8]"}},
+		{"megatron-core", "pp=2,cp=2,ep=2", 0, 7, []string{"decoder.layers.1.mlp.linear_fc1.weight [24,8]"}}, // without experts ep is one more axis of replicas
 		{"megatron-core+zero1", "pp=2,dp=2,tp=2", 0, 0, []string{"embedding.word_embeddings.weight [128,8]", "optimizer.exp_avg [696]"}},
 		{"megatron-core+zero1", "pp=2,ep=2,dp=2", 4, 2, []string{"decoder.layers.0.mlp.experts.2.linear_fc1.weight [24,8]",
 			"decoder.layers.0.mlp.router.weight [4,8]", "decoder.layers.0.pre_mlp_layernorm.weight [8]"}},
@@ -176,6 +178,7 @@ func TestMegatronNames(t *testing.T) {
 
 func TestRefusedPresets(t *testing.T) {
 	dp, tp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{{Name: "tp", Size: 2}}, layout.Mesh{}
+	odd := layout.Mesh{{Name: "dp", Size: 2}, {Name: "xx", Size: 2}}
 	for _, c := range []struct {
 		name    string
 		mesh    layout.Mesh
@@ -190,6 +193,9 @@ func TestRefusedPresets(t *testing.T) {
 		{"megatron-core", dp, small, 1, "no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight"},
 		{"megatron-core", dp, decoder(2, 0), 3, "not for 3 heads"},
 		{"megatron-core", tp, megatronDecoder(2, 0), 1, "1 heads of k and v do not come out even over tp=2"},
+		{"hf", tp, small, 1, "mesh tp=2: the layout has no axis tp (did you mean dp?), only dp, cp"},
+		{"fsdp2", odd, small, 1, "mesh dp=2,xx=2: the layout has no axis xx, only dp, cp; all 2 places on it would have the same"},
+		{"megatron-core+zero1", odd, decoder(2, 0), 2, "the layout has no axis xx, only dp, cp, tp, pp, ep;"},
 		{"megatron-core", tp, megatronDecoder(3, 0), 2, "has 18 rows, and there is no model.decoder.layers.0.mlp.linear_fc2.weight with as many columns, or half as many"},
 	} {
 		if _, err := layout.Preset(c.name, c.mesh, c.tensors, c.kvHeads); err == nil || !strings.Contains(err.Error(), c.err) {

@@ -27,7 +27,7 @@ const maxRanks = 1 << 16
 // A State is what a job has stated of its state: the logical tensors, and the rules that place them on any mesh.
 type State struct {
 	spec    layout.Spec
-	axes    layout.Mesh // that the rules know
+	axes    layout.Mesh // that the layout names
 	tensors []layout.Tensor
 	id      string
 }
@@ -88,7 +88,11 @@ func New(s *Statement) (*State, error) {
 // ID names the state: workers that state the same have the same.
 func (s *State) ID() string { return s.id }
 
-// On places the state on a mesh. An axis of the rules that it does not have is of degree 1.
+// replicas is the axis that every layout has: where nothing is cut over it, its ranks have the same, and divide the samples.
+const replicas = "dp"
+
+// On places the state on a mesh. An axis of the layout that it does not have is of degree 1. It fails where the mesh has an axis that the layout does
+// not name: the model knows nothing of it either.
 func (s *State) On(mesh string) (*Layout, error) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
@@ -97,11 +101,18 @@ func (s *State) On(mesh string) (*Layout, error) {
 	if m.Ranks() > maxRanks {
 		return nil, fmt.Errorf("mesh %s has %d ranks; a job has at most %d workers", m, m.Ranks(), maxRanks)
 	}
+	known := []string{replicas}
 	spec, whole := s.spec, slices.Clone(m)
 	for _, a := range s.axes {
+		if a.Name != replicas {
+			known = append(known, a.Name)
+		}
 		if !slices.ContainsFunc(m, func(b layout.Axis) bool { return a.Name == b.Name }) {
 			whole = append(whole, layout.Axis{Name: a.Name, Size: 1})
 		}
+	}
+	if err := m.Within(known...); err != nil {
+		return nil, fmt.Errorf("%w: an axis over which nothing is cut must be in the layout's mesh too", err)
 	}
 	spec.Mesh = whole.String()
 	l, err := spec.Resolve(s.tensors)

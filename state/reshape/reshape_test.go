@@ -247,6 +247,34 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A mesh whose ranks differ on an axis that the layout does not name is refused, also one that the job would begin with: the loss would be a multiple.
+func TestAxes(t *testing.T) {
+	for _, x := range []struct{ axes, mesh, want string }{
+		{"dp=2,tp=2", "qq=3", "mesh qq=3: the layout has no axis qq, only dp, tp; all 3 places on it would have the same, and do the same work"},
+		{"dp=2,tp=2", "pd=3", "no axis pd (did you mean dp?)"},
+		{"tp=2", "tp=2,dpp=2", "no axis dpp (did you mean dp?), only dp, tp;"},
+		{"dp=2,tp=2", "qq=1,dp=3", ""}, // one place differs from no other
+		{"tp=2", "dp=3", ""},           // every layout has dp
+		{"tp=2,cp=1,ep=1", "ep=3,cp=2", ""},
+	} {
+		said := statement()
+		said.Layout = strings.Replace(twoByTwo, "dp=2,tp=2", x.axes, 1)
+		said.Mesh = "tp=2"
+		s, err := reshape.New(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, on := s.On(x.mesh)
+		said.Mesh = x.mesh
+		_, begun := reshape.New(said)
+		for what, err := range map[string]error{"goes to": on, "begins with": begun} {
+			if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
+				t.Errorf("a job of axes %s %s %s: error %v, want %q", x.axes, what, x.mesh, err, x.want)
+			}
+		}
+	}
+}
+
 func TestFewer(t *testing.T) {
 	for _, x := range []struct {
 		mesh    string

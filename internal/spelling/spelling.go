@@ -1,0 +1,44 @@
+// Package spelling finds the name that somebody may have meant.
+package spelling
+
+import "strings"
+
+// Nearest is the name that starts with word, else the one with the smallest edit distance, the first of several; "" when none is nearer than
+// about a third of the word's letters.
+func Nearest(word string, names []string) string {
+	best, least := "", len(word)/3+2
+	for _, name := range names {
+		if strings.HasPrefix(name, word) {
+			return name
+		}
+		if d := distance(word, name); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to insert, delete, replace or swap with their neighbour (optimal string alignment).
+func distance(a, b string) int {
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
+}
