@@ -136,6 +136,31 @@ func TestBadShards(t *testing.T) {
 	}
 }
 
+// TestCounted takes files away whose names say how many there must be.
+func TestCounted(t *testing.T) {
+	for _, c := range []struct{ names, err string }{
+		{"model-00001-of-00003 model-00002-of-00003 model-00003-of-00003", ""},
+		{"model-00000-of-00003 model-00001-of-00003 model-00002-of-00003", ""},
+		{"model-00001-of-00002 model-00002-of-00002 other-1-of-1 extra", ""},
+		{"shard-00001-of-00002 shard-00002-of-00002", ""},
+		{"shard-00001-model-00001-of-00002", ""}, // of torch: a rank has not all numbers
+		{"model-00001-of-00003 model-00003-of-00003", "model-00002-of-00003.safetensors is missing, by its name model-00001-of-00003.safetensors is one of 3 files"},
+		{"model-00001-of-00003 model-00002-of-00003", "model-00003-of-00003.safetensors is missing"},
+		{"model-00002-of-00003 model-00003-of-00003", "model-00001-of-00003.safetensors is missing"},
+		{"a-1-of-1 b-2-of-2", "b-1-of-2.safetensors is missing"},
+		{"shard-00001-of-00002", "shard-00002-of-00002.safetensors is missing"},
+		{"a-1-of-4000000000000000000", "a-2-of-4000000000000000000.safetensors is missing"},
+	} {
+		dir := fstest.MapFS{}
+		for _, name := range strings.Fields(c.names) {
+			dir[name+".safetensors"] = file(t, nil, of(name, 2))
+		}
+		if _, err := hf.Read(format.NewFiles(dir)); (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v; want %q", c.names, err, c.err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	dir, _ := formattest.Load(f, "testdata/sharded.zip")
 	const one, two = "shard-00001-model-00001-of-00001.safetensors", "shard-00002-model-00001-of-00001.safetensors"

@@ -125,6 +125,9 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil || len(names) == 0 {
 		return nil, errors.Join(err, errors.New("the folder has no safetensors file"))
 	}
+	if err := allOf(names); err != nil {
+		return nil, err
+	}
 	s := newSet(files, "safetensors")
 	for _, name := range names {
 		h, err := s.header(name)
