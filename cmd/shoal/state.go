@@ -84,7 +84,8 @@ func newStateCheckCommand() *cobra.Command {
 		Long: `Check the structure of a checkpoint: every file is there and not cut off, every element of every tensor lies in exactly
 one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read, but where names are
 to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's. Where damage or an unknown order
-leaves tensors without names, nothing is compared, and check says so: that is no fault.
+leaves tensors without names, nothing is compared, and check says so: that is no fault. Nor is it one where the files do not tell whether others
+should be there, such as shards that torch wrote; check says so instead of "is whole".
 
 The exit code is 0 for a checkpoint without a fault, else 1.`,
 		Example: `  shoal state check checkpoints/step-1000
@@ -262,7 +263,11 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON boo
 	if asJSON {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "%s is whole: %s, %s, every element in exactly one place\n", path, c.Format, counted(len(c.Tensors), "tensor"))
+	verdict := "is whole"
+	if c.Doubt != "" {
+		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
+	}
+	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place\n", path, verdict, c.Format, counted(len(c.Tensors), "tensor"))
 	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 

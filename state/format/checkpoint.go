@@ -18,6 +18,7 @@ type Checkpoint struct {
 	Format  string   // such as "safetensors" or "torch DCP"
 	Tensors []Tensor // by name, then by place; no two have both in common
 	Values  []Value  // what is no tensor, by path
+	Doubt   string   // why the files cannot tell whether all of the checkpoint is there; empty where they can
 }
 
 // A Tensor is a tensor as the format stores it: whole, or the part of it that one rank holds when the format does not say

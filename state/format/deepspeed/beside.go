@@ -3,6 +3,7 @@ package deepspeed
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -122,6 +123,7 @@ func (w *writer) model() error {
 	for _, file := range []string{"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"} {
 		root, module := &pickle.Dict{}, &pickle.Dict{}
 		root.Add("module", module)
+		root.Add("param_shapes", w.shapes())
 		var tensors []*format.Tensor
 		add := func(d *pickle.Dict, path string, t *format.Tensor) error {
 			p, err := torchzip.Placeholder(len(tensors), *t)
@@ -157,6 +159,24 @@ func (w *writer) model() error {
 		}
 	}
 	return nil
+}
+
+// shapes are those of the parameters that are trained, in one group, by which a reader knows that none is missing. DeepSpeed does not look for them in a
+// universal checkpoint. A parameter with weights alone is frozen, or a buffer, if others have more.
+func (w *writer) shapes() *pickle.List {
+	alone := func(p string) bool {
+		_, step := w.steps[p]
+		return !step && !slices.ContainsFunc(w.states[p], func(t *format.Tensor) bool { return !strings.HasPrefix(t.Name, "optimizer.fp32.") })
+	}
+	all, d := !slices.ContainsFunc(w.params, func(p string) bool { return !alone(p) }), &pickle.Dict{}
+	for _, p := range w.params {
+		if !all && alone(p) {
+			continue
+		}
+		weights := w.weights(p)
+		d.Add(p, &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(weights.Shape)}})
+	}
+	return &pickle.List{Items: []any{d}}
 }
 
 // beside adds what is no tensor, and what DeepSpeed asks for.

@@ -251,6 +251,9 @@ func shapesOf(v any) (params, error) {
 // others as master weights only, and the module has placeholders.
 func (r *reader) modules(mp int, group []*model) error {
 	first := group[0]
+	if first.cut && len(first.module.Items) == 0 && r.Format == universalFormat {
+		return fmt.Errorf("%s has no model in it, as shoal writes it for stage 3 beside the model states with the weights: mp_rank_%02d_model_states.pt is missing; %s", first.file.Name, mp, again)
+	}
 	part := format.Checkpoint{}
 	if err := first.file.Flatten(&part, "module", first.module); err != nil {
 		return err

@@ -43,7 +43,7 @@ type writer struct {
 // model holds, for the stages 1 and 2 and for 3, and learning rates. Each parameter with state must have its weights in f32, as optimizer.fp32.NAME or in the model.
 func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	w := &writer{
-		Output: &format.Output{Checkpoint: format.Checkpoint{Format: "DeepSpeed universal"}},
+		Output: &format.Output{Checkpoint: format.Checkpoint{Format: universalFormat}},
 		given:  tensors, values: values, states: map[string][]*format.Tensor{}, steps: map[string]any{}, index: map[string]int{},
 	}
 	err := w.sort(tensors)
@@ -167,10 +167,7 @@ func (w *writer) param(name string) error {
 	if !fs.ValidPath(name) || strings.ContainsAny(name, `/\:`) {
 		return fmt.Errorf("it is no name of a folder")
 	}
-	weights := w.find("optimizer.fp32." + name)
-	if weights == nil {
-		weights = w.find(w.prefix + name)
-	}
+	weights := w.weights(name)
 	if weights == nil || weights.DType != tensor.F32 {
 		return fmt.Errorf("it has state (%s), and no weights in f32: DeepSpeed wants optimizer.fp32.%s, or the model's own where these are of f32", w.states[name][0].Name, name)
 	}
@@ -197,6 +194,14 @@ func (w *writer) param(name string) error {
 		return w.write(path.Join("zero", name, "step.pt"), n, nil)
 	}
 	return nil
+}
+
+// weights are those of a parameter: the master copy, or else the model's own.
+func (w *writer) weights(name string) *format.Tensor {
+	if t := w.find("optimizer.fp32." + name); t != nil {
+		return t
+	}
+	return w.find(w.prefix + name)
 }
 
 // find returns the tensor of a name, nil when there is none.

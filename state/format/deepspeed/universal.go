@@ -15,10 +15,12 @@ import (
 // stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of ZeRO's files are under it too.
 const stateKey = "optimizer_state"
 
+const universalFormat = "DeepSpeed universal"
+
 // universal reads zero/NAME/KIND.pt, and the model states of the first rank.
 func (r *reader) universal() error {
-	r.Format = "DeepSpeed universal"
-	shapes := map[string]tensor.Shape{}
+	r.Format = universalFormat
+	shapes, trained := map[string]tensor.Shape{}, map[string]string{}
 	for mp := range r.mp {
 		group, err := r.group(mp)
 		if err != nil {
@@ -31,12 +33,16 @@ func (r *reader) universal() error {
 		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
 			shapes[p.name] = p.shape
 		}
+		for _, p := range slices.Concat(m.shapes...) {
+			trained[p.name] = m.file.Name
+		}
 	}
 	names, err := fs.ReadDir(r.files.FS(), path.Join(r.dir, "zero"))
 	if err != nil {
 		return err
 	}
 	counted := false // whether parameters have their steps
+	found := map[string][]string{}
 	for _, name := range names {
 		if !name.IsDir() {
 			continue
@@ -45,6 +51,7 @@ func (r *reader) universal() error {
 		if err != nil {
 			return err
 		}
+		found[name.Name()] = nil
 		for _, kind := range kinds {
 			k, ok := strings.CutSuffix(kind.Name(), ".pt")
 			if !ok {
@@ -54,7 +61,11 @@ func (r *reader) universal() error {
 				return err
 			}
 			counted = counted || k == "step"
+			found[name.Name()] = append(found[name.Name()], k)
 		}
+	}
+	if err := r.complete(found, trained); err != nil {
+		return err
 	}
 	for _, name := range names {
 		if !name.IsDir() {
