@@ -170,12 +170,20 @@ func (l *launch) welcome(host string, o offerNote) {
 	l.wake()
 }
 
-// needRoom tells how many of the first workers have no place yet.
+// needRoom tells how many of the first workers have no place yet; none when the job has begun, or is over.
 func (l *launch) needRoom() {
-	s := l.agent.Status()
-	if f := l.cfg.Fleet; s.Generation == 0 && s.Short > 0 && f != nil && f.Need != nil {
-		f.Need(s.Short)
+	f := l.cfg.Fleet
+	if f == nil || f.Need == nil {
+		return
 	}
+	s := l.agent.Status()
+	l.mu.Lock()
+	settled := l.muted || s.Generation > 0
+	l.mu.Unlock()
+	if settled {
+		s.Short = 0
+	}
+	f.Need(s.Short)
 }
 
 // onLead is told who leads the job.
@@ -270,6 +278,7 @@ func (l *launch) onGone(host, how string) {
 		}
 		if !muted {
 			l.sayStuck()
+			l.needRoom()
 		}
 		l.wake()
 	})
@@ -387,6 +396,7 @@ func (l *launch) sayGoodbye() {
 	if !leads {
 		return
 	}
+	l.needRoom()
 	for _, host := range hosts {
 		l.agent.Tell(host, (&note{Over: &reasonNote{}}).encode())
 	}

@@ -47,7 +47,7 @@ type Fleet struct {
 	Ready func()                                      // called when the mesh is open; may be nil
 	Join  func() string                               // HOST:PORT where other hosts join; may be nil
 	Token func(life time.Duration) string             // a token with which they do; may be nil
-	Need  func(missing int)                           // called when the hosts' room changes and is not enough; may be nil
+	Need  func(missing int)                           // called when the hosts' room changes, with the workers that have no place; 0 once the job has begun or is over; may be nil
 }
 
 // Result says how a run went. It is what result.json holds.

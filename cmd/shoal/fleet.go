@@ -11,12 +11,15 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node"
 )
 
@@ -29,13 +32,30 @@ type fleet struct {
 	listen    string // "" = this host alone
 	tokenFile string
 	hosts     []sshHost
-	slots     int // of this host
+	slots     int  // of this host
+	open      bool // also to hosts that join by themselves
 	plain     bool
 	notes     io.Writer
 
 	mesh  *tcp.Mesh
 	ssh   *group.Group
 	ended chan struct{} // gets a token from each agent over ssh
+
+	mu      sync.Mutex
+	left    int // agents over ssh that have not ended
+	missing int // workers without a place, before the job begins
+	giveUp  context.CancelCauseFunc
+}
+
+// stranded is why a job cannot begin: its agents are gone, and no other host is expected.
+type stranded struct {
+	job     string
+	missing int
+}
+
+func (e *stranded) Error() string {
+	return fmt.Sprintf("job %s cannot begin: all agents of --hosts have ended, and there is no room for %s; mend what is said above, or let other hosts join with --listen ADDRESS",
+		e.job, counted(e.missing, "worker"))
 }
 
 // sshHost is a host on which shoal run starts an agent.
@@ -57,17 +77,45 @@ func parseHosts(list string) (hosts []sshHost, err error) {
 	return hosts, nil
 }
 
-// config is what the launcher needs of the fleet; nil for this host alone.
-func (f *fleet) config(ctx context.Context, job string) *node.Fleet {
-	f.job = job
+// check refuses more workers than there can be room for.
+func (f *fleet) check(workers int) error {
+	room := f.slots
+	for _, h := range f.hosts {
+		room += h.slots
+	}
+	if f.open || f.listen == "" || workers <= room {
+		return nil
+	}
+	return usageError("-n %d is more than the %s of --hosts and --slots; run fewer workers, name more slots, or let other hosts join with --listen ADDRESS", workers, counted(room, "slot"))
+}
+
+// config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that cannot begin.
+func (f *fleet) config(ctx context.Context, spec job.Spec, giveUp context.CancelCauseFunc) *node.Fleet {
+	f.job, f.missing, f.giveUp = spec.Name, max(0, spec.Workers-f.slots), giveUp
 	if f.listen == "" {
 		return nil
 	}
 	return &node.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
 		Ready: func() { f.invite(ctx) }, Join: f.at, Token: func(life time.Duration) string { return f.mesh.Token(life) },
-		Need: func(missing int) {
-			fmt.Fprintf(f.notes, "shoal: waiting for room for %s more\n", counted(missing, "worker"))
-		}}
+		Need: func(missing int) { f.lack(func() { f.missing = missing }) }}
+}
+
+// lack takes a change of what the job lacks before it begins, and tells what that comes to.
+func (f *fleet) lack(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	switch {
+	case f.missing == 0:
+	case !f.open && f.left == 0:
+		f.giveUp(&stranded{f.job, f.missing})
+	default:
+		fmt.Fprintf(f.notes, "shoal: waiting for room for %s more", counted(f.missing, "worker"))
+		if len(f.hosts) > 0 { // else invite has told
+			fmt.Fprintf(f.notes, "; another host gives it with shoal agent --join %s --token-file FILE, and a token of shoal token %s", f.at(), f.job)
+		}
+		fmt.Fprintln(f.notes)
+	}
 }
 
 // link opens this host to the others.
@@ -102,12 +150,15 @@ func (f *fleet) at() string {
 
 // invite tells how other hosts join, and starts the agents that were asked for.
 func (f *fleet) invite(ctx context.Context) {
-	at := f.at()
+	at, asked := f.at(), ctx
 	token := f.mesh.Token(tokenLife)
-	f.ssh, f.ended = group.New(context.WithoutCancel(ctx)), make(chan struct{}, len(f.hosts))
+	f.ssh, f.ended, f.left = group.New(context.WithoutCancel(ctx)), make(chan struct{}, len(f.hosts)), len(f.hosts)
 	for _, h := range f.hosts {
 		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error {
-			f.start(ctx, h, at, token)
+			if err := f.start(ctx, h, at, token); err != nil && asked.Err() == nil { // else it ends because the job was stopped
+				fmt.Fprintf(f.notes, "shoal: the agent on %s %v\n", h.name, err)
+			}
+			f.lack(func() { f.left-- })
 			f.ended <- struct{}{}
 			return nil
 		})
@@ -142,21 +193,26 @@ func writeToken(path, token string) error {
 }
 
 // start runs an agent on a host over ssh. What it prints is of interest only when it fails: its workers' lines come over the mesh.
-func (f *fleet) start(ctx context.Context, h sshHost, at, token string) {
+func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
 	here, err := os.Getwd() // where the script is: ssh begins at home
 	if err != nil {
-		fmt.Fprintf(f.notes, "shoal: the agent on %s is not started, because this folder has no path: %v\n", h.name, err)
-		return
+		return fmt.Errorf("is not started, because this folder has no path: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", quoted(here), "&&",
 		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots))
 	cmd.Stdin = strings.NewReader(token + "\n")
 	cmd.WaitDelay = time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for shoal run, which dismisses the agents
 	var said lastLines
 	cmd.Stderr = &said
-	if err := cmd.Run(); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(f.notes, "shoal: the agent on %s has ended: %v\n%s  next    is shoal on the PATH there, is there a folder %s, and does `ssh %[1]s true` work without a password?\n", h.name, err, said.String(), here)
+	if err = cmd.Run(); err == nil || ctx.Err() != nil {
+		return nil
 	}
+	text := said.String()
+	if !strings.Contains(text, "    | shoal: ") { // it has not come so far as to say itself what is wrong
+		text += fmt.Sprintf("  next    is shoal on the PATH there, is there a folder %s, and does `ssh %s true` work without a password?\n", here, h.name)
+	}
+	return fmt.Errorf("has ended: %w\n%s", err, strings.TrimSuffix(text, "\n"))
 }
 
 // quoted is a word for a shell, whatever is in it.

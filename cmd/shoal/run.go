@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -153,7 +155,7 @@ func parseEnv(pairs []string) (map[string]string, error) {
 
 // fleet reads the flags about other hosts.
 func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
-	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, plain: f.plain, notes: cmd.ErrOrStderr()}
+	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "", plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
 	switch {
 	case f.slots < 0:
@@ -195,6 +197,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if err != nil {
 		return err
 	}
+	if err := others.check(spec.Workers); err != nil {
+		return err
+	}
 	record, err := f.store.open(cmd.Context())
 	if err != nil {
 		return err
@@ -202,7 +207,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if record != nil {
 		defer record.Store.Close()
 	}
-	ctx, leave := cmd.Context(), (<-chan struct{})(nil)
+	ctx, giveUp := context.WithCancelCause(cmd.Context())
+	defer giveUp(nil)
+	leave := (<-chan struct{})(nil)
 	var cannot func(error)
 	if others.listen != "" {
 		p := bid(ctx, func(s syscall.Signal) bool { return s == syscall.SIGTERM }, func() {
@@ -215,11 +222,15 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	result, err := node.Run(ctx, node.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,
-		Fleet: others.config(cmd.Context(), spec.Name), Record: record,
+		Fleet: others.config(cmd.Context(), spec, giveUp), Record: record,
 		OnStart: func(name, dir string) {
+			others.job = name
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
 		},
 	})
+	if cannot := new(stranded); errors.As(err, &cannot) {
+		return cannot
+	}
 	if err != nil {
 		return byForce(err)
 	}
