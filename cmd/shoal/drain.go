@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +27,7 @@ ranks than --min, the command fails and says so, and the job trains on as it was
 The host leaves the job when its workers have ended. The same happens when its agent gets SIGTERM. The host names are those
 of shoal ps JOB.`,
 		Example:           `  shoal drain train node3`,
-		Args:              between(2, 2),
+		Args:              jobAndHost,
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j, err := control.Find(cmd.Context(), args[0])
@@ -45,4 +47,20 @@ of shoal ps JOB.`,
 			return err
 		},
 	}
+}
+
+// jobAndHost asks for both; to who gives one of them it says what the whole command is.
+func jobAndHost(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		jobs, _ := control.List(cmd.Context()) // without an answer the general words do
+		for _, j := range jobs {
+			switch {
+			case j.Name == args[0] && len(j.Hosts) > 0:
+				return usageError("which host of %s? shoal drain %[1]s HOST, where HOST is one of %s", j.Name, strings.Join(j.Hosts, ", "))
+			case slices.Contains(j.Hosts, args[0]):
+				return usageError("%s is a host: shoal drain %s %[1]s frees it from the workers of %[2]s", args[0], j.Name)
+			}
+		}
+	}
+	return between(2, 2)(cmd, args)
 }

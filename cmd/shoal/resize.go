@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +41,7 @@ The command ends when the job has N workers, or says why it will not.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil || n < 1 || n > job.MaxWorkers {
-				return usageError("%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", args[1], job.MaxWorkers, args[0])
+				return noNumber(args[1], args[0])
 			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {
@@ -48,10 +50,20 @@ The command ends when the job has N workers, or says why it will not.`,
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), j, n)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if _, word, _ := strings.Cut(err.Error(), "unknown shorthand flag: "); len(word) > 1 && word[1] >= '0' && word[1] <= '9' { // as in -1
+			return noNumber(word[strings.LastIndex(word, " ")+1:], "JOB")
+		}
+		return flagError(cmd, err)
+	})
 	flags := cmd.Flags()
 	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the workers")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object a change, and a last one when the job has N workers")
 	return cmd
+}
+
+func noNumber(word, name string) error {
+	return usageError("%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", word, job.MaxWorkers, name)
 }
 
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
@@ -59,6 +71,9 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 	g := goal{job: j, what: counted(n, "worker"), noWait: f.noWait, json: f.json}
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, myself()); err != nil {
+			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
+				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err, j.Max)
+			}
 			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
 		}
 		return nil
