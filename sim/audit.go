@@ -180,7 +180,7 @@ func (l *ledger) parts(h *host, a *head.Apply, contributors []topo.Worker) {
 	}
 }
 
-// saysSo checks that every host that follows the head knows whether the job is broken.
+// saysSo checks that every host that follows the head knows whether the job is broken, unless it was told that the job is over.
 func (l *ledger) saysSo(c *Cluster) {
 	head := c.host(c.newest().Head)
 	if head == nil || !head.alive || !head.agent.Leads() || head.agent.Known().Shape == nil || head.agent.Known().Shape.Broken == "" {
@@ -190,7 +190,7 @@ func (l *ledger) saysSo(c *Cluster) {
 		if slices.ContainsFunc(c.living(), func(o *host) bool { return o != h && c.net.closed(h.name, o.name) }) {
 			continue // one of the two goes
 		}
-		if r := h.agent.Record(); !r.Belongs(h.name) || !r.Equal(c.newest()) {
+		if r := h.agent.Record(); h.ended || !r.Belongs(h.name) || !r.Equal(c.newest()) {
 			continue
 		}
 		if s := h.agent.Known().Shape; s == nil || s.Broken != head.agent.Known().Shape.Broken {
