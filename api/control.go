@@ -106,20 +106,24 @@ type Reshape struct {
 
 // Plan is what a reshape would cost, in bytes.
 type Plan struct {
-	From         string  `json:"from"`
-	To           string  `json:"to"`
-	Workers      int     `json:"workers"`
-	State        int     `json:"state"` // each element once
-	Tensors      int     `json:"tensors"`
-	Bytes        int     `json:"bytes"`  // from host to host
-	Bound        int     `json:"bound"`  // the least possible
-	Device       int     `json:"device"` // from worker to worker, on hosts and between them
-	Busiest      int     `json:"busiest"`
-	BusiestBound int     `json:"busiest_bound"`
-	Extra        int     `json:"extra"`   // new memory on the host that needs most
-	Memory       int     `json:"memory"`  // with what it has
-	Copied       int     `json:"copied"`  // by all agents
-	Seconds      float64 `json:"seconds"` // in memory, as predicted; what crosses links comes on top
+	From         string `json:"from"`
+	To           string `json:"to"`
+	Workers      int    `json:"workers"`
+	State        int    `json:"state"` // each element once
+	Tensors      int    `json:"tensors"`
+	Bytes        int    `json:"bytes"`  // from host to host
+	Bound        int    `json:"bound"`  // the least possible
+	Device       int    `json:"device"` // from worker to worker, on hosts and between them
+	Busiest      int    `json:"busiest"`
+	BusiestBound int    `json:"busiest_bound"`
+	Extra        int    `json:"extra"`  // new memory on the host that needs most
+	Memory       int    `json:"memory"` // with what it has
+	Copied       int    `json:"copied"` // by all agents
+
+	// What it should take: what the busiest host sends or receives on its cable, and copies in memory.
+	Seconds       float64  `json:"seconds"`                // of both; without links where it is not known how fast they are
+	LinkSeconds   *float64 `json:"link_seconds,omitempty"` // absent = not known
+	MemorySeconds float64  `json:"memory_seconds"`
 
 	Redundant bool   `json:"redundant"` // as the job asks: what several ranks have is on two hosts, wherever the workers allow it
 	Alone     int    `json:"alone"`     // that one host has alone behind it, or one worker

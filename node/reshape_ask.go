@@ -106,12 +106,22 @@ func (l *launch) planReshape(mesh string) (api.Plan, error) {
 	f := c.Figures()
 	p := api.Plan{From: c.Old.Mesh.String(), To: c.New.Mesh.String(), Workers: c.New.Ranks, Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound, Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
-	p.Seconds = float64(f.Copied) * secondsAByte()
+	predict(&p, &l.agent.crew.routes)
 	p.Redundant = c.Redundant()
 	p.Alone, p.Where = c.Alone()
 	p.OtherAlone, _ = contrary.Alone()
 	p.OtherBytes = contrary.Plan.Stats.Bytes
 	return p, nil
+}
+
+// predict says how long a plan takes, on links as far as all-reduces have told how fast those are.
+func predict(p *api.Plan, r *routes) {
+	p.MemorySeconds = float64(p.Copied) * secondsAByte()
+	p.Seconds = p.MemorySeconds
+	beta, known := r.cable()
+	if links := float64(p.Busiest) * beta; known || p.Busiest == 0 {
+		p.LinkSeconds, p.Seconds = &links, p.Seconds+links
+	}
 }
 
 // secondsAByte is what a byte of the new state costs in memory, as this host does it now: three copies (out of the model, to its place,

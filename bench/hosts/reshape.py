@@ -133,7 +133,7 @@ def text(document: dict) -> str:
             pause = statistics.median(line["pause"] for line in of)
             one = of[0]
             crosses = one["busiest"] > 0
-            rows.append([f"{change[0]} → {change[1]}", f"{one['busiest'] / 1e6:.1f} MB", f"{one['busiest'] * 8 / one['bits_per_s']:.2f} s", f"{statistics.median(line['seconds'] for line in of):.2f} s",
+            rows.append([f"{change[0]} → {change[1]}", f"{one['busiest'] / 1e6:.1f} MB", f"{one['busiest'] * 8 / one['bits_per_s']:.2f} s", f"{statistics.median(line['memory_seconds'] for line in of):.2f} s",
                          f"{pause:.2f} s", f"{statistics.median(map(ratio, of)):.2f}" if crosses else "–"])
         tables.append(table([title, "busiest host", "bytes / rate", "predicted in memory", "pause", "of bytes / rate + barrier"], rows))
     return "\n\n".join(tables)
@@ -159,7 +159,7 @@ wrote this page. What a reshape does is in [design/reshape.md](design/reshape.md
 {tables}
 
 - **busiest host** is the bytes that it must send or receive, as the plan says; all plans move the fewest bytes that are possible.
-- **predicted in memory** is what `shoal reshape --dry-run` says beside these bytes; it knows nothing of the cables.
+- **predicted in memory** is what `shoal reshape --dry-run` says of copies alone, without the time on cables.
 - **pause** is the time from the end of the last step on the old mesh to the beginning of the first on the new one, on the rank that comes last each
   time. In it the state is packed, moved, proved by fingerprint and unpacked, and the program builds its model.
 - A barrier took {barrier:.1f} ms. Packets of 1500 bytes carry 95.6 % of data, so 1.05 is the least of bytes / rate that there can be.

@@ -29,7 +29,8 @@ func newReshapeCommand() *cobra.Command {
 		Long: `Give a running job another mesh: other degrees of data, tensor and pipeline parallelism, while it trains.
 
 The plan is printed first: what crosses from host to host against the least that is possible, the memory that it takes,
-and what one host alone has behind it, and would take with it. Between two steps the state then moves to the ranks of the new mesh, with its optimizer, proved by fingerprint;
+what one host alone has behind it, and would take with it, and how long it should take, in memory and, once all-reduces of
+the job have told how fast they are, on links. Between two steps the state then moves to the ranks of the new mesh, with its optimizer, proved by fingerprint;
 the next step is made there, on the same samples, with the same loss. Workers that the mesh needs are started, those
 that it does not need are released. The job must train with shoal.train, which states where its state lies.
 
@@ -98,10 +99,30 @@ moved          %d bytes from host to host, the least possible is %d; %d from wor
 busiest host   %d bytes, the least possible is %d
 extra memory   %d bytes on the host that needs most, %d with what it has
 alone          %s
-predicted      %v in memory, for %d bytes of new state
-`, p.From, p.To, counted(p.Workers, "worker"), p.State, counted(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p),
-		time.Duration(p.Seconds*float64(time.Second)).Round(10*time.Microsecond), p.Copied)
+predicted      %s
+`, p.From, p.To, counted(p.Workers, "worker"), p.State, counted(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p), predicted(p))
 	return err
+}
+
+// predicted says how long a change should take, and what that is made of.
+func predicted(p *api.Plan) string {
+	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", about(p.MemorySeconds), p.Copied)
+	switch {
+	case p.LinkSeconds == nil:
+		return memory + ", without links: no all-reduce has told yet how fast they are"
+	case *p.LinkSeconds == 0:
+		return memory
+	}
+	return fmt.Sprintf("%v: %v on links, %s", about(p.Seconds), about(*p.LinkSeconds), memory)
+}
+
+// about is a time without digits that nobody can predict.
+func about(seconds float64) time.Duration {
+	d := time.Duration(seconds * float64(time.Second))
+	if d < 100*time.Millisecond {
+		return d.Round(10 * time.Microsecond)
+	}
+	return d.Round(10 * time.Millisecond)
 }
 
 // alone says what of the state is lost with one host, and what it would cost or save to have it otherwise.
