@@ -31,6 +31,7 @@ const (
 // Job is a running job as its launcher sees it.
 type Job struct {
 	Name       string      `json:"job"`
+	Asked      string      `json:"asked,omitempty"` // the name that it was started with, if an earlier run has that
 	State      State       `json:"state"`
 	Dir        string      `json:"dir"` // the directory of the run
 	Command    []string    `json:"command"`

@@ -230,6 +230,9 @@ func (l *launch) describe(s Status) api.Job {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command, l.job.Spec.Min, l.job.Spec.Max
+	if asked := l.cfg.Spec.Name; asked != j.Name {
+		j.Asked = asked
+	}
 	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
 		h := l.hands[seat]
 		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat), PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil && slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}

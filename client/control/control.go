@@ -107,20 +107,28 @@ func (e *Unknown) Error() string {
 	return fmt.Sprintf("no running job is called %s; running: %s", e.Name, strings.Join(e.Running, ", "))
 }
 
-// Find returns the running job with a name, or with the directory of its run.
+// Find returns the running job with a name, or with the directory of its run. A name that no running job has is that of the one that was
+// started with it and is called NAME-2, say, because an earlier run has the name.
 func Find(ctx context.Context, name string) (*Job, error) {
 	jobs, refused, err := Look(ctx)
 	unknown := &Unknown{Name: name, Refused: refused}
-	var found *Job
+	var named, asked []*Job
 	for _, j := range jobs {
 		unknown.Running = append(unknown.Running, j.Name)
 		if j.Name == name || sameDir(j.Dir, name) {
-			found = j
-			unknown.Matches = append(unknown.Matches, j.Dir)
+			named = append(named, j)
+		} else if j.Asked == name {
+			asked = append(asked, j)
 		}
 	}
-	if len(unknown.Matches) == 1 {
-		return found, nil
+	if len(named) == 0 {
+		named = asked
+	}
+	if len(named) == 1 {
+		return named[0], nil
+	}
+	for _, j := range named {
+		unknown.Matches = append(unknown.Matches, j.Dir)
 	}
 	return nil, errors.Join(unknown, err)
 }

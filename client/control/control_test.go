@@ -71,6 +71,26 @@ func TestListSkipsTheDead(t *testing.T) {
 	}
 }
 
+// A name is first that of a job that has it, then that of the only one that was started with it.
+func TestFindByTheNameThatWasAsked(t *testing.T) {
+	dir := place(t)
+	serve(t, filepath.Join(dir, "2.ctl"), 200, `{"job":"train-2","asked":"train","dir":"/train-2"}`)
+	find := func(name, want string) {
+		t.Helper()
+		if j, err := control.Find(t.Context(), name); err != nil || j.Name != want {
+			t.Errorf("%s is %v, %v", name, j, err)
+		}
+	}
+	find("train", "train-2")
+	serve(t, filepath.Join(dir, "3.ctl"), 200, `{"job":"train-3","asked":"train","dir":"/train-3"}`)
+	if _, err := control.Find(t.Context(), "train"); err == nil || !strings.Contains(err.Error(), "/train-2, /train-3") && !strings.Contains(err.Error(), "/train-3, /train-2") {
+		t.Errorf("%v", err)
+	}
+	serve(t, filepath.Join(dir, "1.ctl"), 200, `{"job":"train","dir":"/train"}`)
+	find("train", "train")
+	find("train-3", "train-3")
+}
+
 // Launchers are asked at once: here none answers before all were asked, which in turn would be never.
 func TestListAsksAtOnce(t *testing.T) {
 	const launchers = 4
