@@ -26,8 +26,8 @@ test: ## every test, with its own set-up; ends with N passed, N failed
 quick: ## the tests for while you work: format, build, house rules, Go
 	scripts/test --quick
 
-soak: ## train under random faults for SECONDS=60, half of them on several hosts (as root); SEED=N repeats the choices
-	SECONDS=$(or $(SECONDS),60) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
+soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); SEED=N repeats the choices
+	SECONDS=$(or $(SECONDS),300) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
 
 reshapes: ## CASES=100000 random changes of layout, each compared with a gather and scatter of whole arrays
 	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000)
@@ -38,25 +38,25 @@ kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments a
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000
 	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./sim
 
-bench-peers: build ## measure against Gloo and MPI, which are installed if missing; about 20 minutes
+bench-peers: build ## measure against Gloo and MPI, which are installed if missing, and write docs/benchmarks.md; about 20 minutes
 	bench/peers/install.sh
-	bench/peers/run.py
+	bench/peers/run.py --write
 
 bench-hosts: build ## the same on hosts of 1 Gbit/s, which are network namespaces of this machine: needs root; about 20 minutes
 	bench/peers/install.sh
-	bench/hosts/run.py
+	bench/hosts/run.py --write
 
 bench-steps: build ## whole steps of training with PyTorch, on gloo and on shoal; about 20 minutes
 	bench/peers/install.sh
-	bench/peers/step.py
+	bench/peers/step.py --write
 
 bench-compress: build ## steps with compressed gradients on hosts with slow cables, which are network namespaces: needs root; about 10 minutes
 	bench/peers/install.sh
-	bench/hosts/compress.py
+	bench/hosts/compress.py --write
 
 bench-reshape: build ## how long training pauses while its mesh changes, on hosts with slow cables, which are network namespaces: needs root; about 20 minutes
 	bench/peers/install.sh
-	bench/hosts/reshape.py
+	bench/hosts/reshape.py --write
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build .venv .venv-torch2 python/dist

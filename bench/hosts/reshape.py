@@ -151,8 +151,8 @@ def verdict(document: dict) -> str:
 PAGE = """# Pauses of live reshapes
 
 How long training pauses while its mesh changes: {ranks} workers with the GPT of `examples/gpt/mesh_gpt.py` at a width of {width}, {state:.0f} MB of
-parameters and Adam's moments, on hosts with slow cables. `make bench-reshape` builds, measures and prints the tables; `bench/hosts/reshape.py --write`
-wrote this page. What a reshape does is in [design/reshape.md](design/reshape.md).
+parameters and Adam's moments, on hosts with slow cables. `make bench-reshape` builds, measures, prints the tables
+and writes this page. What a reshape does is in [design/reshape.md](design/reshape.md).
 
 {verdict}
 

@@ -83,7 +83,7 @@ def text(document: dict) -> str:
 PAGE = """# Benchmarks over several hosts
 
 float32 all-reduce on hosts with slow cables: shoal's agents, and other libraries. `make bench-hosts` installs the others from Debian,
-builds, measures and prints the tables; `bench/hosts/run.py --write` wrote this page. One host is in [benchmarks.md](benchmarks.md).
+builds, measures, prints the tables and writes this page. One host is in [benchmarks.md](benchmarks.md).
 
 {kept}## Figures
 

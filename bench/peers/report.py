@@ -200,7 +200,7 @@ def text(document: dict) -> str:
 PAGE = """# Benchmarks
 
 float32 all-reduce on one host: shoal, other libraries, and what the memory of the machine allows. `make bench-peers`
-installs the others from Debian, builds, measures and prints the tables; `bench/peers/run.py --write` wrote this page. Several hosts
+installs the others from Debian, builds, measures, prints the tables and writes this page. Several hosts
 are in [benchmarks-hosts.md](benchmarks-hosts.md).
 
 ![Latency and bandwidth against size](benchmarks.svg)
