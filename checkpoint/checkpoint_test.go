@@ -61,13 +61,24 @@ func TestDamage(t *testing.T) {
 			change(t, filepath.Join(dir, second), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 		}, []string{second + ", bytes 0 to ", "not what was sealed; in tensor layers.0.w, layers.1.w, layers.2.w", "fingerprint ", "in tensor layers.2.w"}, `tensor "layers.2.w" is not what was sealed`},
 		{"swapped shards", func(t *testing.T, dir string) {
+			var one []byte
+			change(t, filepath.Join(dir, first), func(b []byte) []byte { one = b; return b })
+			change(t, filepath.Join(dir, second), func(b []byte) []byte {
+				x, y := one[len(one)-size:], bytes.Clone(b[len(b)-size:])
+				copy(b[len(b)-size:], x)
+				copy(x, y)
+				return b
+			})
+			change(t, filepath.Join(dir, first), func([]byte) []byte { return one })
+		}, []string{first, second, "in tensor layers.0.w"}, "is not what was sealed"},
+		{"swapped files", func(t *testing.T, dir string) {
 			a, b := filepath.Join(dir, first), filepath.Join(dir, second)
 			for _, step := range [][2]string{{a, a + ".x"}, {b, a}, {a + ".x", b}} {
 				if err := os.Rename(step[0], step[1]); err != nil {
 					t.Fatal(err)
 				}
 			}
-		}, []string{first, second, "in tensor layers.0.w"}, "is not what was sealed"},
+		}, []string{first, second, "is the file of rank 1 of 2"}, "is the file of rank 1 of 2, by its metadata, and not of rank 0"},
 		{"shifted shard", func(t *testing.T, dir string) {
 			change(t, filepath.Join(dir, first), func(b []byte) []byte { copy(b[len(b)-size:], b[len(b)-size+2:]); return b })
 		}, []string{first, "in tensor layers.0.w"}, "is not what was sealed"},

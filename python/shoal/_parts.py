@@ -72,9 +72,9 @@ def parts(description: bytes, rank: int) -> List[Part]:
     return found
 
 
-def write(path: str, own: Sequence[Tuple[Kept, Item]]) -> None:
-    """Write tensors to a safetensors file, durably."""
-    entries: Dict[str, Any] = {}
+def write(path: str, own: Sequence[Tuple[Kept, Item]], rank: int, ranks: int) -> None:
+    """Write the tensors of a rank to a safetensors file, durably. The file says whose it is."""
+    entries: Dict[str, Any] = {"__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}}
     at = 0
     own = sorted(own, key=lambda pair: (-_itemsize(pair[0]), pair[0].name))  # so that every element is aligned
     for k, _ in own:

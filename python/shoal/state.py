@@ -53,7 +53,7 @@ def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" 
     here = _describe(job, state, mesh, layout, catalogue)
     _together(job, lambda: None if job.rank else _begin(target, staging))
     try:
-        _together(job, lambda: _write(job.rank, here, staging))
+        _together(job, lambda: _write(job, here, staging))
         _together(job, lambda: None if job.rank else _publish(staging, target))
     except BaseException:
         if not job.rank:
@@ -175,12 +175,12 @@ def _begin(target: str, staging: str) -> None:
     os.makedirs(staging)
 
 
-def _write(rank: int, here: _Here, staging: str) -> None:
-    name = f"rank-{rank:05d}.safetensors"
+def _write(job: Job, here: _Here, staging: str) -> None:
+    name = f"rank-{job.rank:05d}.safetensors"
     own = [here.tensors[part.name] for part in here.parts if part.file == name]
     if own:
-        write(os.path.join(staging, name), [(tensor.kept, tensor.item) for tensor in own])
-    if not rank:
+        write(os.path.join(staging, name), [(tensor.kept, tensor.item) for tensor in own], job.rank, job.size)
+    if not job.rank:
         with open(os.path.join(staging, _LAYOUT), "wb") as file:
             file.write(here.text)
             file.flush()

@@ -62,3 +62,51 @@ func allOf(names []string) error {
 	}
 	return nil
 }
+
+// complete fails when files are missing by what those say that shoal has written: each rank has as many as it says.
+func (s *set) complete(names []string) error {
+	have, first := map[[2]int]string{}, ""
+	files := map[int]int{} // of a rank
+	for _, name := range names {
+		o := s.origins[name]
+		if o == nil {
+			continue
+		}
+		if first == "" {
+			first = name
+		}
+		if ranks := s.origins[first].Ranks; o.Ranks != ranks {
+			return fmt.Errorf("safetensors: %s is of a checkpoint of %d ranks, %s of one of %d; keep the files of one of them", first, ranks, name, o.Ranks)
+		}
+		if other := have[[2]int{o.Rank, o.File}]; other != "" {
+			return fmt.Errorf("safetensors: %s and %s are both file %d of rank %d; keep the one that is of this checkpoint", other, name, o.File, o.Rank)
+		}
+		have[[2]int{o.Rank, o.File}], files[o.Rank] = name, max(o.Files, files[o.Rank])
+	}
+	if first == "" {
+		return nil
+	}
+	for rank := range s.origins[first].Ranks {
+		for file := 1; file <= max(files[rank], 1); file++ {
+			if have[[2]int{rank, file}] == "" {
+				return fmt.Errorf("safetensors: the file shard-%05d-model-%05d-of-….safetensors is missing: by %s there are %d ranks%s; copy it here too, or write all of them anew",
+					rank+1, file, first, s.origins[first].Ranks, s.short())
+			}
+		}
+	}
+	return nil
+}
+
+// short names a tensor that lacks elements, if any does.
+func (s *set) short() string {
+	for i := range s.Tensors {
+		t, n := &s.Tensors[i], 0
+		for _, p := range t.Pieces {
+			n += p.Box.Elements()
+		}
+		if all, err := t.Shape.Elements(); err == nil && n < all {
+			return fmt.Sprintf(", and of tensor %q %d of %d elements are not here", t.Name, all-n, all)
+		}
+	}
+	return ""
+}

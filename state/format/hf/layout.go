@@ -94,7 +94,9 @@ func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.O
 	index := map[string]int{}
 	for i := range ranks {
 		for k, shards := range rounds[i] {
-			if err := addShards(o, fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", i+1, k+1, most), shards, metadata, index); err != nil {
+			name := fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", i+1, k+1, most)
+			origin := format.Origin{Rank: i, Ranks: len(ranks), File: k + 1, Files: len(rounds[i])}
+			if err := addShards(o, name, shards, metadata, origin, index); err != nil {
 				return nil, err
 			}
 		}
@@ -124,8 +126,9 @@ func once(shards []format.Shard) ([][]format.Shard, error) {
 	return files, nil
 }
 
-// addShards lays out one file with boxes; index says where in the output a tensor is.
-func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string, index map[string]int) error {
+// addShards lays out one file with boxes, which says how large the tensors are and which file it is, so that a reader misses others; index says where in the output a tensor is.
+func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string, origin format.Origin, index map[string]int) error {
+	origin.Shapes = map[string]tensor.Shape{}
 	boxes, info := map[string]format.Shard{}, map[string]map[string][]int{}
 	var entries []safetensors.Tensor
 	for _, s := range shards {
@@ -135,13 +138,17 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 		}
 		boxes[s.Name], info[s.Name] = s, map[string][]int{"saved_offsets": at}
 		entries = append(entries, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+		origin.Shapes[s.Name] = append(tensor.Shape{}, s.Shape...)
 	}
+	own := map[string]string{"format": "pt"}
+	maps.Copy(own, metadata)
 	text, err := json.Marshal(info)
 	if err != nil {
 		return err
 	}
-	own := map[string]string{"format": "pt"}
-	maps.Copy(own, metadata)
+	if own[format.OriginKey], err = origin.Text(); err != nil {
+		return err
+	}
 	own["DCP_VERSION"], own[shardingInfo] = "1.0", string(text)
 	h, err := addFile(o, name, entries, own)
 	if err != nil {

@@ -74,6 +74,13 @@ func TestLayoutShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
+	if got.Doubt != "" || slices.ContainsFunc(got.Values, func(v format.Value) bool { return v.Path == "__metadata__.shoal" }) {
+		t.Errorf("%s %v", got.Doubt, got.Values)
+	}
+	formattest.Damage(t, written, hf.Read, func(string) bool { return true })
+	if one, err := hf.ReadFile(format.NewFiles(written), "shard-00002-model-00001-of-00001.safetensors"); err != nil || one.Doubt == "" {
+		t.Errorf("a shard by itself is whole: %v", err)
+	}
 	for name, f := range written {
 		theirs := dir[name]
 		if theirs == nil || !bytes.HasSuffix(theirs.Data, f.Data[len(f.Data)-16:]) {
@@ -113,6 +120,7 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
+	formattest.Damage(t, written, hf.Read, func(string) bool { return true })
 	torch(t, written, sharded(all))
 }
 

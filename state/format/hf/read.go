@@ -30,12 +30,14 @@ type set struct {
 	index  map[string]int // of the tensors
 	values map[string]string
 	mixed  map[string]bool // keys of the metadata that differ between files
+
+	origins map[string]*format.Origin // of files that have one
 }
 
 func newSet(files *format.Files, kind string) *set {
 	return &set{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,
-		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{},
+		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{}, origins: map[string]*format.Origin{},
 	}
 }
 
@@ -57,6 +59,13 @@ func (s *set) header(file string) (*safetensors.Header, error) {
 	if err != nil {
 		return nil, err
 	}
+	origin, err := format.OriginOf(h.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %s: %w", file, err)
+	}
+	if origin != nil {
+		s.origins[file], s.mixed[format.OriginKey] = origin, true
+	}
 	for key, value := range h.Metadata {
 		if before, ok := s.values[key]; ok && before != value {
 			s.mixed[key] = true
@@ -75,6 +84,10 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	}
 	for _, t := range h.Tensors {
 		s.Tensors = append(s.Tensors, whole(h, t, name))
+	}
+	_, shards := h.Metadata[shardingInfo]
+	if o := s.origins[name]; o != nil && (o.Ranks > 1 || o.Files > 1) || o == nil && shards || counted(name) > 1 {
+		s.Doubt = "it is one of several files: give their folder"
 	}
 	return s.done()
 }
@@ -134,15 +147,26 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 		if err != nil {
 			return nil, err
 		}
+		if o := s.origins[name]; o != nil && o.File == 0 {
+			return nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and shoal-layout.json, which says how these make up the whole, is missing; copy it here too", name, o.Rank, o.Ranks)
+		}
 		offsets, err := savedOffsets(name, h)
 		if err != nil {
 			return nil, err
+		}
+		if offsets != nil && s.origins[name] == nil && counted(name) == 0 {
+			s.Doubt = "its shards do not say how large the tensors are, so it is not known whether the last ones are missing"
+		} else if offsets == nil && len(names) > 1 && counted(name) == 0 && s.Doubt == "" {
+			s.Doubt = "there is no index, and " + name + " does not say of how many files it is, so it is not known whether some are missing"
 		}
 		for _, t := range h.Tensors {
 			if err := s.add(h, t, name, offsets); err != nil {
 				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
 			}
 		}
+	}
+	if err := s.complete(names); err != nil {
+		return nil, err
 	}
 	s.mixed[shardingInfo] = true
 	return s.done()
@@ -196,10 +220,24 @@ func (s *set) add(h *safetensors.Header, t safetensors.Tensor, file string, offs
 		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: make(tensor.Shape, len(at))})
 	}
 	whole := &s.Tensors[i]
+	if o := s.origins[file]; o != nil {
+		shape, ok := o.Shapes[t.Name]
+		if !ok || len(shape) != len(at) {
+			return fmt.Errorf("metadata %s has shape %v for the tensor of this shard of shape %v", format.OriginKey, shape, t.Shape)
+		}
+		if !known {
+			copy(whole.Shape, shape)
+		} else if !whole.Shape.Equal(shape) {
+			return fmt.Errorf("the whole tensor has shape %v by this file, and %v by %s; they are of different checkpoints", shape, whole.Shape, whole.Pieces[0].File)
+		}
+	}
 	if whole.DType != t.DType || len(whole.Shape) != len(at) {
 		return fmt.Errorf("this shard is %v of %d dimensions, another one %v of %d", t.DType, len(at), whole.DType, len(whole.Shape))
 	}
 	for d := range at {
+		if s.origins[file] != nil && end[d] > whole.Shape[d] {
+			return fmt.Errorf("this shard ends at %v, the whole tensor by metadata %s at %v", end, format.OriginKey, whole.Shape)
+		}
 		whole.Shape[d] = max(whole.Shape[d], end[d])
 	}
 	whole.Pieces = append(whole.Pieces, p)

@@ -90,7 +90,7 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	spots := map[local]spot{}
 	ranks, locals := owners(l, false)
 	for _, rank := range ranks {
-		if err := addFile(o, l, fileName(rank), locals[rank], spots); err != nil {
+		if err := addFile(o, l, rank, locals[rank], spots); err != nil {
 			return nil, err
 		}
 	}
@@ -128,7 +128,8 @@ func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
 }
 
 // addFile lays out the file of a rank.
-func addFile(o *format.Output, l *layout.Layout, name string, locals []local, spots map[local]spot) error {
+func addFile(o *format.Output, l *layout.Layout, rank int, locals []local, spots map[local]spot) error {
+	name := fileName(rank)
 	var entries []safetensors.Tensor
 	index := map[string]local{}
 	for _, x := range locals {
@@ -136,7 +137,11 @@ func addFile(o *format.Output, l *layout.Layout, name string, locals []local, sp
 		entries = append(entries, safetensors.Tensor{Name: s.Names[x.member], DType: s.DType, Shape: s.Shape})
 		index[s.Names[x.member]] = x
 	}
-	h, err := safetensors.Layout(entries, nil)
+	own, err := metadata(l, rank)
+	if err != nil {
+		return err
+	}
+	h, err := safetensors.Layout(entries, own)
 	if err != nil {
 		return err
 	}
@@ -150,6 +155,12 @@ func addFile(o *format.Output, l *layout.Layout, name string, locals []local, sp
 	o.Files = append(o.Files, format.OutputFile{Name: name, Size: h.Size()})
 	o.Frames = append(o.Frames, format.Frame{File: name, Bytes: start})
 	return nil
+}
+
+// metadata says in the file of a rank of which it is: files of several ranks can have tensors of the same names and shapes.
+func metadata(l *layout.Layout, rank int) (map[string]string, error) {
+	text, err := format.Origin{Rank: rank, Ranks: l.Ranks}.Text()
+	return map[string]string{format.OriginKey: text}, err
 }
 
 // assemble makes the logical tensors of the locals: a piece for each box, and a replica where another local has it too.
@@ -199,7 +210,7 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	l, spots := d.Layout, map[local]spot{}
 	ranks, locals := owners(l, d.Spread)
 	for _, rank := range ranks {
-		if err := find(files, l, fileName(rank), locals[rank], spots); err != nil {
+		if err := find(files, l, rank, locals[rank], spots); err != nil {
 			return nil, err
 		}
 	}
@@ -268,7 +279,8 @@ func (d *Description) Parts(rank int) []Part {
 }
 
 // find looks up in the file of a rank where its tensors lie.
-func find(files *format.Files, l *layout.Layout, name string, locals []local, spots map[local]spot) error {
+func find(files *format.Files, l *layout.Layout, rank int, locals []local, spots map[local]spot) error {
+	name := fileName(rank)
 	f, err := files.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the layout has a rank with the file %s: %w", name, err)
@@ -279,6 +291,12 @@ func find(files *format.Files, l *layout.Layout, name string, locals []local, sp
 	h, err := safetensors.ReadHeader(name, f, f.Size)
 	if err != nil {
 		return err
+	}
+	if o, err := format.OriginOf(h.Metadata); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	} else if o != nil && (o.Rank != rank || o.Ranks != l.Ranks) {
+		return fmt.Errorf("%s is the file of rank %d of %d, by its metadata, and not of rank %d of %d: files have got each other's names, or are of another checkpoint; call it %s again, or write them anew",
+			name, o.Rank, o.Ranks, rank, l.Ranks, fileName(o.Rank))
 	}
 	there := map[string]safetensors.Tensor{}
 	for _, t := range h.Tensors {

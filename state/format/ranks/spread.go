@@ -87,7 +87,10 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: append(tensor.Shape{}, s.Shape...), Begin: int64(s.At), End: int64(share.Bytes)})
 		share.Tensors = append(share.Tensors, *s)
 	}
-	_, err := safetensors.Layout(h.Tensors, nil) // what it takes, the file can hold
+	var err error
+	if h.Metadata, err = metadata(l, rank); err == nil {
+		_, err = safetensors.Layout(h.Tensors, h.Metadata) // what it takes, the file can hold
+	}
 	if err == nil {
 		share.Head, err = h.AppendBinary(nil)
 	}

@@ -1,0 +1,46 @@
+package format
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// OriginKey is the key of a safetensors file's metadata under which shoal says of which checkpoint the file is a part, and which.
+const OriginKey = "shoal"
+
+// An Origin tells which of the files of a checkpoint one is, so that a reader knows when one is missing or has another's name.
+type Origin struct {
+	Rank   int                     `json:"rank"`
+	Ranks  int                     `json:"ranks"`
+	File   int                     `json:"file,omitempty"`   // of the rank's, from 1; 0 where a rank has one at most
+	Files  int                     `json:"files,omitempty"`  // that the rank has
+	Shapes map[string]tensor.Shape `json:"shapes,omitempty"` // of the whole tensors of which the file has parts
+}
+
+// Text is what stands under OriginKey.
+func (o Origin) Text() (string, error) {
+	b, err := json.Marshal(o)
+	return string(b), err
+}
+
+// OriginOf reads what the metadata of a file says; nil where it says nothing of the kind. Shards of running jobs have their own under the same key, without the number of ranks.
+func OriginOf(metadata map[string]string) (*Origin, error) {
+	text, ok := metadata[OriginKey]
+	if !ok {
+		return nil, nil
+	}
+	var is struct{ Ranks *int }
+	if json.Unmarshal([]byte(text), &is) != nil || is.Ranks == nil {
+		return nil, nil
+	}
+	var o Origin
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return nil, fmt.Errorf("metadata %s: %w", OriginKey, err)
+	}
+	if o.Rank < 0 || o.Rank >= o.Ranks || o.File < 0 || o.File > o.Files {
+		return nil, fmt.Errorf("metadata %s: rank %d of %d, file %d of %d", OriginKey, o.Rank, o.Ranks, o.File, o.Files)
+	}
+	return &o, nil
+}
