@@ -118,21 +118,11 @@ func (c *Checkpoint) Close() error { return c.Files.Close() }
 // names returns the files in which tensors lie, and what proves their names, ascending.
 func (c *Checkpoint) names() (names []string) {
 	found := map[string]bool{}
-	add := func(list []format.Piece) {
-		for k := range list {
-			if !found[list[k].File] {
-				found[list[k].File] = true
-				names = append(names, list[k].File)
-			}
+	for _, p := range c.pieces() {
+		if !found[p.File] {
+			found[p.File] = true
+			names = append(names, p.File)
 		}
-	}
-	for i := range c.Tensors {
-		add(c.Tensors[i].Pieces)
-		add(c.Tensors[i].Replicas)
-	}
-	for _, p := range c.proofs() {
-		add(p.Main.Pieces)
-		add(p.Model.Pieces)
 	}
 	slices.Sort(names)
 	return names

@@ -158,8 +158,10 @@ type reader struct {
 	index map[string]int
 }
 
-func (c *Checkpoint) reader() *reader {
-	r := &reader{memory: memory{names: c.names(), open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}, index: map[string]int{}}
+func (c *Checkpoint) reader() *reader { return c.readerOf(c.names()) }
+
+func (c *Checkpoint) readerOf(names []string) *reader {
+	r := &reader{memory: memory{names: names, open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}, index: map[string]int{}}
 	for i, name := range r.names {
 		r.index[name] = i
 	}

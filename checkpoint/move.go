@@ -42,6 +42,10 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
+	unread, err := src.recorded(ctx, o.Workers)
+	if err != nil {
+		return nil, err
+	}
 	if err := src.replicasAgree(ctx, o.Workers); err != nil {
 		return nil, err
 	}
@@ -56,7 +60,7 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	t := transfer{src: src, from: from, to: to, options: o, key: src.key(id)}
+	t := transfer{src: src, unread: unread, from: from, to: to, options: o, key: src.key(id)}
 	report, err := t.run(ctx)
 	err = errors.Join(err, from.memory.Close(), to.close())
 	void := false
@@ -80,6 +84,7 @@ func (c *Checkpoint) key(id move.Identity) *digest.Key {
 // transfer is a move of files under way.
 type transfer struct {
 	src     *Checkpoint
+	unread  map[string]error // files of it that could not be read, and why
 	from    *end
 	to      target
 	options Options
@@ -91,6 +96,11 @@ type transfer struct {
 func (t *transfer) run(ctx context.Context) (*Report, error) {
 	dead := map[int]bool{}
 	var cause error
+	for region, name := range t.from.memory.names {
+		if err := t.unread[name]; err != nil {
+			dead[region], cause = true, err
+		}
+	}
 	for {
 		p, err := t.to.plan(t.from.layout, dead)
 		if err != nil {

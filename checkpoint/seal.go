@@ -73,6 +73,11 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	if faults := c.Check(c.Files); len(faults) > 0 {
 		return nil, fmt.Errorf("%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong", c.path, faults[0])
 	}
+	if r, err := c.Records(ctx, workers); err != nil {
+		return nil, err
+	} else if len(r.Faults) > 0 {
+		return nil, fmt.Errorf("%s: %v; what is damaged is not sealed: restore the file from another copy; shoal state check --read lists all that is damaged", c.path, r.Faults[0])
+	}
 	if err := c.proved(ctx, workers); err != nil {
 		return nil, err
 	}

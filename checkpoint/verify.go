@@ -76,17 +76,9 @@ func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers in
 
 // locateDamage says which tensors have elements where files are damaged.
 func (c *Checkpoint) locateDamage(damage []Damage) {
-	for i := range c.Tensors {
-		t := &c.Tensors[i]
-		for k := range damage {
-			d := &damage[k]
-			for _, p := range t.Pieces {
-				if p.File == d.File && p.Offset < d.To && p.Offset+p.Span(t.DType) > d.From {
-					d.Tensors = append(d.Tensors, t.Name)
-					break
-				}
-			}
-		}
+	for i := range damage {
+		d := &damage[i]
+		d.Tensors = append(d.Tensors, c.within(d.File, d.From, d.To)...)
 	}
 }
 

@@ -14,6 +14,8 @@ const mostOpen = 128
 type Files struct {
 	fsys fs.FS
 	open map[string]*File
+
+	archives map[archiveID]Archive
 }
 
 // A File is one that is open.
@@ -25,7 +27,9 @@ type File struct {
 }
 
 // NewFiles returns the files of a folder, none of them open yet. Its files must have ReadAt, as those of os.DirFS do.
-func NewFiles(fsys fs.FS) *Files { return &Files{fsys: fsys, open: map[string]*File{}} }
+func NewFiles(fsys fs.FS) *Files {
+	return &Files{fsys: fsys, open: map[string]*File{}, archives: map[archiveID]Archive{}}
+}
 
 // FS is the folder.
 func (f *Files) FS() fs.FS { return f.fsys }

@@ -229,7 +229,7 @@ func (r *reader) open(key string) (*torchzip.File, error) {
 	if s.length > file.Size-s.offset {
 		return nil, fmt.Errorf("%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file, s.offset, s.length, file.Size)
 	}
-	return torchzip.OpenAt(file, s.offset, s.length, r.known)
+	return torchzip.OpenAt(r.files, s.file, s.offset, s.length, r.known)
 }
 
 // value reads what is no tensor: torch.save wrote it too.

@@ -68,7 +68,7 @@ func TestRefuses(t *testing.T) {
 		{"a name without a stage", func(d fstest.MapFS) { d["iter_0000012/mp_rank_00/model_optim_rng.pt"] = d[file] }, "the folder's name has 1 ranks"},
 		{"path traversal", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("../../x")} }, `"../../x" is no iteration`},
 		{"no such iteration", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("13")} }, "iter_0000013"},
-		{"a changed pickle", func(d fstest.MapFS) { replace(d, file, "AttnBackend", "AttnBackenx") }, "checksum error"},
+		{"a changed pickle", func(d fstest.MapFS) { replace(d, file, "AttnBackend", "AttnBackenx") }, "is damaged: its checksum is "},
 		{"an empty folder", func(d fstest.MapFS) { clear(d) }, "the files of 0 ranks"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/tp2pp2.zip")

@@ -5,10 +5,13 @@ package torchzip
 
 import (
 	"archive/zip"
+	"cmp"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -30,8 +33,8 @@ type File struct {
 
 // archive is the zip around it.
 type archive struct {
-	name    string
-	at      int64 // in its file
+	file    *format.File
+	at, end int64 // in its file
 	entries map[string]*zip.File
 	folder  string // that all entries lie in
 }
@@ -42,16 +45,49 @@ func Open(files *format.Files, name string, more pickle.Globals) (*File, error) 
 	if err != nil {
 		return nil, err
 	}
-	return OpenAt(file, 0, file.Size, more)
+	return OpenAt(files, name, 0, file.Size, more)
 }
 
 // OpenAt is Open for a zip archive that is size bytes of a file, from an offset on.
-func OpenAt(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
+func OpenAt(files *format.Files, name string, at, size int64, more pickle.Globals) (*File, error) {
+	file, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
 	f, err := openAt(file, at, size, more)
 	if err != nil {
-		return nil, fmt.Errorf("torch: %s: %w", file.Name, err)
+		return nil, fmt.Errorf("torch: %s: %w", name, err)
 	}
+	files.Found(format.Archive{File: name, From: at, To: at + size, Records: func(file *format.File) ([]format.Record, error) {
+		list, err := records(file, at, size)
+		if err != nil {
+			return nil, fmt.Errorf("torch: %s: %w", name, err)
+		}
+		return list, nil
+	}})
 	return f, nil
+}
+
+// records lists the entries of an archive. Those that torch wrote after set_crc32_options(False) have the checksum 0.
+func records(file *format.File, at, size int64) (list []format.Record, err error) {
+	a, err := readDirectory(file, at, size)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range a.entries {
+		from, err := a.place(e)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, format.Record{Name: e.Name, File: a.file.Name, From: from, To: from + int64(e.UncompressedSize64), Sum: e.CRC32})
+	}
+	slices.SortFunc(list, func(x, y format.Record) int { return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To)) })
+	for i := 1; i < len(list); i++ {
+		if x, y := &list[i-1], &list[i]; y.From < x.To {
+			return nil, fmt.Errorf("the entries %q and %q overlap at byte %d", x.Name, y.Name, y.From)
+		}
+	}
+	return list, nil
 }
 
 func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
@@ -113,7 +149,7 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the zip directory, which stands at the end: %w; the file is cut off or broken", err)
 	}
-	a := &archive{name: file.Name, at: at, entries: map[string]*zip.File{}}
+	a := &archive{file: file, at: at, end: at + size, entries: map[string]*zip.File{}}
 	for _, e := range z.File {
 		switch {
 		case e.Method != zip.Store || e.UncompressedSize64 != e.CompressedSize64 || e.Flags&1 != 0:
@@ -142,23 +178,30 @@ func (a *archive) place(e *zip.File) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("entry %q: %w", e.Name, err)
 	}
-	return a.at + at, nil
+	if at += a.at; e.UncompressedSize64 > uint64(max(a.end-at, 0)) {
+		return 0, fmt.Errorf("entry %q has %d bytes from byte %d on, and the archive ends at %d; the file is cut off or broken", e.Name, e.UncompressedSize64, at, a.end)
+	}
+	return at, nil
 }
 
-// read reads an entry whole, and compares its checksum.
-func (a *archive) read(e *zip.File, most uint64) ([]byte, error) {
+// read reads an entry whole, and compares its checksum. archive/zip would refuse entries without one.
+func (a *archive) read(e *zip.File, most uint64) ([]byte, int64, error) {
 	if e.UncompressedSize64 > most {
-		return nil, fmt.Errorf("entry %q has %d bytes, the limit is %d", e.Name, e.UncompressedSize64, most)
+		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", e.Name, e.UncompressedSize64, most)
 	}
-	r, err := e.Open()
+	at, err := a.place(e)
 	if err != nil {
-		return nil, fmt.Errorf("entry %q: %w", e.Name, err)
+		return nil, 0, err
 	}
-	b, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
-	if err = errors.Join(err, r.Close()); err != nil {
-		return nil, fmt.Errorf("entry %q: %w", e.Name, err)
+	b := make([]byte, e.UncompressedSize64)
+	if err := a.file.ReadFull(b, at); err != nil {
+		return nil, 0, fmt.Errorf("entry %q: %w", e.Name, err)
 	}
-	return b, nil
+	r := format.Record{Name: e.Name, File: a.file.Name, From: at, To: at + int64(len(b)), Sum: e.CRC32}
+	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.Bare() {
+		return nil, 0, fmt.Errorf("%v; restore the file from another copy", r.Fault(sum, nil).What)
+	}
+	return b, at, nil
 }
 
 // small reads an entry of a few bytes, "" when there is none.
@@ -167,16 +210,10 @@ func (a *archive) small(name string) (string, error) {
 	if e == nil {
 		return "", nil
 	}
-	b, err := a.read(e, 1024)
+	b, _, err := a.read(e, 1024)
 	return strings.TrimSpace(string(b)), err
 }
 
 func (a *archive) pickle() ([]byte, int64, error) {
-	e := a.entries[a.folder+"/data.pkl"]
-	at, err := a.place(e)
-	if err != nil {
-		return nil, 0, err
-	}
-	b, err := a.read(e, maxPickle)
-	return b, at, err
+	return a.read(a.entries[a.folder+"/data.pkl"], maxPickle)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -30,7 +31,7 @@ var names = map[tensor.DType]string{
 // TestTorch compares with what torch itself says is in the files it wrote.
 func TestTorch(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*/*.pt")
-	if err != nil || len(paths) != 6 {
+	if err != nil || len(paths) != 7 {
 		t.Fatalf("%v, %v", paths, err)
 	}
 	for _, path := range paths {
@@ -193,7 +194,69 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestDamage cuts a file off everywhere and flips a bit of each byte: nothing panics, and a cut is always an error.
+// TestUnsummed reads a file that torch wrote without checksums: no record with bytes has one.
+func TestUnsummed(t *testing.T) {
+	_, files, err := open(fixture(t, "torch2.15/unsummed.pt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records(t, files) {
+		if !r.Bare() {
+			t.Errorf("%q, %d bytes, has the checksum %08x", r.Name, r.To-r.From, r.Sum)
+		}
+	}
+}
+
+// records lists those of the archives that readers have found.
+func records(t *testing.T, files *format.Files) (list []format.Record) {
+	for _, a := range files.Archives() {
+		file, err := files.Open(a.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		some, err := a.Records(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, some...)
+	}
+	return list
+}
+
+// TestLyingEntries has entries that are larger than their archive, or lie in each other.
+func TestLyingEntries(t *testing.T) {
+	lying := func(pickle string, entries ...zip.FileHeader) []byte {
+		var b bytes.Buffer
+		w := zip.NewWriter(&b)
+		for _, e := range append([]zip.FileHeader{{Name: "a/data.pkl", UncompressedSize64: uint64(len(pickle))}}, entries...) {
+			e.CompressedSize64 = e.UncompressedSize64
+			f, err := w.CreateRaw(&e)
+			if err == nil {
+				_, err = f.Write([]byte(pickle))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	if _, _, err := open(lying("\x80\x02N.", zip.FileHeader{Name: "a/byteorder", UncompressedSize64: 1000})); err == nil || !strings.Contains(err.Error(), `entry "a/byteorder" has 1000 bytes from byte `) {
+		t.Errorf("larger than the archive: %v", err)
+	}
+	_, files, err := open(lying("\x80\x02N.", zip.FileHeader{Name: "a/x", UncompressedSize64: 50}, zip.FileHeader{Name: "a/y", UncompressedSize64: 4}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := formattest.Records(files); err == nil || !strings.Contains(err.Error(), `x.pt: the entries "a/x" and "a/y" overlap`) {
+		t.Errorf("in each other: %v", err)
+	}
+}
+
+// TestDamage cuts a file off everywhere and flips a bit of each byte: nothing panics, a cut is always an error, and so is a flip in what has a
+// checksum, which is all of the entries.
 func TestDamage(t *testing.T) {
 	whole := fixture(t, "torch2.15/views.pt")
 	for n := range whole {
@@ -201,25 +264,44 @@ func TestDamage(t *testing.T) {
 			t.Errorf("cut off at byte %d it passes", n)
 		}
 	}
+	_, files, err := open(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[int]string{}
+	for _, r := range records(t, files) {
+		for i := r.From; i < r.To; i++ {
+			of[int(i)] = r.Name
+		}
+	}
+	names := map[string]bool{}
 	for i := range whole {
 		b := bytes.Clone(whole)
 		b[i] ^= 1 << (i % 8)
-		readAll(b)
+		if found := readAll(b); of[i] != "" && !found {
+			t.Errorf("a bit of byte %d is flipped, in entry %q, and nobody notices", i, of[i])
+		}
+		names[of[i]] = true
+	}
+	if !names["views/data.pkl"] || !names["views/data/0"] || !names["views/version"] {
+		t.Errorf("flipped only %v", names)
 	}
 }
 
-// readAll reads every tensor that is not large.
-func readAll(b []byte) {
+// readAll reads every tensor that is not large, and reports whether it has found an error or a fault.
+func readAll(b []byte) bool {
 	c, files, err := open(b)
 	if err != nil {
-		return
+		return true
 	}
-	c.Check(files)
+	faults := c.Check(files)
 	for i := range c.Tensors {
 		if n := c.Tensors[i].Bytes(); n < 1<<16 {
 			_ = files.Read(&c.Tensors[i], make([]byte, n))
 		}
 	}
+	damaged, err := formattest.Records(files)
+	return err != nil || len(faults)+len(damaged) > 0
 }
 
 func FuzzOpen(f *testing.F) {

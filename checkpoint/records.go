@@ -1,0 +1,218 @@
+package checkpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"iter"
+	"slices"
+	"sort"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/move"
+)
+
+// Records says how the records of the files of a checkpoint compare with their checksums.
+type Records struct {
+	Compared int
+	Bare     int // that have no checksum
+	Faults   []format.Fault
+
+	unread map[string]error // files, and why
+}
+
+// Records reads all records of the files in which readers have found some, as those of torch.save have, and compares their checksums.
+func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error) {
+	r, err := c.compareRecords(ctx, workers, nil)
+	for _, unread := range r.unread {
+		err = errors.Join(err, unread)
+	}
+	return r, err
+}
+
+// recorded fails when a record is damaged in which tensors lie. It returns the files that cannot be read, and why.
+func (c *Checkpoint) recorded(ctx context.Context, workers int) (unread map[string]error, err error) {
+	r, err := c.compareRecords(ctx, workers, c.spans())
+	if err == nil && len(r.Faults) > 0 {
+		err = fmt.Errorf("%s: %v; restore the file from another copy, or leave out with --only what lies there: shoal state check --read lists all that is damaged", c.path, r.Faults[0])
+	}
+	return r.unread, err
+}
+
+// compareRecords compares all records, or those that some spans touch.
+func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans) (*Records, error) {
+	found := &Records{unread: map[string]error{}}
+	files := c.readerOf(c.archived())
+	records, err := c.listRecords(ctx, workers, files, used, found.unread)
+	records = slices.DeleteFunc(records, func(r format.Record) bool {
+		if r.Bare() {
+			found.Bare++
+		}
+		return r.Bare()
+	})
+	sums, failed := sumRecords(ctx, workers, files, records, found.unread)
+	for i := range records {
+		r := &records[i]
+		if found.unread[r.File] != nil {
+			continue
+		}
+		found.Compared++
+		if sums[i] != r.Sum {
+			found.Faults = append(found.Faults, r.Fault(sums[i], c.within(r.File, r.From, r.To)))
+		}
+	}
+	return found, errors.Join(err, failed, files.Close())
+}
+
+// archived are the files in which archives are.
+func (c *Checkpoint) archived() (names []string) {
+	for _, a := range c.Files.Archives() {
+		names = append(names, a.File)
+	}
+	return slices.Compact(names)
+}
+
+// listRecords reads the directories of archives. Those that cannot be read come into unread.
+func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader, used spans, unread map[string]error) (records []format.Record, err error) {
+	archives := c.Files.Archives()
+	lists, failed := make([][]format.Record, len(archives)), make([]error, len(archives))
+	err = group.Share(ctx, "checkpoint", workers, len(archives), func() func(int) error {
+		return func(i int) error {
+			if a := &archives[i]; used == nil || used.touch(a.File, a.From, a.To) {
+				lists[i], failed[i] = a.Records(&format.File{Name: a.File, Size: a.To, ReaderAt: &region{files, a.File}})
+			}
+			return nil
+		}
+	})
+	for i, list := range lists {
+		if failed[i] != nil {
+			unread[archives[i].File] = failed[i]
+		}
+		for _, r := range list {
+			if used == nil || used.touch(r.File, r.From, r.To) {
+				records = append(records, r)
+			}
+		}
+	}
+	return records, err
+}
+
+// sumRecords takes the checksums of records, in blocks that are put together. Files that cannot be read come into unread.
+func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record, unread map[string]error) ([]uint32, error) {
+	type block struct {
+		record   int
+		from, to int64
+	}
+	var blocks []block
+	for i, r := range records {
+		for from := r.From; from < r.To; from += move.BlockBytes {
+			blocks = append(blocks, block{i, from, min(from+move.BlockBytes, r.To)})
+		}
+	}
+	parts, failed := make([]uint32, len(blocks)), make([]error, len(blocks))
+	err := group.Share(ctx, "checkpoint", workers, len(blocks), func() func(int) error {
+		buffer := make([]byte, move.BlockBytes)
+		return func(i int) error {
+			x := &blocks[i]
+			b, r := buffer[:x.to-x.from], &records[x.record]
+			if failed[i] = files.bytes(r.File, b, x.from); failed[i] == nil {
+				parts[i] = shiftedCRC(crc32.ChecksumIEEE(b), r.To-x.to)
+			}
+			return nil
+		}
+	})
+	sums := make([]uint32, len(records))
+	for i, x := range blocks {
+		if failed[i] != nil {
+			unread[records[x.record].File] = failed[i]
+		}
+		sums[x.record] ^= parts[i]
+	}
+	return sums, err
+}
+
+// region is a file of a reader.
+type region struct {
+	*reader
+	name string
+}
+
+// ReadAt implements io.ReaderAt.
+func (r *region) ReadAt(b []byte, at int64) (int, error) {
+	if err := r.bytes(r.name, b, at); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// pieces are all that is read of files: pieces, replicas, and what proves names. Some come several times.
+func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
+	return func(yield func(*format.Tensor, *format.Piece) bool) {
+		each := func(t *format.Tensor, list []format.Piece) bool {
+			for k := range list {
+				if !yield(t, &list[k]) {
+					return false
+				}
+			}
+			return true
+		}
+		for i := range c.Tensors {
+			if t := &c.Tensors[i]; !each(t, t.Pieces) || !each(t, t.Replicas) {
+				return
+			}
+		}
+		for _, p := range c.proofs() {
+			if !each(&p.Main, p.Main.Pieces) || !each(&p.Model, p.Model.Pieces) {
+				return
+			}
+		}
+	}
+}
+
+// within names the tensors that have elements in a part of a file, each once.
+func (c *Checkpoint) within(file string, from, to int64) (names []string) {
+	for t, p := range c.pieces() {
+		if p.File == file && p.Offset < to && p.Offset+p.Span(t.DType) > from && !slices.Contains(names, t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+// spans are parts of files, those of each in order and apart.
+type spans map[string][]span
+
+type span struct{ from, to int64 }
+
+// spans are where what is read lies.
+func (c *Checkpoint) spans() spans {
+	all := spans{}
+	for t, p := range c.pieces() {
+		if n := p.Span(t.DType); n > 0 {
+			all[p.File] = append(all[p.File], span{p.Offset, p.Offset + n})
+		}
+	}
+	for file, list := range all {
+		slices.SortFunc(list, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+		joined := list[:1]
+		for _, s := range list[1:] {
+			if last := &joined[len(joined)-1]; s.from <= last.to {
+				last.to = max(last.to, s.to)
+			} else {
+				joined = append(joined, s)
+			}
+		}
+		all[file] = joined
+	}
+	return all
+}
+
+// touch reports whether a part of a file has bytes of one of the spans.
+func (s spans) touch(file string, from, to int64) bool {
+	list := s[file]
+	i := sort.Search(len(list), func(i int) bool { return list[i].to > from })
+	return i < len(list) && list[i].from < to
+}

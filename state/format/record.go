@@ -1,0 +1,58 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Record is a part of a file that has a checksum elsewhere in the file.
+type Record struct {
+	Name     string
+	File     string
+	From, To int64
+	Sum      uint32 // CRC-32 (IEEE); 0 without one
+}
+
+// Bare reports whether the record has bytes and no checksum, so that damage in it cannot be seen.
+func (r *Record) Bare() bool { return r.Sum == 0 && r.From < r.To }
+
+// An Archive is bytes of a file that are made of records.
+type Archive struct {
+	File     string
+	From, To int64
+	Records  func(*File) ([]Record, error) // in order of their places; it reads the directory anew
+}
+
+// archiveID names an archive, which several readers may find.
+type archiveID struct {
+	file string
+	from int64
+}
+
+// Found notes an archive that a reader has found.
+func (f *Files) Found(a Archive) { f.archives[archiveID{a.File, a.From}] = a }
+
+// Archives are those that readers have found, by file and place.
+func (f *Files) Archives() []Archive {
+	return slices.SortedFunc(maps.Values(f.archives), func(a, b Archive) int { return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.From, b.From)) })
+}
+
+// Fault says that the bytes of the record have another checksum, and which tensors have elements there.
+func (r *Record) Fault(sum uint32, tensors []string) Fault {
+	f := Fault{Name: r.Name, File: r.File, Offset: r.From}
+	f.What = fmt.Sprintf("the record %q, bytes %d to %d, is damaged: its checksum is %08x, and the file says %08x", r.Name, r.From, r.To, sum, r.Sum)
+	if len(tensors) == 0 {
+		return f
+	}
+	f.Name, tensors = tensors[0], tensors[1:]
+	if len(tensors) > 0 {
+		f.What += fmt.Sprintf("; %q lies there too", tensors[0])
+	}
+	if len(tensors) > 1 {
+		f.What += fmt.Sprintf(", and %d more", len(tensors)-1)
+	}
+	return f
+}
