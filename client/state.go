@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -69,6 +70,10 @@ func (t *Trainer) enter(ctx context.Context) error {
 			return err
 		}
 		err := t.receive(ctx)
+		if err == nil && len(t.state) == 0 {
+			fmt.Fprintln(os.Stderr, "shoal: this worker has joined a job that trains already, and has got no state from the others, because none is given to client.Train: "+
+				"if the loop changes any, this worker's differs now; give it as client.StateOf, on every worker")
+		}
 		var failed *CallError
 		if !errors.Is(err, errNoState) && !(errors.As(err, &failed) && failed.Lost) {
 			return err

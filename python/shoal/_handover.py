@@ -85,6 +85,11 @@ class State:
         for part in self.sharded:
             part.spread()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing that is the same on all workers."""
+        return not self.sharded and not any(part.alike for part in self._parts.values())
+
     def unused(self, name: str) -> str:
         """See Job.unused."""
         tries = (f"{name} {i}" for i in itertools.count(2))

@@ -29,7 +29,7 @@ _RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
 
 
 def say(what: str) -> None:
-    """Tell what has become of a checkpoint, in the log of this worker."""
+    """Tell the user something, in the log of this worker."""
     print(f"shoal: {what}", file=sys.stderr, flush=True)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Option
 
 from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
+from ._sealing import say
 from .cursor import Cursor, Order, Span
 from .errors import LostError, MismatchError, ShoalError
 from .handle import Handle
@@ -294,6 +295,11 @@ class Progress:
                 if not self.state.receive(job, view.joined):
                     port.enter()
                     continue
+                if self.state.empty and not self.meshed:
+                    say(
+                        "this worker has joined a job that trains already, and has got no state from the others, because none is registered: if the loop "
+                        "changes any (parameters, an optimizer), this worker's differs now; call job.register(name, get, set) before the loop, on every worker"
+                    )
             else:
                 self.state.settle()
                 if view.joined:
