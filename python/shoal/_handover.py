@@ -66,6 +66,7 @@ class State:
     def __init__(self) -> None:
         self._parts: Dict[str, Part] = {}
         self.sharded: List[Sharded] = []  # no member has them whole
+        self.seek: Callable[[], None] = lambda: None  # registers what the script need not name
         self._room: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
     def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True, own: bool = False, kept: bool = True) -> None:
@@ -187,7 +188,7 @@ class State:
             notes = {name: note for name, note in notes.items() if name not in self._parts or self._parts[name].kept}
         if notes.keys() != setters.keys():
             theirs, ours = sorted(notes), sorted(setters)
-            raise ShoalError(f"the state comes from workers that registered {theirs}, this worker {ours}: run the same program everywhere")
+            raise ShoalError(f"the state comes from workers that registered {theirs}, this worker {ours}: run the same program everywhere, and make all of it before the loop")
         for name, set in setters.items():
             set(build(notes[name], parts))
 

@@ -209,6 +209,8 @@ class Progress:
                 )
             self.cursor, self._next, self.step = self.next(), None, None
         checkpoints, port = self.checkpoints, self.job._port
+        if not self._begun:
+            self.state.seek()
         if checkpoints is not None and not self._begun and not port.late:
             self._resume(checkpoints)
         self._begun = True
@@ -304,6 +306,7 @@ class Progress:
                 self.state.settle()
                 if view.joined:
                     port.welcome()
+                    self.state.seek()  # what was made since the loop began, which a worker that joins misses and says so
                     self.state.send(job, view.joined, self.cursor.step)
             if view.joined:
                 self.state.spread()

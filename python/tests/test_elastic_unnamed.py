@@ -1,5 +1,6 @@
 """Scripts that name nothing for workers that join: these have the same state as the others, or it is said that they have not."""
 
+import copy
 import json
 import pathlib
 import re
@@ -22,6 +23,61 @@ def joined(launch, binary, tmp_path):
         return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)], output
 
     return run
+
+
+TORCH = pathlib.Path(__file__).with_name("elastic_unnamed.py")
+REGISTERED = {
+    "scheduler": ["LambdaLR", "optimizer", "parameters"],
+    "plain": ["LambdaLR", "model", "optimizer"],
+    "chained": ["ChainedScheduler", "ExponentialLR", "LambdaLR", "LambdaLR 2", "OneCycleLR", "ReduceLROnPlateau", "SequentialLR", "model", "optimizer", "optimizer 2"],
+}
+
+
+@pytest.mark.parametrize("kind", list(REGISTERED))
+def test_what_belongs_to_the_model_is_handed_over(joined, kind):
+    pytest.importorskip("torch")
+    results, output = joined(TORCH, kind)
+    assert len(results) == 3 and "Traceback" not in output, output
+    assert len({r[2:4] for r in map(tuple, results)}) == 1, f"the workers differ: {results}"
+    registered = [set(r[4]) - {"random state", "size of buckets", "devices"} for r in results]
+    assert registered == [set(REGISTERED[kind])] * 3
+    (number, *drawn), = [json.loads(line) for line in re.findall(r"JOINED (.*)", output)]
+    assert [number, *drawn] in [json.loads(line) for line in re.findall(r"DRAWN (.*)", output)], "random numbers are not as rank 0's"
+
+
+def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from shoal.torch import noted
+
+    monkeypatch.setattr("torch.cuda.amp.grad_scaler.amp_definitely_not_available", lambda: False)
+    net = torch.nn.Linear(2, 2)
+    assert noted.belonging([net]) == []
+    scaler, off = torch.cuda.amp.GradScaler(), torch.cuda.amp.GradScaler(enabled=False)
+    first, second = torch.optim.SGD(net.parameters(), lr=1), torch.optim.Adam([net.bias])
+    scheduler = torch.optim.lr_scheduler.StepLR(second, 1)
+    copies = copy.copy(first), copy.deepcopy(first)
+    circle = torch.optim.SGD(net.parameters(), lr=1)
+    circle.itself = circle
+    del circle
+    assert noted.belonging([net]) == [first, second, scheduler, scaler]
+    assert noted.belonging([net, first, scheduler]) == [second, scaler] and copies and not off.is_enabled()
+    del first
+    assert noted.belonging([net, second]) == [scheduler, scaler]
+
+
+def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
+    pytest.importorskip("torch")
+    with running_job.running(launch, binary, tmp_path / "end", 2, TORCH, "late") as job:
+        job.resize(3, "--no-wait")
+        job.until(r"ShoalError: the state comes from workers that registered \[.*'ExponentialLR'.*make all of it before the loop")
+        job.finish()
+
+
+def test_a_state_that_cannot_travel_is_left_aloud(joined):
+    pytest.importorskip("torch")
+    results, output = joined(TORCH, "odd")
+    assert len(results) == 3 and "Traceback" not in output, output
+    assert "workers that join do not get the state of a Odd that was made here: Odd/odd is a object" in output, output
 
 
 NUMPY = """

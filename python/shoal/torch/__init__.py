@@ -11,6 +11,7 @@ Tensors live on the CPU or on a CUDA device; docs/design/gpus.md says how gradie
 """
 
 from . import backend  # noqa: F401  registers the backend
+from . import noted
 from .arena import empty
 from .compress_power import PowerSGD
 from .compress_topk import TopK
@@ -18,5 +19,7 @@ from .ddp import ddp
 from .loader import loader
 from .optimizer import optimizer
 from .zero import zero
+
+noted.note()
 
 __all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]

@@ -32,7 +32,8 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
 
     In a job with `shoal.torch.loader` (make it first), gradients are weighted by the samples that each worker had, running
     means of batch norms and the like are averaged with them, and the end of the backward pass commits the step. To torch the model is
-    then alone, whatever workers join or are lost; workers that join get it from the others. How large buckets are is found out while it trains on
+    then alone, whatever workers join or are lost; workers that join get it from the others, with the state of its optimizers, their schedulers and a
+    GradScaler, if these were made behind `import shoal.torch` and before the loop. How large buckets are is found out while it trains on
     several hosts, unless bucket_cap_mb says it or gradients are compressed.
 
     Raises RuntimeError where the ranks' models differ, or where the model has no parameter that takes a gradient.

@@ -41,7 +41,9 @@ def loader(
     with weight 0, so that the same code runs. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
     is given.
 
-    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker, and loop over it once. `loader.step`
+    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker, and loop over it once. A worker that joins gets
+    what they manage, and the schedulers, the GradScaler and other optimizers of that, made behind `import shoal.torch` and before the loop; anything
+    else that the loop changes is for `job.register`. `loader.step`
     tells the epoch, the step and the weight. `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …);
     its workers start once.
     """

@@ -26,8 +26,8 @@ def optimizer(opt: torch.optim.Optimizer, *others: Any, compress: Compression = 
 
     Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls `average_gradients()`
     first. In a job with `shoal.torch.loader` (make it first) the gradients are weighted by the samples that each worker had, and the
-    average commits the step; workers that join get the state of `opt`, and of what else is given: schedulers, a GradScaler,
-    anything with a `state_dict`. (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
+    average commits the step; workers that join get the state of `opt`, of its schedulers and a GradScaler (made behind `import shoal.torch` and before
+    the loop), and of what else is given, anything with a `state_dict`. (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
 
     With `compress`, gradients take fewer bytes, as with `shoal.torch.ddp`.
 

@@ -1,35 +1,98 @@
-"""What workers that join get: whatever has a `state_dict`."""
+"""What workers that join get: whatever has a `state_dict`, named by the script or noted when it was made."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict
+import random
+import sys
+import weakref
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
 import shoal
+from shoal._sealing import say
+from shoal._state import flatten
+
+from . import noted
+
+# Of each job, what is registered of torch's: the modules, the optimizers, and so on.
+_managed: "weakref.WeakKeyDictionary[shoal.Job, List[Any]]" = weakref.WeakKeyDictionary()
 
 
-def keep(job: "shoal.Job", name: str, holder: Any) -> None:
-    """Register a module, an optimizer, a scheduler or a GradScaler under a name that is not taken."""
+def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
+    """Register a module, an optimizer, a scheduler or a GradScaler under a name that is not taken. Not named: the script has not asked for it."""
 
-    def get() -> Dict[str, Any]:
+    def get() -> Any:
         # Schedulers keep functions among their numbers; every worker has its own.
-        return {key: value for key, value in holder.state_dict().items() if not callable(value)}
+        return _without_functions(holder.state_dict())
 
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
         fill(holder)
     own = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
-    job._state.register(job.unused(name), get, lambda value: load(holder, value), own=own)
+    job._state.register(job.unused(name), get if named else _guarded(type(holder).__name__, get), lambda value: load(holder, value), own=own)
+    manage(job, holder)
 
 
-def load(holder: Any, value: Dict[str, Any]) -> None:
-    """Have a module, an optimizer, a scheduler or a GradScaler load its state, which may lie in its own memory."""
+def manage(job: "shoal.Job", holder: Any) -> None:
+    """Say that a module or an optimizer is taken care of. What was noted and belongs to it is kept when the loop begins."""
+    if job not in _managed:
+        _managed[job] = []
+        job._state.seek = lambda: _keep_noted(job)
+    _managed[job].append(holder)
+
+
+def _keep_noted(job: "shoal.Job") -> None:
+    for thing in noted.belonging(_managed[job]):
+        keep(job, "optimizer" if isinstance(thing, torch.optim.Optimizer) else type(thing).__name__, thing, named=False)
+
+
+def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
+    """`get`, or None where the state is of a kind that cannot travel: the script did not ask for that, and must not end by it."""
+    said: List[str] = []
+
+    def guarded() -> Any:
+        try:
+            state = get()
+            flatten(kind, _without_tensors(state), [])
+            return state
+        except Exception as err:  # whatever a state_dict may raise
+            if not said:
+                said.append(f"workers that join do not get the state of a {kind} that was made here: {err}")
+                say(said[0])
+            return None
+
+    return guarded
+
+
+def _without_tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_tensors(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_tensors(v) for v in value]
+    return None if isinstance(value, torch.Tensor) else value
+
+
+def _without_functions(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_functions(v) for key, v in value.items() if not callable(v)}
+    return [_without_functions(v) for v in value] if isinstance(value, list) else value
+
+
+def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
+    """Have a module, an optimizer, a scheduler or a GradScaler load its state, which may lie in its own memory. None is one that cannot travel."""
+    if value is None:
+        return
     if isinstance(holder, torch.nn.Module):
         for key, tensor in holder.state_dict(keep_vars=True).items():
             if _same(tensor, value.get(key)):
                 value[key] = tensor  # torch copies no tensor onto itself, but does so with its memory
+    groups = vars(holder).get("param_groups") if isinstance(holder, torch.optim.Optimizer) else None
     holder.load_state_dict(Taken(value))
+    if groups is not None:  # others may have the same groups: an optimizer around this one, or inside
+        for group, loaded in zip(groups, holder.param_groups):
+            group.update(loaded)
+        holder.param_groups = groups
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -61,9 +124,31 @@ class Taken(Dict[str, Any]):
 
 
 def keep_random_state(job: "shoal.Job") -> None:
-    """Register torch's random state, which each worker has of its own."""
+    """Register the state of the random generators that everyone uses: torch's, on the devices too, NumPy's and Python's. Each worker has its own, and one that
+    joins gets rank 0's."""
 
-    def set(value: bytes) -> None:
-        torch.set_rng_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+    def get() -> Dict[str, Any]:
+        on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        state = {"torch": _bytes(torch.get_rng_state()), "cuda": [_bytes(s) for s in on_devices], "python": random.getstate()}
+        if "numpy" in sys.modules:
+            kind, keys, *rest = sys.modules["numpy"].random.get_state()
+            state["numpy"] = (kind, keys.tolist(), *rest)
+        return state
 
-    job.register("torch random state", lambda: torch.get_rng_state().numpy().tobytes(), set, alike=False)
+    def set(value: Dict[str, Any]) -> None:
+        torch.set_rng_state(_tensor(value["torch"]))
+        for device, state in enumerate(value["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(_tensor(state), device)
+        random.setstate(value["python"])
+        if "numpy" in value and "numpy" in sys.modules:
+            sys.modules["numpy"].random.set_state(value["numpy"])
+
+    job.register("random state", get, set, alike=False)
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return state.numpy().tobytes()
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)

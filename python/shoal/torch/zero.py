@@ -11,7 +11,7 @@ import shoal
 
 from .arena import empty
 from .bucket import buckets
-from .state import keep
+from .state import keep, manage
 from .wire import moved
 from .zero_line import Line, Piece
 from .zero_state import Shards
@@ -37,8 +37,8 @@ def zero(model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage
     loop raise ShoalError on all others: start again from a checkpoint.
 
     It takes optimizers that treat every element by itself, whatever its neighbours are: SGD, Adam, AdamW, RMSprop, Adagrad and the
-    like; `opt` keeps its parameter groups, for schedulers, and gives its state away. Workers that join get what is in `others`
-    (schedulers, anything with a `state_dict`) too. The parameters move into the arena; floating-point buffers are averaged.
+    like; `opt` keeps its parameter groups, for schedulers, and gives its state away. Workers that join get its schedulers, a
+    GradScaler and what is in `others` (anything with a `state_dict`) too. The parameters move into the arena; floating-point buffers are averaged.
 
     Raises RuntimeError without a loader, and TypeError for an optimizer whose state cannot be cut.
 
@@ -55,6 +55,7 @@ def zero(model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage
         if wire.back is not None:
             wire.back()
     sharded = Zero(job, model, opt, stage)
+    manage(job, opt)
     keep(job, "model", model)
     for other in others:
         keep(job, type(other).__name__, other)
