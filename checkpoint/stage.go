@@ -282,9 +282,23 @@ func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (er
 	if m.Files, err = hashFiles(ctx, os.DirFS(s.files()), fileNames(s.output), workers); err != nil {
 		return err
 	}
+	text, err := m.Append(nil)
+	if err != nil {
+		return err
+	}
 	path := filepath.Join(s.files(), manifest.Name)
 	if s.single {
-		path = s.dst + "." + manifest.Name
+		path = filepath.Join(s.folder(), manifest.Name)
 	}
-	return writeManifest(path, m)
+	if err := os.WriteFile(path, text, 0o666); err != nil || !s.single { // with another name meanwhile it would be published if this is killed
+		return err
+	}
+	if err := durable.Sync(path); err != nil {
+		return err
+	}
+	final := s.dst + "." + manifest.Name
+	if err := os.Rename(path, final); err != nil {
+		return err
+	}
+	return durable.Sync(filepath.Dir(final))
 }

@@ -111,17 +111,19 @@ func (b *Bucket) Put(ctx context.Context, a jobs.Attempt, name string, text []by
 // Begin implements jobs.Place: there are no folders to make.
 func (b *Bucket) Begin(context.Context, jobs.Attempt) error { return nil }
 
-// Seal implements jobs.Place. The manifest comes last, and those who write it at once write the same.
+// Seal implements jobs.Place. The manifest comes last, and those who write it at once write the same. Receipts do not matter behind it; who finds it has its own there
+// again if that was sent twice, because the first answer was lost.
 func (b *Bucket) Seal(ctx context.Context, a jobs.Attempt, text []byte) error {
+	if text != nil {
+		if err := b.Put(ctx, a, manifest.Name, text); err != nil {
+			return err
+		}
+	}
+	if names, err := b.names(ctx, a); err == nil {
+		_ = b.removeAll(ctx, a, names, isReceipt)
+	}
 	if text == nil {
 		return fmt.Errorf("%s/%s is sealed: %w", b.url, folder(a), fs.ErrNotExist)
-	}
-	if err := b.Put(ctx, a, manifest.Name, text); err != nil {
-		return err
-	}
-	names, err := b.names(ctx, a)
-	if err == nil {
-		_ = b.removeAll(ctx, a, names, isReceipt) // they do not matter any more
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package s3_test
 
 import (
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -72,4 +74,25 @@ func TestBucket(t *testing.T) {
 		Fetch: fetch,
 		Files: func(*testing.T, jobs.Folder) []string { return slices.Concat(store.Keys(), store.Uploads()) },
 	})
+}
+
+// A worker whose receipt is sent twice, because the first answer was lost, may send it behind the manifest of another.
+func TestReceiptBehindTheManifest(t *testing.T) {
+	f, store := open(t, nil)
+	s, memory := placetest.State(5, 2)
+	placetest.Write(t, f, s, memory, 55, 0, 1)
+	sealed, err := f.Sealed()
+	if err != nil || len(sealed) != 1 {
+		t.Fatal(sealed, err)
+	}
+	before := store.Keys()
+	if err := f.Place.Put(t.Context(), sealed[0], ".part-00001-of-00002.json", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Place.Seal(t.Context(), sealed[0], nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("sealed again: %v", err)
+	}
+	if after := store.Keys(); !slices.Equal(before, after) {
+		t.Errorf("%q became %q", before, after)
+	}
 }
