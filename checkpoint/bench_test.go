@@ -221,18 +221,22 @@ var highWater = regexp.MustCompile(`VmHWM:\s*(\d+) kB`)
 
 // peak is the most memory that the process had resident, in MiB.
 func peak(b *testing.B) float64 {
-	n, err := resident()
+	n, err := resident("self")
 	if err != nil {
 		b.Skip(err)
 	}
 	return n / 1024
 }
 
-// resident is the most memory that the process had resident, in KiB; what the one had that has started it counts in rusage, and not here.
-func resident() (float64, error) {
-	text, err := os.ReadFile("/proc/self/status")
+// resident is the most memory that a process had resident, in KiB; its rusage counts what the one had that has started it, and this does not.
+func resident(process string) (float64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", process, "status"))
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseFloat(string(highWater.FindSubmatch(text)[1]), 64)
+	found := highWater.FindSubmatch(text)
+	if found == nil {
+		return 0, fmt.Errorf("process %s has ended", process)
+	}
+	return strconv.ParseFloat(string(found[1]), 64)
 }

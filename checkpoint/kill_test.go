@@ -14,7 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,7 +79,7 @@ func (m childMove) run() error {
 	if _, err = Move(context.Background(), c, out, m.To, Options{Workers: 2, Seal: true, Progress: progress, block: m.Block}); err != nil {
 		return err
 	}
-	used, err := resident()
+	used, err := resident("self")
 	if err == nil && used > maxResident {
 		err = fmt.Errorf("%.0f KiB were resident, more than %d", used, maxResident)
 	}
@@ -159,7 +159,7 @@ type killer struct {
 	left    int           // kills
 	takes   time.Duration // a move that nobody disturbs
 	seal    time.Duration // of that, when everything is in place
-	peak    int64         // KiB, of all processes
+	peak    uint64        // KiB, of all processes that were killed; the others look themselves
 	sealing int           // kills in that time
 	again   float64       // sum of the shares of the move that were in place when a process was killed
 }
@@ -172,7 +172,7 @@ func (k *killer) undisturbed(m childMove) {
 		k.t.Fatal(err, cmd.Wait(), said)
 	}
 	moved := time.Now()
-	if err := k.end(cmd); err != nil {
+	if err := cmd.Wait(); err != nil {
 		k.t.Fatalf("%v: %s", err, said)
 	}
 	k.takes, k.seal = time.Since(started), time.Since(moved)
@@ -198,13 +198,17 @@ func (k *killer) round(m childMove, n int, want map[string]string) {
 		cmd, ticking, said := k.start(m)
 		after, late := k.moment(i, n)
 		seen, _ := io.CopyN(io.Discard, ticking, int64(after))
+		var used atomic.Uint64
 		kill := time.AfterFunc(late, func() {
 			if i < n {
+				kib, _ := resident(strconv.Itoa(cmd.Process.Pid)) // 0 if it has ended, and has said it
+				used.Store(uint64(kib))
 				cmd.Process.Kill()
 			}
 		})
-		err := k.end(cmd)
+		err := cmd.Wait()
 		kill.Stop()
+		k.peak = max(k.peak, used.Load())
 		switch {
 		case err == nil:
 		case cmd.ProcessState.Exited():
@@ -258,15 +262,6 @@ func (k *killer) start(m childMove) (cmd *exec.Cmd, ticking io.Reader, said *byt
 		k.t.Fatal(err)
 	}
 	return cmd, ticking, said
-}
-
-// end waits for the end of a process, and notes what memory it had.
-func (k *killer) end(cmd *exec.Cmd) error {
-	err := cmd.Wait()
-	if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		k.peak = max(k.peak, used.Maxrss)
-	}
-	return err
 }
 
 func child(t testing.TB, m childMove) *exec.Cmd {

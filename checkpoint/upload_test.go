@@ -342,7 +342,7 @@ func killedUploads(t *testing.T, when []int, left func() []string) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		if err := k.end(cmd); err == nil {
+		if err := cmd.Wait(); err == nil {
 			done = true // it was killed too late
 			break
 		}
@@ -353,7 +353,7 @@ func killedUploads(t *testing.T, when []int, left func() []string) {
 	if !done {
 		cmd, ticking, said := k.start(m)
 		_, _ = io.Copy(io.Discard, ticking)
-		if err := k.end(cmd); err != nil {
+		if err := cmd.Wait(); err != nil {
 			t.Fatal(err, said)
 		}
 		t.Log(said)
