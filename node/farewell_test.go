@@ -31,3 +31,17 @@ func TestOutcomeNamesMembers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A host that the others went on without, and whose workers have ended, ends with an error at whatever moment that is looked at.
+func TestLeavesWithItsError(t *testing.T) {
+	for range 2000 {
+		l := &launch{changed: make(chan struct{}, 1)}
+		go l.leave("the others went on without it")
+		for done := false; !done; {
+			var err error
+			if done, err = l.dismissed(); done && err == nil {
+				t.Fatal("it has left, and nothing was wrong")
+			}
+		}
+	}
+}

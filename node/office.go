@@ -308,12 +308,13 @@ func (l *launch) onLeave(why string, drained bool) {
 
 // leave ends this host's part in the job: with an error if there is one, else when its workers have ended.
 func (l *launch) leave(why string) {
+	name := l.name()
 	l.mu.Lock()
 	l.over = true
-	l.mu.Unlock()
-	if why != "" {
-		l.fail(fmt.Errorf("this host is no part of job %s any more: %s", l.name(), why))
+	if why != "" && l.fatal == nil { // with the same lock: who sees that it is over ends with it
+		l.fatal = fmt.Errorf("this host is no part of job %s any more: %s", name, why)
 	}
+	l.mu.Unlock()
 	l.wake()
 }
 
