@@ -1,10 +1,12 @@
 package node
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node/proc"
 )
@@ -35,13 +37,19 @@ func TestOutcomeNamesMembers(t *testing.T) {
 // A host that the others went on without, and whose workers have ended, ends with an error at whatever moment that is looked at.
 func TestLeavesWithItsError(t *testing.T) {
 	for range 2000 {
-		l := &launch{changed: make(chan struct{}, 1)}
-		go l.leave("the others went on without it")
+		l, g := &launch{changed: make(chan struct{}, 1)}, group.New(t.Context())
+		g.Go("leave", func(context.Context) error {
+			l.leave("the others went on without it")
+			return nil
+		})
 		for done := false; !done; {
 			var err error
 			if done, err = l.dismissed(); done && err == nil {
 				t.Fatal("it has left, and nothing was wrong")
 			}
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
