@@ -39,7 +39,7 @@ def launch(binary, tmp_path_factory):
     def run(n, program, *arguments, code=0, env=None):
         process = start(n, program, *arguments, env=env)
         try:
-            output, _ = process.communicate(timeout=100)  # reached only by a hang
+            output, _ = process.communicate(timeout=300)  # reached only by a hang
         except subprocess.TimeoutExpired:
             process.terminate()
             raise

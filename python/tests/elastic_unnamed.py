@@ -56,13 +56,14 @@ if kind == "chained":
     plateau = lr_scheduler.ReduceLROnPlateau(optimizers[0], patience=50, factor=0.99)
     group = optimizers[0].param_groups[0]
 drawn = None
+draws = []
 for x, y in loader:
     step = loader.step
     drawn = torch.rand(1).item(), random.random(), np.random.rand()
     if late:
         print("JOINED", json.dumps([step.number, *drawn]), flush=True)
     elif job.rank == 0:
-        print("DRAWN", json.dumps([step.number, *drawn]), flush=True)
+        draws.append([step.number, *drawn])
     late = False
     for optimizer in optimizers:
         optimizer.zero_grad()
@@ -84,4 +85,6 @@ for x, y in loader:
 state = [net.state_dict(), [o.state_dict() for o in optimizers], [{k: v for k, v in s.state_dict().items() if k != "_schedulers"} for s in schedulers]]
 if kind == "chained":
     state.append(plateau.state_dict())
+for line in draws:  # at the end: nobody reads while the third is waited for, and a full pipe stops the job
+    print("DRAWN", json.dumps(line))
 print("RESULT", json.dumps([job.rank, job.size, job.committed, digest(state), sorted(job._state._parts)]), flush=True)
