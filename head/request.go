@@ -80,10 +80,10 @@ func (r *leader) fixed() error {
 	switch {
 	case r.state.Shape != nil:
 		return errShaped
+	case r.machine.View().Generation == 0: // whether it has steps is not known
+		return errEarly
 	case !r.state.Elastic:
 		return errRigid
-	case r.machine.View().Generation == 0:
-		return errEarly
 	}
 	return nil
 }

@@ -1,10 +1,7 @@
 package node
 
 import (
-	"errors"
-
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -50,26 +47,13 @@ func (a *Agent) TurnAway(seat int) {
 
 // Resize asks for another number of workers, on the head. who asks is part of the reason that people read.
 func (a *Agent) Resize(n int, who string) error {
-	return a.change(func() error { return a.crew.agent.Resize(n, who) })
+	return a.ask(func() error { return a.crew.agent.Resize(n, who) })
 }
 
 // Drain releases the workers of a host when their step ends, without a replacement if there is no room, and on a mesh when others have their
 // parts of the state; on the head. who asks is part of the reason that people read.
 func (a *Agent) Drain(host, who string) error {
-	return a.change(func() error { return a.crew.agent.Drain(host, who) })
-}
-
-var errEarly = errors.New("the job has not begun: not all of its first workers have joined; ask again when they have")
-
-// change asks the head for other workers. That a job has no steps is not known, and no reason, before it begins.
-func (a *Agent) change(f func() error) error {
-	return a.ask(func() error {
-		err := f()
-		if err != nil && !errors.Is(err, head.ErrNotHead) && a.crew.status().Generation == 0 {
-			return errEarly
-		}
-		return err
-	})
+	return a.ask(func() error { return a.crew.agent.Drain(host, who) })
 }
 
 func (a *Agent) ask(f func() error) (err error) {
