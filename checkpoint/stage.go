@@ -286,18 +286,17 @@ func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (er
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.files(), manifest.Name)
+	staged, final := filepath.Join(s.folder(), manifest.Name), filepath.Join(s.files(), manifest.Name)
 	if s.single {
-		path = filepath.Join(s.folder(), manifest.Name)
+		final = s.dst + "." + manifest.Name
 	}
-	if err := os.WriteFile(path, text, 0o666); err != nil || !s.single { // with another name meanwhile it would be published if this is killed
+	if err := os.WriteFile(staged, text, 0o666); err != nil { // not beside the files: half of it would be published with them if this is killed
 		return err
 	}
-	if err := durable.Sync(path); err != nil {
+	if err := durable.Sync(staged); err != nil {
 		return err
 	}
-	final := s.dst + "." + manifest.Name
-	if err := os.Rename(path, final); err != nil {
+	if err := os.Rename(staged, final); err != nil {
 		return err
 	}
 	return durable.Sync(filepath.Dir(final))

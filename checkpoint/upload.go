@@ -55,11 +55,7 @@ func (u *upload) manifest() string { return manifestName(u.file) }
 
 // own are the names of what a move writes, but for its mark.
 func (u *upload) own() []string {
-	names := []string{u.manifest()} // the first to go
-	for _, f := range u.output.Files {
-		names = append(names, f.Name)
-	}
-	return names
+	return append([]string{u.manifest()}, fileNames(u.output)...) // the manifest is the first to go
 }
 
 // newUpload puts the mark up, when nothing is there but what is left of an earlier run of the same move: that is removed. It is errFinished when that run
