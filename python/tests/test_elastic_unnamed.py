@@ -49,10 +49,10 @@ def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
     torch = pytest.importorskip("torch")
     from shoal.torch import noted
 
-    monkeypatch.setattr("torch.cuda.amp.grad_scaler.amp_definitely_not_available", lambda: False)
     net = torch.nn.Linear(2, 2)
     assert noted.belonging([net]) == []
-    scaler, off = torch.cuda.amp.GradScaler(), torch.cuda.amp.GradScaler(enabled=False)
+    scaler, off = (torch.cuda.amp.GradScaler(enabled=False) for _ in range(2))
+    monkeypatch.setattr(scaler, "is_enabled", lambda: True)  # it can be on a GPU alone
     first, second = torch.optim.SGD(net.parameters(), lr=1), torch.optim.Adam([net.bias])
     scheduler = torch.optim.lr_scheduler.StepLR(second, 1)
     copies = copy.copy(first), copy.deepcopy(first)
