@@ -73,7 +73,7 @@ func (r *leader) release(why string) bool {
 var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
 
 // errEarly refuses changes while workers that the job begins with may be in their first step, of which the membership has not heard.
-var errEarly = errors.New("the job has not begun: its first workers are still joining; ask again when they have")
+var errEarly = errors.New("the job has not begun: not all of its first workers have joined; ask again when they have")
 
 // fixed says why nobody can take workers from the job now, or give it some; nil where one can.
 func (r *leader) fixed() error {
