@@ -1,7 +1,6 @@
 package checkpoint_test
 
 import (
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,13 +14,7 @@ import (
 
 // A checkpoint of a job in a bucket is one like others, and is moved from there to a folder and to a bucket.
 func TestCheckpointInABucket(t *testing.T) {
-	store := s3test.New("models")
-	server := httptest.NewServer(store)
-	t.Cleanup(server.Close)
-	for name, value := range map[string]string{"HOME": t.TempDir(), "AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret",
-		"AWS_ENDPOINT_URL_S3": server.URL, "AWS_REGION": "us-east-1", "AWS_PROFILE": "", "AWS_CONFIG_FILE": ""} {
-		t.Setenv(name, value)
-	}
+	store := s3test.Start(t, nil)
 	b, err := s3.Open("s3://models/runs")
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,22 +20,15 @@ import (
 
 // openBucket has agents of this process find a store in memory, behind a handler that may do evil, and a folder of their own for what is fetched.
 func openBucket(t *testing.T, front func(http.Handler) http.Handler) *s3test.Server {
-	store := s3test.New("models")
-	server := httptest.NewServer(front(store))
-	t.Cleanup(server.Close)
+	store := s3test.Start(t, front)
 	short, err := os.MkdirTemp("", "s3") // sockets are made there too, and have short names
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(short) })
-	for name, value := range map[string]string{"HOME": t.TempDir(), "TMPDIR": short, "AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret",
-		"AWS_ENDPOINT_URL_S3": server.URL, "AWS_REGION": "us-east-1", "AWS_PROFILE": "", "AWS_CONFIG_FILE": ""} {
-		t.Setenv(name, value)
-	}
+	t.Setenv("TMPDIR", short)
 	return store
 }
-
-func undisturbed(next http.Handler) http.Handler { return next }
 
 // left are the folders for what is fetched that are there.
 func left(t *testing.T) []string {
@@ -50,7 +42,7 @@ func left(t *testing.T) []string {
 func TestTrainerGoesOnFromABucket(t *testing.T) {
 	for _, c := range []struct{ before, after int }{{3, 3}, {2, 3}, {3, 1}} {
 		t.Run(fmt.Sprintf("%d workers, then %d", c.before, c.after), func(t *testing.T) {
-			store := openBucket(t, undisturbed)
+			store := openBucket(t, nil)
 			whole := runTraining(t, c.after, filepath.Join(t.TempDir(), "undisturbed"), nil)
 			const url = "s3://models/runs/a"
 			runTraining(t, c.before, url, map[string]string{stopVariable: "31"})
@@ -75,7 +67,7 @@ func TestTrainerGoesOnFromABucket(t *testing.T) {
 
 // What is damaged in the bucket is passed over, and kept; where nothing else is, the training does not begin anew.
 func TestDamagedCheckpointInABucket(t *testing.T) {
-	store := openBucket(t, undisturbed)
+	store := openBucket(t, nil)
 	const url = "s3://models/runs/a"
 	runTraining(t, 2, url, nil)
 	b, err := s3.Open(url)
@@ -143,7 +135,7 @@ func TestStoreIsAway(t *testing.T) {
 
 // Workers of one host share what is fetched; what a killed agent has left is removed, and that of one that lives is not.
 func TestFetchedOnce(t *testing.T) {
-	store := openBucket(t, undisturbed)
+	store := openBucket(t, nil)
 	const url = "s3://models/runs/a"
 	runTraining(t, 2, url, nil)
 	dead, alive := filepath.Join(os.TempDir(), "shoal-fetched-1"), filepath.Join(os.TempDir(), "shoal-fetched-2")
@@ -176,7 +168,7 @@ func TestFetchedOnce(t *testing.T) {
 
 // What a worker asks of places elsewhere is checked.
 func TestWrongResumes(t *testing.T) {
-	openBucket(t, undisturbed)
+	openBucket(t, nil)
 	w := joinRaw(t, startAgent(t, 1), 0)
 	for want, r := range map[string]*api.Resume{
 		"it takes the URL":    {Do: api.ResumeNewest, Folder: "/tmp"},

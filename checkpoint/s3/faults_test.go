@@ -21,14 +21,6 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 )
 
-// cut hangs up without an answer.
-func cut(w http.ResponseWriter) {
-	conn, _, err := w.(http.Hijacker).Hijack()
-	if err == nil {
-		_ = conn.Close()
-	}
-}
-
 // checked fetches a checkpoint, which compares all of it, and compares the state as well.
 func checked(t *testing.T, f jobs.Folder, a jobs.Attempt, memory [][]byte) {
 	t.Helper()
@@ -51,14 +43,14 @@ func TestFaultsThatPass(t *testing.T) {
 		"a proxy's error": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			http.Error(w, "<html>bad gateway</html>", http.StatusBadGateway)
 		},
-		"cut before it is read": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { cut(w) },
+		"cut before it is read": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { s3test.HangUp(w) },
 		"cut in the middle of an upload": func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			_, _ = io.CopyN(io.Discard, r.Body, max(r.ContentLength/2, 0))
-			cut(w)
+			s3test.HangUp(w)
 		},
 		"the answer is lost": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			next.ServeHTTP(httptest.NewRecorder(), r)
-			cut(w)
+			s3test.HangUp(w)
 		},
 		"half an answer": func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			answer := httptest.NewRecorder()
@@ -104,7 +96,7 @@ func TestKilled(t *testing.T) {
 	front := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodGet && r.Method != http.MethodHead && left.Add(-1) < 0 {
-				cut(w)
+				s3test.HangUp(w)
 				return
 			}
 			next.ServeHTTP(w, r)
@@ -253,7 +245,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestURLs(t *testing.T) {
-	environment(t, "")
+	s3test.Environment(t, "")
 	for url, ok := range map[string]bool{
 		"s3://b": true, "s3://b/": true, "s3://b/p/q": true, "s3://b/p/q/": true,
 		"s3://": false, "s3:///p": false, "s3://b//p": false, "s3://b/../p": false, "s3://b/p/..": false, "s3://b/./p": false, "s3:b": false, "s3://b/p?x": false,
@@ -288,7 +280,7 @@ func TestEnvironment(t *testing.T) {
 		{"lab", "", "https://all", "", "https://all lab-1"},
 		{"other", "https://s3", "https://all", "", "https://s3 us-east-1"},
 	} {
-		environment(t, c.s3)
+		s3test.Environment(t, c.s3)
 		t.Setenv("AWS_CONFIG_FILE", config)
 		t.Setenv("AWS_PROFILE", c.profile)
 		t.Setenv("AWS_ENDPOINT_URL", c.all)

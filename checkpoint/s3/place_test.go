@@ -4,10 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,30 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 )
 
-// environment has the tests find nothing but what they say.
-func environment(t *testing.T, endpoint string) {
-	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "AWS_") {
-			t.Setenv(name, "")
-		}
-	}
-	t.Setenv("HOME", t.TempDir())
-	t.Setenv("AWS_ACCESS_KEY_ID", "someone")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_ENDPOINT_URL_S3", endpoint)
-}
-
 // open opens a bucket of a store in memory, behind a handler that may do evil.
 func open(t *testing.T, front func(http.Handler) http.Handler) (jobs.Folder, *s3test.Server) {
 	t.Helper()
-	store := s3test.New("models")
-	var handler http.Handler = store
-	if front != nil {
-		handler = front(store)
-	}
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	environment(t, server.URL)
+	store := s3test.Start(t, front)
 	return folder(t, "s3://models/runs/digits", nil), store
 }
 

@@ -16,7 +16,7 @@ import (
 // TestRealServer runs the suite against versitygw, which scripts/setup s3 installs: it checks signatures, lengths and parts as S3 does.
 func TestRealServer(t *testing.T) {
 	url, folder := s3test.Real(t, "../..")
-	environment(t, url)
+	s3test.Environment(t, url)
 	n := 0
 	placetest.Run(t, placetest.Kind{
 		Open: func(t *testing.T) jobs.Folder {

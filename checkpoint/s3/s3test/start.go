@@ -1,0 +1,44 @@
+package s3test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Start runs a store with the bucket models until the test ends, behind a handler that may do evil or is nil. The environment says where it is.
+func Start(t *testing.T, front func(next http.Handler) http.Handler) *Server {
+	t.Helper()
+	store := New("models")
+	var handler http.Handler = store
+	if front != nil {
+		handler = front(store)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	Environment(t, server.URL)
+	return store
+}
+
+// Environment has who looks there find a store, and nothing else that the machine may say of one.
+func Environment(t *testing.T, endpoint string) {
+	t.Helper()
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "AWS_") {
+			t.Setenv(name, "")
+		}
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("AWS_ACCESS_KEY_ID", "someone")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_ENDPOINT_URL_S3", endpoint)
+}
+
+// HangUp closes the connection of a request, as if the store were gone.
+func HangUp(w http.ResponseWriter) {
+	if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
