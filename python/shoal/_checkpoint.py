@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from ._layout import HUGE_PAGE
 from ._scribe import Part
-from ._sealing import VERSION, Sealed, Staging, say, tensors
+from ._say import say
+from ._sealing import VERSION, Sealed, Staging, tensors
 from ._shard import Kept, Reader, Run, catalogue, share
 from ._shelf import Attempt, is_url
 from ._state import Item

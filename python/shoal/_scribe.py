@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Protoco
 
 from ._fingerprint import Key
 from ._link import Refused
-from ._sealing import STATE, Staging, say, settle
+from ._say import say
+from ._sealing import STATE, Staging, settle
 from ._shard import Kept, Run, header, sums
 from ._shelf import AgentShelf, OwnShelf, Shelf, is_url
 from ._state import memory

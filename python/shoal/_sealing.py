@@ -13,10 +13,10 @@ import json
 import os
 import re
 import shutil
-import sys
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from ._fingerprint import PRIME, Key, text
+from ._say import say
 from ._shard import HASHED, Kept, write
 
 VERSION = "job/1"
@@ -26,11 +26,6 @@ LATEST = "latest"
 _STAGING = re.compile(r"\.staging-(\d+)-([0-9a-f]{16})$")
 _SEALED = re.compile(r"step-(\d+)$")
 _RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
-
-
-def say(what: str) -> None:
-    """Tell the user something, in the log of this worker."""
-    print(f"shoal: {what}", file=sys.stderr, flush=True)
 
 
 class Staging(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Protocol
 
 from ._link import Refused
-from ._sealing import Sealed, point, say, sealed, settle
+from ._say import say
+from ._sealing import Sealed, point, sealed, settle
 from .errors import ShoalError
 
 if TYPE_CHECKING:

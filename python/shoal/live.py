@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional,
 from . import _local
 from ._layout import KINDS, STEP
 from ._meshed import Part
-from ._sealing import say
+from ._say import say
 from ._view import View
 from .cursor import Cursor
 from .errors import LostError, ShoalError

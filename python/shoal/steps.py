@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Option
 
 from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
-from ._sealing import say
+from ._say import say
 from .cursor import Cursor, Order, Span
 from .errors import LostError, MismatchError, ShoalError
 from .handle import Handle

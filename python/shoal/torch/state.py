@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 import shoal
-from shoal._sealing import say
+from shoal._say import say
 from shoal._state import flatten
 
 from . import noted
