@@ -175,14 +175,17 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 	}
 	for _, bytes := range sizes {
 		chosen := model.Choose(o.hosts, int(bytes))
-		var lines []tuneLine
+		var samples []collective.Sample
 		for _, r := range collective.Candidates(o.hosts, int(bytes)) {
-			s, err := lead.time(r, int(bytes), o.runs)
-			if err != nil {
-				return err
-			}
-			predicted := 1e6 * model.Time(r, o.hosts, int(bytes))
-			lines = append(lines, tuneLine{Hosts: o.hosts, Bytes: bytes, Route: r, PredictedUS: predicted, MeasuredUS: 1e6 * s.Seconds, Chosen: r == chosen})
+			samples = append(samples, collective.Sample{Route: r, Bytes: int(bytes)})
+		}
+		if err := lead.measure(samples, o.runs); err != nil {
+			return err
+		}
+		var lines []tuneLine
+		for _, s := range samples {
+			predicted := 1e6 * model.Time(s.Route, s.Hosts, s.Bytes)
+			lines = append(lines, tuneLine{Hosts: s.Hosts, Bytes: bytes, Route: s.Route, PredictedUS: predicted, MeasuredUS: 1e6 * s.Seconds, Chosen: s.Route == chosen})
 		}
 		if err := o.print(out, lines, "strategy/KiB", func(l tuneLine) string { return l.Route.String() }); err != nil {
 			return err
@@ -203,14 +206,16 @@ func (o tuneOptions) steps(lead *tuneLead, model collective.Model, bytes int, ou
 	}
 	route := func(bytes int) collective.Route { return model.Choose(o.hosts, bytes) }
 	chosen := model.Bucket(step, sizes[0], route)
+	took, err := medians(len(sizes), o.runs, func(i int) (float64, error) {
+		return lead.exchange(route(sizes[i]), step, (bytes+sizes[i]-1)/sizes[i])
+	})
+	if err != nil {
+		return err
+	}
 	var lines []tuneLine
-	for _, size := range sizes {
+	for i, size := range sizes {
 		r := route(size)
-		seconds, err := lead.step(r, step, (bytes+size-1)/size, o.runs)
-		if err != nil {
-			return err
-		}
-		lines = append(lines, tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward, 1e6 * model.Step(step, size, r), 1e6 * seconds, size == chosen})
+		lines = append(lines, tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward, 1e6 * model.Step(step, size, r), 1e6 * took[i], size == chosen})
 	}
 	title := "buckets, backward of " + formatMicros(1e6*step.Backward)
 	return o.print(out, lines, title, func(l tuneLine) string { return formatBytes(l.Bucket) + ", " + l.Route.String() })
@@ -239,5 +244,21 @@ func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string, name f
 			return err
 		}
 	}
-	return nil
+	return judge(out, lines)
+}
+
+// judge says how far off predictions are, and what is chosen by them, which is one of lines; these are in the order of what was measured.
+func judge(out io.Writer, lines []tuneLine) error {
+	off := make([]float64, len(lines))
+	var chosen tuneLine
+	for i, l := range lines {
+		off[i] = max(l.PredictedUS/l.MeasuredUS, l.MeasuredUS/l.PredictedUS)
+		if l.Chosen {
+			chosen = l
+		}
+	}
+	slices.Sort(off)
+	_, err := fmt.Fprintf(out, "%10s  chosen takes %.0f %% more than the fastest; predictions are off by a factor of %.2f in the median, %.2f at most\n", "",
+		100*(chosen.MeasuredUS/lines[0].MeasuredUS-1), off[len(off)/2], off[len(off)-1])
+	return err
 }

@@ -88,35 +88,54 @@ func (l *tuneLead) take(waiting []tuneNews) ([]tuneNews, error) {
 	return waiting, nil
 }
 
-// time measures an all-reduce some times, after one that warms up, and returns the median.
-func (l *tuneLead) time(r collective.Route, bytes, runs int) (collective.Sample, error) {
-	took, err := l.step(r, collective.Step{Bytes: bytes}, 1, runs)
-	return collective.Sample{Route: r, Hosts: len(l.hosts), Bytes: bytes, Seconds: took}, err
-}
-
-// step measures the exchange of a step in so many buckets some times, after one that warms up, and returns the median in seconds. Backward makes the
-// buckets by the clock, and takes no processor.
-func (l *tuneLead) step(r collective.Route, s collective.Step, buckets, runs int) (float64, error) {
-	took := make([]float64, 0, runs)
-	for run := range runs + 1 {
-		first := l.last + 1
-		l.last += uint64(buckets)
-		if err := l.all(tuneWord{Do: "prepare", Flight: first, Flights: buckets, Hosts: l.hosts, Route: r, Bytes: s.Bytes}); err != nil {
-			return 0, err
-		}
-		start := time.Now()
-		if err := l.fly(first, buckets, time.Duration(s.Backward*float64(time.Second))); err != nil {
-			return 0, err
-		}
-		if run > 0 {
-			took = append(took, time.Since(start).Seconds())
-		}
-		if err := l.all(tuneWord{Do: "land", Flight: first}); err != nil {
-			return 0, err
+// medians has n exchanges take turns, so that a slow moment of the machine hits all alike, and returns the median of each over so many rounds, in
+// seconds. A round before these warms up.
+func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, error) {
+	took := make([][]float64, n)
+	for round := range rounds + 1 {
+		for i := range took {
+			seconds, err := exchange(i)
+			if err != nil {
+				return nil, err
+			}
+			if round > 0 {
+				took[i] = append(took[i], seconds)
+			}
 		}
 	}
-	slices.Sort(took)
-	return took[len(took)/2], nil
+	middle := make([]float64, n)
+	for i, list := range took {
+		slices.Sort(list)
+		middle[i] = list[rounds/2]
+	}
+	return middle, nil
+}
+
+// exchange makes a step's exchange in so many buckets, and returns what it takes in seconds. Backward makes the buckets by the clock, and takes no
+// processor.
+func (l *tuneLead) exchange(r collective.Route, s collective.Step, buckets int) (float64, error) {
+	first := l.last + 1
+	l.last += uint64(buckets)
+	if err := l.all(tuneWord{Do: "prepare", Flight: first, Flights: buckets, Hosts: l.hosts, Route: r, Bytes: s.Bytes}); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := l.fly(first, buckets, time.Duration(s.Backward*float64(time.Second))); err != nil {
+		return 0, err
+	}
+	took := time.Since(start)
+	return took.Seconds(), l.all(tuneWord{Do: "land", Flight: first})
+}
+
+// measure measures all-reduces, which take turns.
+func (l *tuneLead) measure(list []collective.Sample, rounds int) error {
+	took, err := medians(len(list), rounds, func(i int) (float64, error) {
+		return l.exchange(list[i].Route, collective.Step{Bytes: list[i].Bytes}, 1)
+	})
+	for i, seconds := range took {
+		list[i].Hosts, list[i].Seconds = len(l.hosts), seconds
+	}
+	return err
 }
 
 // fly lets flights begin one after another, evenly up to the end of backward, and waits until all hosts are through with all.
@@ -143,29 +162,24 @@ func (l *tuneLead) fly(first uint64, flights int, backward time.Duration) error 
 }
 
 // probes are the transfers that a model is fitted to: few steps and many, few bytes and many, few pieces and many, one stream and all.
-var probes = []struct {
-	route collective.Route
-	bytes int
-}{
-	{collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece, Streams: 1}, 64},
-	{collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece, Streams: 1}, 4 << 10},
-	{collective.Route{Strategy: collective.Clique{}, Piece: collective.MinPiece, Streams: 1}, 256 << 10},
-	{collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece, Streams: 1}, 4 << 20},
-	{collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece, Streams: 1}, 8 << 20},
-	{collective.Route{Strategy: collective.Ring{}, Piece: 256 << 10, Streams: collective.MaxStreams}, 8 << 20},
+func probes() []collective.Sample {
+	return []collective.Sample{
+		{Route: collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece, Streams: 1}, Bytes: 64},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece, Streams: 1}, Bytes: 4 << 10},
+		{Route: collective.Route{Strategy: collective.Clique{}, Piece: collective.MinPiece, Streams: 1}, Bytes: 256 << 10},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece, Streams: 1}, Bytes: 4 << 20},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece, Streams: 1}, Bytes: 8 << 20},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: 256 << 10, Streams: collective.MaxStreams}, Bytes: 8 << 20},
+	}
 }
 
 // fit measures the probes and returns the model that explains them.
-func (l *tuneLead) fit(runs int) (collective.Model, error) {
+func (l *tuneLead) fit(rounds int) (collective.Model, error) {
 	m := collective.Usual()
 	m.Gamma = node.Gamma()
-	var samples []collective.Sample
-	for _, p := range probes {
-		s, err := l.time(p.route, p.bytes, runs)
-		if err != nil {
-			return m, err
-		}
-		samples = append(samples, s)
+	samples := probes()
+	if err := l.measure(samples, rounds); err != nil {
+		return m, err
 	}
 	return m.Fit(samples), nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,6 +66,31 @@ func TestBenchTune(t *testing.T) {
 	}
 	if len(seen) != len(all) || len(chosen) != 3 {
 		t.Errorf("%d candidates, want %d; chosen %v", len(seen), len(all), chosen)
+	}
+}
+
+// Exchanges take turns, and the first round does not count.
+func TestMedians(t *testing.T) {
+	var turns []int
+	took, err := medians(2, 3, func(i int) (float64, error) {
+		turns = append(turns, i)
+		return map[int]float64{0: 100, 1: 200, 2: 5, 3: 6, 4: 1, 5: 4, 6: 3, 7: 8}[len(turns)-1], nil
+	})
+	if err != nil || !slices.Equal(turns, []int{0, 1, 0, 1, 0, 1, 0, 1}) || !slices.Equal(took, []float64{3, 6}) {
+		t.Errorf("turns %v, medians %v, error %v", turns, took, err)
+	}
+}
+
+// What is chosen is compared with the fastest, and a prediction that is too short counts as one that is too long.
+func TestJudge(t *testing.T) {
+	var out bytes.Buffer
+	if err := judge(&out, []tuneLine{{MeasuredUS: 100, PredictedUS: 50}, {MeasuredUS: 107, PredictedUS: 107, Chosen: true}, {MeasuredUS: 200, PredictedUS: 250}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"chosen takes 7 % more", "1.25 in the median", "2.00 at most"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q lacks %q", out.String(), want)
+		}
 	}
 }
 
