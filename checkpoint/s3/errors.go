@@ -100,7 +100,11 @@ func passes(err error) bool {
 func (b *Bucket) explain(what string, err error, tried int) error {
 	var said minio.ErrorResponse
 	if !errors.As(err, &said) {
-		return fmt.Errorf("cannot %s: %s cannot be reached, tried %d times: %w; is AWS_ENDPOINT_URL_S3 right, and the network there?", what, b.store, tried, err)
+		does := "does not answer as S3 does"
+		if unanswered(err) {
+			does = "cannot be reached"
+		}
+		return fmt.Errorf("cannot %s: %s %s, tried %d times: %w; is AWS_ENDPOINT_URL_S3 right, and the network there?", what, b.store, does, tried, err)
 	}
 	if passes(err) {
 		return fmt.Errorf("cannot %s: %s is not able to just now, tried %d times: %d %s: %w", what, b.store, tried, said.StatusCode, said.Code, err)

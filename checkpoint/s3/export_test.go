@@ -4,7 +4,12 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/minio/minio-go/v7"
 )
+
+// The library pauses behind a request that fails, even where it does not try again.
+func init() { minio.DefaultRetryUnit = time.Nanosecond }
 
 // Quick has tries follow each other at once, notes the pauses, and cuts uploads into small parts.
 func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {

@@ -5,11 +5,13 @@ package s3
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -35,15 +37,15 @@ type Bucket struct {
 }
 
 // Open reads s3://BUCKET/PREFIX, and from the environment where that is and who asks. It does not talk to the store yet.
-func Open(url string) (*Bucket, error) {
-	rest, ok := strings.CutPrefix(url, scheme)
+func Open(address string) (*Bucket, error) {
+	rest, ok := strings.CutPrefix(address, scheme)
 	bucket, prefix, _ := strings.Cut(rest, "/")
 	if prefix != "" {
 		prefix = strings.TrimSuffix(prefix, "/")
 		ok = ok && prefix == path.Clean(prefix) && prefix[0] != '/' && !strings.HasPrefix(prefix, "..")
 	}
-	if !ok || bucket == "" || strings.ContainsAny(url, "\x00?#\\") {
-		return nil, fmt.Errorf("%.200q names no place in a bucket: it takes s3://BUCKET or s3://BUCKET/PREFIX", url)
+	if !ok || bucket == "" || strings.ContainsAny(address, "\x00?#\\") {
+		return nil, fmt.Errorf("%.200q names no place in a bucket: it takes s3://BUCKET or s3://BUCKET/PREFIX", address)
 	}
 	e, err := environment()
 	if err != nil {
@@ -57,13 +59,19 @@ func Open(url string) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
+	return b, b.connect(e, transport)
+}
+
+// connect has the store asked through a transport.
+func (b *Bucket) connect(e settings, transport http.RoundTripper) error {
+	transport = answers{transport}
 	b.client = &http.Client{Transport: transport}
 	core, err := minio.NewCore(e.host, &minio.Options{Creds: b.creds, Secure: e.secure, Region: e.region, Transport: transport, MaxRetries: 1})
 	if err != nil {
-		return nil, fmt.Errorf("the endpoint %s: %w", e, err)
+		return fmt.Errorf("the endpoint %s: %w", e, err)
 	}
 	b.core = *core
-	return b, nil
+	return nil
 }
 
 // String is the URL.
@@ -85,14 +93,32 @@ func (b *Bucket) list(ctx context.Context, begin string, deep bool) (found []obj
 	err = b.try(ctx, "list "+b.url, func(ctx context.Context) error {
 		found = nil
 		for o := range b.core.ListObjectsIter(ctx, b.bucket, minio.ListObjectsOptions{Prefix: b.key(begin), Recursive: deep, FetchOwner: &owner}) {
-			if o.Err != nil {
+			name := strings.TrimPrefix(o.Key, b.prefix)
+			switch {
+			case o.Err != nil:
 				return o.Err
+			case !strings.HasPrefix(o.Key, b.key(begin)):
+				return absurd("it lists %.200q, which does not begin with %q", o.Key, b.key(begin))
+			case o.Size < 0:
+				return absurd("it lists %.200q with %d bytes", o.Key, o.Size)
+			case len(found) > 0 && found[0].name == name:
+				return absurd("its list begins again, with %.200q", o.Key)
 			}
-			found = append(found, object{strings.TrimPrefix(o.Key, b.prefix), o.Size, o.LastModified})
+			if found = append(found, object{name, o.Size, o.LastModified}); len(found) > mostListed {
+				return nil
+			}
 		}
 		return nil
 	})
-	return found, err
+	return found, cmp.Or(err, b.few(len(found)))
+}
+
+// few fails when more is listed than there is room for.
+func (b *Bucket) few(n int) error {
+	if n > mostListed {
+		return fmt.Errorf("below %s are more than %d objects or uploads; give a folder further down, with fewer", b.url, mostListed)
+	}
+	return nil
 }
 
 // An upload is one of several parts that was not completed.
@@ -113,8 +139,12 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 					found = append(found, upload{begin + name, u.UploadID})
 				}
 			}
-			if key, id = r.NextKeyMarker, r.NextUploadIDMarker; !r.IsTruncated || key == "" {
+			before := [2]string{key, id}
+			if key, id = r.NextKeyMarker, r.NextUploadIDMarker; !r.IsTruncated || key == "" || len(found) > mostListed {
 				return nil
+			}
+			if before == [2]string{key, id} {
+				return absurd("its list of uploads does not go on behind %.200q", key)
 			}
 		}
 	})
@@ -122,7 +152,7 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 	if errors.As(err, &refused) && refused.code != "NoSuchBucket" {
 		return nil, nil
 	}
-	return found, err
+	return found, cmp.Or(err, b.few(len(found)))
 }
 
 func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
@@ -142,6 +172,9 @@ func (b *Bucket) remove(ctx context.Context, name string) error {
 func (b *Bucket) stat(ctx context.Context, name string) (o object, err error) {
 	err = b.try(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
 		info, err := b.core.StatObject(ctx, b.bucket, b.key(name), minio.StatObjectOptions{})
+		if err == nil && info.Size < 0 {
+			err = absurd("it does not say how many bytes %s has", b.key(name))
+		}
 		o = object{name, info.Size, info.LastModified}
 		return err
 	})
@@ -162,7 +195,9 @@ func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) err
 		if err != nil {
 			return err
 		}
-		_, err = io.ReadFull(body, to)
+		if _, err = io.ReadFull(body, to); err != nil {
+			err = &url.Error{Op: "Get", URL: b.url + "/" + name, Err: err}
+		}
 		return errors.Join(err, body.Close())
 	})
 }

@@ -53,6 +53,9 @@ func (u *Upload) begin(ctx context.Context) error {
 	b := u.bucket
 	return b.try(ctx, u.what(), func(ctx context.Context) (err error) {
 		u.id, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(u.name), minio.PutObjectOptions{})
+		if err == nil && u.id == "" {
+			err = absurd("it gives the upload no name")
+		}
 		return err
 	})
 }
