@@ -2,6 +2,10 @@ package plan_test
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,13 +88,9 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkPlan405B plans onto 16,384 ranks on hosts of eight, layouts and schedule included.
-func BenchmarkPlan405B(b *testing.B) {
-	tensors := llama405()
-	for _, c := range []struct {
-		name     string
-		from, to *layout.Spec
-	}{
+// changes405 are changes of layout of the model onto 16,384 ranks.
+func changes405() []change405 {
+	return []change405{
 		{"dp64to128/bucket", megatron405(16, 64, 8, "bucket"), megatron405(16, 128, 8, "bucket")},
 		{"dp128to120/bucket", megatron405(16, 128, 8, "bucket"), megatron405(16, 120, 8, "bucket")},
 		{"pp16to8/bucket", megatron405(16, 128, 8, "bucket"), megatron405(8, 256, 8, "bucket")},
@@ -99,24 +99,40 @@ func BenchmarkPlan405B(b *testing.B) {
 		{"dp64to128/flat", megatron405(16, 64, 8, "flat"), megatron405(16, 128, 8, "flat")},
 		{"dp64to128/shard", megatron405(16, 64, 8, "shard"), megatron405(16, 128, 8, "shard")},
 		{"pp16to8/shard", megatron405(16, 128, 8, "shard"), megatron405(8, 256, 8, "shard")},
-	} {
+	}
+}
+
+type change405 struct {
+	name     string
+	from, to *layout.Spec
+}
+
+// plan plans a change on hosts of eight, layouts and schedule included, and returns how many sends that has.
+func (c *change405) plan(t testing.TB, tensors []layout.Tensor) (*plan.Plan, int) {
+	src, err := c.from.Resolve(tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst, err := c.to.Resolve(tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, len(p.Schedule())
+}
+
+// BenchmarkPlan405B says how long planning takes.
+func BenchmarkPlan405B(b *testing.B) {
+	tensors := llama405()
+	for _, c := range changes405() {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			start := processorTime()
 			for range b.N {
-				src, err := c.from.Resolve(tensors)
-				if err != nil {
-					b.Fatal(err)
-				}
-				dst, err := c.to.Resolve(tensors)
-				if err != nil {
-					b.Fatal(err)
-				}
-				p, err := plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, 8))
-				if err != nil {
-					b.Fatal(err)
-				}
-				n := len(p.Schedule())
+				p, n := c.plan(b, tensors)
 				b.ReportMetric(float64(p.Stats.Bytes)/float64(p.Stats.State), "copies")
 				b.ReportMetric(float64(p.Stats.Busiest)/1e9, "GB-busiest")
 				b.ReportMetric(float64(n), "sends")
@@ -125,3 +141,60 @@ func BenchmarkPlan405B(b *testing.B) {
 		})
 	}
 }
+
+// countedVariable says to a child of TestPlan405B that the tool which counts is watching.
+const countedVariable = "SHOAL_TEST_COUNTED"
+
+// TestPlan405B holds planning to its limits without a clock: by the bytes that it allocates in all, which are more than it ever has at a time, and by the work
+// that it does. That is counted in executed statements of the packages that plan, by the tool that measures coverage, in a child process: so many as
+// take less than a second a change, with a tenth more: boxes that are compared each with each are half as many again.
+func TestPlan405B(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the packages for counting")
+	}
+	counted := os.Getenv(countedVariable) != ""
+	tensors := llama405()
+	for _, c := range changes405() {
+		if counted {
+			c.plan(t, tensors)
+			continue
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c.plan(t, tensors)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > mostAllocated {
+			t.Errorf("%s: %d bytes are allocated, more than %d", c.name, n, mostAllocated)
+		}
+	}
+	if counted {
+		return
+	}
+	profile := filepath.Join(t.TempDir(), "profile")
+	child := exec.Command("go", "test", "-count=1", "-run=^TestPlan405B$", "-covermode=count", "-coverpkg=../...,../../tensor", "-coverprofile="+profile, ".")
+	child.Env = append(os.Environ(), countedVariable+"=1")
+	if said, err := child.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	text, err := os.ReadFile(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for line := range strings.Lines(string(text)) {
+		var place string
+		var statements, times int
+		if n, _ := fmt.Sscan(line, &place, &statements, &times); n == 3 {
+			total += statements * times
+		}
+	}
+	if total == 0 || total > mostStatements {
+		t.Errorf("%d statements are executed, the limit is %d", total, mostStatements)
+	}
+	t.Logf("%d statements", total)
+}
+
+const (
+	mostAllocated  = 512 << 20
+	mostStatements = 1_400_000_000 // of all changes together; 1.27e9 when this was written
+)
