@@ -42,14 +42,8 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	unread, err := src.recorded(ctx, o.Workers)
+	unread, err := src.sound(ctx, o.Workers)
 	if err != nil {
-		return nil, err
-	}
-	if err := src.replicasAgree(ctx, o.Workers); err != nil {
-		return nil, err
-	}
-	if err := src.proved(ctx, o.Workers); err != nil {
 		return nil, err
 	}
 	id := identity(src, out)

@@ -56,6 +56,18 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 	return faults, errors.Join(err, r.Close())
 }
 
+// sound tries what tells, beside a seal, whether the tensors are what was written: the checksums of records, copies that must be alike, and
+// proofs of names. Whoever reads tensors to hand them on, or to say what they are, calls it first. It returns the files that cannot be read, and why.
+func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]error, err error) {
+	if unread, err = c.recorded(ctx, workers); err != nil {
+		return nil, err
+	}
+	if err := c.replicasAgree(ctx, workers); err != nil {
+		return nil, err
+	}
+	return unread, c.proved(ctx, workers)
+}
+
 // proved fails when a proof does.
 func (c *Checkpoint) proved(ctx context.Context, workers int) error {
 	faults, err := c.Prove(ctx, workers)

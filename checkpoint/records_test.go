@@ -38,7 +38,7 @@ func tryMove(t *testing.T, c *Checkpoint, to string) (*Report, error) {
 func TestBitFlips(t *testing.T) {
 	dir := t.TempDir()
 	pt := zipped(t, dir, "a.pt")
-	p := opened(t, pt).Tensors[1].Pieces[0]
+	p, whole := opened(t, pt).Tensors[1].Pieces[0], opened(t, filepath.Join(dir, "model.safetensors"))
 	n := int64(p.Box.Elements() * 2)
 	for _, at := range []int64{0, n - 1, n / 2, 1<<20 - 1, 1 << 20} {
 		change(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
@@ -57,11 +57,19 @@ func TestBitFlips(t *testing.T) {
 		if _, err := Seal(t.Context(), c, 2); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("byte %d: a seal: %v", at, err)
 		}
+		for _, pair := range [][2]*Checkpoint{{c, whole}, {whole, c}, {c, c}} {
+			if found, err := Diff(t.Context(), pair[0], pair[1], 2); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("byte %d: compared: %v, %v", at, found, err)
+			}
+		}
 		if err := c.Select(func(name string) bool { return name != "layers.1.w" }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tryMove(t, c, to); err != nil {
 			t.Errorf("byte %d: a move of the others: %v", at, err)
+		}
+		if found, err := Diff(t.Context(), c, opened(t, to), 2); err != nil || len(found) > 0 {
+			t.Errorf("byte %d: the others compared: %v, %v", at, found, err)
 		}
 		change(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
 	}

@@ -87,7 +87,7 @@ func newStateDiffCommand() *cobra.Command {
 		Use:   "diff A B",
 		Short: "Compare the tensors of two checkpoints, whatever their layouts and formats",
 		Long: `Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats: which are in one only, have another type
-or shape, or other content, and in how many elements.
+or shape, or other content, and in how many elements. Checksums in the files of torch.save are compared first: what is damaged is not compared further.
 
 The exit code is 0 when the tensors are the same, else 1. What is no tensor is not compared.`,
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
