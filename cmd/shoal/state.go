@@ -85,15 +85,15 @@ func newStateCheckCommand() *cobra.Command {
 one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read, but where names are
 to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's. Where damage or an unknown order
 leaves tensors without names, nothing is compared, and check says so: that is no fault. Nor is it one where the files do not tell whether others
-should be there, such as shards that torch wrote; check says so instead of "is whole".
+should be there, such as shards that torch wrote; check says so instead of "is whole". With --json, what is not known is an object with "unknown".
 
 With --read every byte is compared that has a checksum in its file, as those of torch.save have: a flipped bit is a fault with the file, the byte
-and the tensors. safetensors have no checksums; shoal state seal makes some. convert, reshard and seal compare what they read anyway.
+and the tensors. safetensors have no checksums; shoal state seal makes some. convert, reshard, diff and seal compare what they read anyway.
 
 The exit code is 0 for a checkpoint without a fault, else 1.`,
 		Example: `  shoal state check checkpoints/step-1000
   shoal state check --read checkpoints/step-1000
-  shoal state check --json checkpoints/step-1000 | jq -r .what`,
+  shoal state check --json checkpoints/step-1000 | jq -r '.what // .unknown'`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := checkpoint.Open(args[0])
@@ -104,7 +104,7 @@ The exit code is 0 for a checkpoint without a fault, else 1.`,
 			return check(cmd, args[0], c, asJSON, read, workers)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a fault")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a fault, and where there is none, for each thing that is not known")
 	cmd.Flags().BoolVar(&read, "read", false, "read all bytes too, and compare them with the checksums in the files")
 	addWorkers(cmd, &workers)
 	return cmd
@@ -127,17 +127,26 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 
 // explainParts says why parts could not be put together, where that is known.
 func explainParts(out io.Writer, c *format.Checkpoint) error {
-	said := map[string]bool{"": true}
-	for _, t := range c.Tensors {
-		if said[t.Apart] {
-			continue
-		}
-		said[t.Apart] = true
-		if _, err := fmt.Fprintf(out, "%s and others go by position: %s\n", printable(t.Name), t.Apart); err != nil {
+	for _, t := range apart(c) {
+		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name), byPosition(t)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func byPosition(t *format.Tensor) string { return "go by position: " + t.Apart }
+
+// apart lists the tensors of which it is known why their parts could not be put together, one for each reason.
+func apart(c *format.Checkpoint) (list []*format.Tensor) {
+	said := map[string]bool{"": true}
+	for i := range c.Tensors {
+		if t := &c.Tensors[i]; !said[t.Apart] {
+			said[t.Apart] = true
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // printable quotes a name from a file that could do something to the terminal, or break the table.
@@ -252,7 +261,7 @@ func pieces(list []format.Piece) []pieceJSON {
 
 // check prints what is wrong, or that nothing is; faults are an error too.
 func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool, workers int) error {
-	out, faults, sums := cmd.OutOrStdout(), c.Check(c.Files), ""
+	out, faults, sums, blind := cmd.OutOrStdout(), c.Check(c.Files), "", ""
 	if len(c.Files.Archives()) > 0 {
 		sums = "; --read compares checksums too"
 	}
@@ -261,7 +270,11 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 		if err != nil {
 			return err
 		}
-		faults, sums = append(faults, r.Faults...), vouched(r)
+		faults = append(faults, r.Faults...)
+		sums = fmt.Sprintf(", %s with the right checksum", counted(r.Compared, "record"))
+		if blind = unseen(r); blind != "" {
+			sums = "; " + blind
+		}
 	}
 	if len(faults) == 0 {
 		var err error
@@ -276,7 +289,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path, counted(len(faults), "fault"))
 	}
 	if asJSON {
-		return nil
+		return showAll(out, unknown(c, blind), true)
 	}
 	verdict := "is whole"
 	if c.Doubt != "" {
@@ -286,16 +299,35 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 
-// vouched says how far checksums vouch for what has no fault.
-func vouched(r *checkpoint.Records) string {
+// unseen says which damage checksums could not show; empty where they vouch for everything.
+func unseen(r *checkpoint.Records) string {
 	switch {
 	case r.Compared+r.Bare == 0:
-		return "; its files have no checksums: shoal state seal makes some"
+		return "its files have no checksums: shoal state seal makes some"
 	case r.Bare == 0:
-		return fmt.Sprintf(", %s with the right checksum", counted(r.Compared, "record"))
+		return ""
 	}
-	return fmt.Sprintf("; %s without a checksum, which torch.serialization.set_crc32_options leaves out: damage there cannot be seen, but shoal state seal makes some",
+	return fmt.Sprintf("%s without a checksum, which torch.serialization.set_crc32_options leaves out: damage there cannot be seen, but shoal state seal makes some",
 		counted(r.Bare, "record"))
+}
+
+// unknownJSON is what a check leaves open, in the output for programs: no fault, and no proof that there is none.
+type unknownJSON struct {
+	Name    string `json:"name,omitempty"` // of the first tensor that it is about
+	Unknown string `json:"unknown"`
+}
+
+// unknown lists what a check without faults leaves open. blind is as unseen has it.
+func unknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
+	for _, text := range []string{c.Doubt, blind} {
+		if text != "" {
+			list = append(list, unknownJSON{Unknown: text})
+		}
+	}
+	for _, t := range apart(c.Checkpoint) {
+		list = append(list, unknownJSON{t.Name, byPosition(t)})
+	}
+	return list
 }
 
 // showAll prints what was found, a line each, or as JSON an object each.
