@@ -18,6 +18,7 @@ func newStatePlanCommand() *cobra.Command {
 	var from, to layoutFlags
 	var source sourceFlags
 	var devices int
+	var links rate
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "plan SRC",
@@ -27,8 +28,9 @@ are the state. With --from-mesh and --from-preset, or --from-layout, the state i
 it is in the files, on a host of its own.
 
 Ranks fill hosts of --devices each. The bytes are those that cross from host to host: no plan can do with fewer, whatever host takes
-which ranks.`,
-		Example: `  shoal state plan checkpoints/step-1000 --mesh dp=8 --preset fsdp2 --devices 4
+which ranks. With --rate, what a host can send and at the same time receive, the plan says how long the links are busy: as long as those of the
+busiest host. Where the state is in files, that host is the one that reads them.`,
+		Example: `  shoal state plan checkpoints/step-1000 --mesh dp=8 --preset fsdp2 --devices 4 --rate 10Gbit/s
   shoal state plan model.safetensors --kv-heads 8 --from-mesh dp=4,tp=2 --from-preset megatron-core+zero1 --mesh dp=3,tp=2 --preset megatron-core+zero1`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,13 +46,14 @@ which ranks.`,
 			if err != nil {
 				return err
 			}
-			return showPlan(cmd.OutOrStdout(), p, asJSON)
+			return showPlan(cmd.OutOrStdout(), p, links, asJSON)
 		},
 	}
 	to.add(cmd.Flags(), "")
 	from.add(cmd.Flags(), "from-")
 	source.add(cmd.Flags())
 	cmd.Flags().IntVar(&devices, "devices", 8, "ranks on a host")
+	cmd.Flags().Var(&links, "rate", "what a host sends, and receives, in a second: 1.2GB/s, 10Gbit/s")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object, with the bytes of every host")
 	return cmd
 }
@@ -108,25 +111,43 @@ type planJSON struct {
 	Memory       []int  `json:"memory"`
 	Extra        []int  `json:"extra"`
 	Hash         string `json:"hash"`
+
+	LinkSeconds *float64 `json:"link_seconds,omitempty"` // absent = not known
 }
 
-func showPlan(out io.Writer, p *plan.Plan, asJSON bool) error {
+func showPlan(out io.Writer, p *plan.Plan, links rate, asJSON bool) error {
 	moves := 0
 	for range p.Ops() {
 		moves++
 	}
 	hash, s := p.Hash(), p.Stats
+	seconds, predicted := linkSeconds(&s, links), "not known without --rate, what a host sends and receives in a second"
 	if asJSON {
 		return json.NewEncoder(out).Encode(planJSON{s.State, len(p.Dst.Tensors), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, moves, s.Depth,
-			s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:])})
+			s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:]), seconds})
+	}
+	if seconds != nil {
+		predicted = fmt.Sprintf("%v on links", about(*seconds))
 	}
 	_, err := fmt.Fprintf(out, `state          %d bytes, %s
 moved          %d bytes from host to host, the least possible is %d
 busiest host   %d bytes, the least possible is %d
 extra memory   %d bytes on the host that needs most, %d with what it has
 moves          %d boxes, over at most %s
+predicted      %s
 plan           %x
 `, s.State, counted(len(p.Dst.Tensors), "tensor"), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, slices.Max(s.Extra), slices.Max(s.Memory), moves,
-		counted(s.Depth, "hop"), hash)
+		counted(s.Depth, "hop"), predicted, hash)
 	return err
+}
+
+// linkSeconds is how long the links are busy with a plan: its schedule is as long as its busiest host. It is nil where nobody says how fast they are.
+func linkSeconds(s *plan.Stats, links rate) *float64 {
+	seconds := 0.0
+	if links > 0 {
+		seconds = float64(s.Busiest) / float64(links)
+	} else if s.Busiest > 0 {
+		return nil
+	}
+	return &seconds
 }
