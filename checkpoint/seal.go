@@ -48,7 +48,7 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.manifestPath(), err)
+		return nil, fmt.Errorf("%s: %w; restore it from another copy, or remove it, and seal anew what shoal state check --read finds whole", c.manifestPath(), err)
 	}
 	return m, nil
 }
@@ -248,13 +248,19 @@ type Damage struct {
 	What    string   `json:"what"`
 }
 
+// mostNamed is how many tensors are named to people.
+const mostNamed = 8
+
 func (d Damage) String() string {
 	s := d.What
 	if d.File != "" {
 		s = fmt.Sprintf("%s, bytes %d to %d: %s", d.File, d.From, d.To, d.What)
 	}
-	if len(d.Tensors) > 0 {
-		s += "; in tensor " + strings.Join(d.Tensors, ", ")
+	if n := min(len(d.Tensors), mostNamed); n > 0 {
+		s += "; in tensor " + strings.Join(d.Tensors[:n], ", ")
+		if n < len(d.Tensors) {
+			s += fmt.Sprintf(", and %d more", len(d.Tensors)-n)
+		}
 	}
 	return s
 }

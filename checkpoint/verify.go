@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
@@ -12,7 +13,8 @@ import (
 )
 
 // Verify compares the checkpoint at a path with its manifest: every block of every file, and the fingerprint of every
-// tensor. Files that the manifest does not list are passed over. A checkpoint of which not even the headers can be read is
+// tensor. Checksums in the files are not looked at: who seals has compared them, and the hashes are of the same bytes. Files that the manifest
+// does not list are passed over. A checkpoint of which not even the headers can be read is
 // damage too; an error says that it could not be compared.
 func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.Manifest, error) {
 	at, err := locate(path)
@@ -36,7 +38,7 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	}
 	defer c.Close()
 	c.locateDamage(damage)
-	tensors, err := c.tensors(ctx, m, workers)
+	tensors, err := c.tensors(ctx, m, damage, workers)
 	return append(damage, tensors...), m, err
 }
 
@@ -67,7 +69,8 @@ func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers in
 		for b := range f.Blocks {
 			if f.Blocks[b] != sealed[i].Blocks[b] {
 				from := int64(b) * manifest.BlockBytes
-				damage = append(damage, Damage{File: f.Name, From: from, To: min(from+manifest.BlockBytes, f.Size), What: "not what was sealed"})
+				damage = append(damage, Damage{File: f.Name, From: from, To: min(from+manifest.BlockBytes, f.Size),
+					What: fmt.Sprintf("not what was sealed: SHA-256 %.6x…, and %.6x… is due", f.Blocks[b], sealed[i].Blocks[b])})
 			}
 		}
 	}
@@ -82,41 +85,57 @@ func (c *Checkpoint) locateDamage(damage []Damage) {
 	}
 }
 
-// tensors compares fingerprints.
-func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, workers int) (damage []Damage, err error) {
+// tensors compares fingerprints. Those that are others are shown where files are damaged.
+func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []Damage, workers int) (damage []Damage, err error) {
 	structure := format.Checkpoint{Tensors: c.Tensors}
 	if faults := structure.Check(c.Files); len(faults) > 0 {
-		return []Damage{{What: faults[0].String()}}, nil
+		f := faults[0]
+		return []Damage{{File: f.File, From: f.Offset, To: f.Offset, Tensors: []string{f.Name}, What: f.What}}, nil
 	}
 	found, err := fingerprints(ctx, c, digest.NewKey(m.Seed), workers)
 	if err != nil {
 		return nil, err
 	}
 	type id struct{ name, place string }
-	now := map[id]manifest.Tensor{}
-	for _, t := range found {
-		now[id{t.Name, t.Place}] = t
+	now := map[id]int{}
+	for i, t := range found {
+		now[id{t.Name, t.Place}] = i
 	}
 	for _, s := range m.Tensors {
-		t, ok := now[id{s.Name, s.Place}]
-		delete(now, id{s.Name, s.Place})
-		what := ""
-		switch {
-		case !ok:
-			what = "missing"
-		case t.DType != s.DType || !t.Shape.Equal(s.Shape):
-			what = fmt.Sprintf("%v %v, and was %v %v when it was sealed", t.DType, t.Shape, s.DType, s.Shape)
-		case t.Sum != s.Sum:
-			what = fmt.Sprintf("fingerprint %v, not %v", t.Sum, s.Sum)
+		i, ok := now[id{s.Name, s.Place}]
+		if delete(now, id{s.Name, s.Place}); !ok {
+			damage = append(damage, Damage{Tensors: []string{s.Name}, What: fmt.Sprintf("missing: it was %v %v when it was sealed", s.DType, s.Shape)})
+			continue
 		}
-		if what != "" {
-			damage = append(damage, Damage{Tensors: []string{s.Name}, What: what})
+		switch t := &found[i]; {
+		case t.DType != s.DType || !t.Shape.Equal(s.Shape):
+			damage = append(damage, c.damaged(i, files, "%v %v, and was %v %v when it was sealed", t.DType, t.Shape, s.DType, s.Shape))
+		case t.Sum != s.Sum:
+			damage = append(damage, c.damaged(i, files, "fingerprint %v, and %v is due", t.Sum, s.Sum))
 		}
 	}
-	for _, t := range found {
+	for i, t := range found {
 		if _, left := now[id{t.Name, t.Place}]; left {
-			damage = append(damage, Damage{Tensors: []string{t.Name}, What: "was not there when it was sealed"})
+			damage = append(damage, c.damaged(i, nil, "was not there when it was sealed"))
 		}
 	}
 	return damage, nil
+}
+
+// damaged says what is wrong with a tensor, and where: in the first of its pieces that touches what is damaged in files, or else in the first.
+func (c *Checkpoint) damaged(tensor int, files []Damage, what string, args ...any) Damage {
+	t := &c.Tensors[tensor]
+	d := Damage{Tensors: []string{t.Name}, What: fmt.Sprintf(what, args...)}
+	for i := range t.Pieces {
+		p := &t.Pieces[i]
+		from, to := p.Offset, p.Offset+p.Span(t.DType)
+		hit := slices.ContainsFunc(files, func(f Damage) bool { return f.File == p.File && f.From < to && from < f.To })
+		if i == 0 || hit {
+			d.File, d.From, d.To = p.File, from, to
+		}
+		if hit {
+			break
+		}
+	}
+	return d
 }

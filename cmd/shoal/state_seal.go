@@ -65,7 +65,7 @@ The exit code is 0 when everything is as it was, else 1.`,
 				return err
 			}
 			if len(damage) > 0 {
-				return fmt.Errorf("%s is not as it was sealed; restore it from another copy", args[0])
+				return fmt.Errorf("%s is not as it was sealed; restore what is named above from another copy", args[0])
 			}
 			if !asJSON {
 				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n", args[0], counted(len(m.Tensors), "tensor"),
