@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
@@ -97,11 +98,11 @@ func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covere
 	var offsets map[string]struct {
 		Starts tensor.Shape `json:"saved_offsets"`
 	}
-	var own ownJSON
-	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets), json.Unmarshal([]byte(h.Metadata[ownKey]), &own)); err != nil {
+	var origin format.Origin // not by OriginOf: older shards say less
+	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets), json.Unmarshal([]byte(h.Metadata[format.OriginKey]), &origin)); err != nil {
 		return fmt.Errorf("%s: the metadata: %w", f.Name, err)
 	}
-	s.Own[own.Rank] = own.Own
+	s.Own[origin.Rank] = origin.Own
 	index := map[string]int{}
 	for i, t := range s.State.Tensors {
 		index[t.Name] = i

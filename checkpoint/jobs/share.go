@@ -3,15 +3,14 @@ package jobs
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
+	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
-const (
-	shardingInfo = "DCP_SHARDING_INFO" // torch's key for where in a tensor a shard lies
-	ownKey       = "shoal"
-)
+const shardingInfo = "DCP_SHARDING_INFO" // torch's key for where in a tensor a shard lies
 
 // A Tensor is a tensor of the state.
 type Tensor struct {
@@ -87,19 +86,15 @@ func Bytes(runs []Run) (n int) {
 	return n
 }
 
-// ownJSON is what stands under ownKey: what a worker has for itself.
-type ownJSON struct {
-	Rank int             `json:"rank"`
-	Own  json.RawMessage `json:"own"`
-}
-
-// header is the beginning of the shard of a rank.
+// header is the beginning of the shard of a rank, with what it has for itself.
 func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
 	h := &safetensors.Header{}
+	origin := format.Origin{Rank: rank, Ranks: s.Workers, File: 1, Files: 1, Shapes: map[string]tensor.Shape{}, Own: own}
 	offsets, at := []byte{'{'}, 0
 	for i, r := range runs {
 		t := s.Tensors[r.Tensor]
 		shape, starts := append(tensor.Shape{}, t.Shape...), make(tensor.Shape, len(t.Shape))
+		origin.Shapes[t.Name] = slices.Clone(shape)
 		if len(shape) > 0 && t.Bytes() > 0 {
 			shape[t.axis()], starts[t.axis()] = (r.To-r.From)/t.row(), r.From/t.row()
 		}
@@ -110,6 +105,10 @@ func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error
 		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: shape, Begin: int64(at), End: int64(at + r.To - r.From)})
 		at += r.To - r.From
 	}
-	h.Metadata = map[string]string{shardingInfo: string(append(offsets, '}')), ownKey: fmt.Sprintf(`{"rank":%d,"own":%s}`, rank, own)}
+	text, err := origin.Text()
+	if err != nil {
+		return nil, err
+	}
+	h.Metadata = map[string]string{shardingInfo: string(append(offsets, '}')), format.OriginKey: text}
 	return h.AppendBinary(nil)
 }

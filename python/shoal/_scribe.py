@@ -147,7 +147,7 @@ def _write(part: Part) -> None:
         settle(staging.root, part.keep, besides=staging)
         staging.begin()
         files = [staging.file(STATE, part.state, memoryview(b""))]
-        head = header(part.kept, part.runs, {"rank": part.rank, "own": part.own})
+        head = header(part.kept, part.runs, part.rank, part.size, part.own)
         files.append(staging.file(f"shard-{part.rank + 1:05d}-of-{part.size:05d}.safetensors", head, part.body))
         staging.receipt(part.rank, part.size, files, sums(Key(staging.seed), part.runs, part.body))
         if staging.seal(part.keep):

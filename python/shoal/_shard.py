@@ -18,7 +18,7 @@ _THREADS = min(os.cpu_count() or 1, 4)  # that read one
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 100_000_000
 _OFFSETS = "DCP_SHARDING_INFO"
-_OWN = "shoal"
+_ORIGIN = "shoal"
 # What safetensors calls the element types of NumPy and of torch; all others are stored as bytes.
 _TYPES = {
     "<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8", "<u8": "U64", "<u4": "U32", "<u2": "U16",
@@ -88,9 +88,9 @@ def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
     return runs
 
 
-def header(kept: Sequence[Kept], runs: Sequence[Run], own: Any) -> bytes:
-    """The beginning of a shard. `own` is what this worker has for itself."""
-    offsets = {}
+def header(kept: Sequence[Kept], runs: Sequence[Run], rank: int, size: int, own: Any) -> bytes:
+    """The beginning of the shard of a rank. `own` is what this worker has for itself."""
+    offsets, shapes = {}, {}
     entries: Dict[str, Any] = {}
     at = 0
     for run in runs:
@@ -99,9 +99,10 @@ def header(kept: Sequence[Kept], runs: Sequence[Run], own: Any) -> bytes:
         if shape and k.nbytes:
             shape[axis], starts[axis] = (run.stop - run.start) // k.row(), run.start // k.row()
         entries[k.name] = {"dtype": k.dtype, "shape": shape, "data_offsets": [at, at + run.stop - run.start]}
-        offsets[k.name] = {"saved_offsets": starts}
+        offsets[k.name], shapes[k.name] = {"saved_offsets": starts}, k.shape
         at += run.stop - run.start
-    return framed({"__metadata__": {_OFFSETS: _json(offsets), _OWN: _json(own)}, **entries})
+    origin = {"rank": rank, "ranks": size, "file": 1, "files": 1, "shapes": dict(sorted(shapes.items())), "own": own}
+    return framed({"__metadata__": {_OFFSETS: _json(offsets), _ORIGIN: _json(origin)}, **entries})
 
 
 def framed(entries: Dict[str, Any]) -> bytes:
@@ -198,8 +199,8 @@ class Reader:
         try:
             entries = json.loads(bytes(text))
             metadata = entries.pop("__metadata__")
-            offsets, own = json.loads(metadata[_OFFSETS]), json.loads(metadata[_OWN])
-            self.own[int(own["rank"])] = own["own"]
+            offsets, origin = json.loads(metadata[_OFFSETS]), json.loads(metadata[_ORIGIN])
+            self.own[int(origin["rank"])] = origin["own"]
             runs = []
             for name, entry in entries.items():
                 k = self._kept[self._index[name]]

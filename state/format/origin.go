@@ -3,11 +3,13 @@ package format
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// OriginKey is the key of a safetensors file's metadata under which shoal says of which checkpoint the file is a part, and which.
+// OriginKey is the key of a safetensors file's metadata under which shoal says of which checkpoint the file is a part, and which. All that shoal
+// writes in parts has an Origin there, checkpoints of running jobs too.
 const OriginKey = "shoal"
 
 // An Origin tells which of the files of a checkpoint one is, so that a reader knows when one is missing or has another's name.
@@ -17,15 +19,19 @@ type Origin struct {
 	File   int                     `json:"file,omitempty"`   // of the rank's, from 1; 0 where a rank has one at most
 	Files  int                     `json:"files,omitempty"`  // that the rank has
 	Shapes map[string]tensor.Shape `json:"shapes,omitempty"` // of the whole tensors of which the file has parts
+	Own    json.RawMessage         `json:"own,omitempty"`    // what the worker of a running job has for itself, which is no tensor
 }
 
-// Text is what stands under OriginKey.
+// Text is what stands under OriginKey: as Python writes it, byte by byte.
 func (o Origin) Text() (string, error) {
-	b, err := json.Marshal(o)
-	return string(b), err
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	err := e.Encode(o)
+	return strings.TrimSuffix(text.String(), "\n"), err
 }
 
-// OriginOf reads what the metadata of a file says; nil where it says nothing of the kind. Shards of running jobs have their own under the same key, without the number of ranks.
+// OriginOf reads what the metadata of a file says; nil where it says nothing of the kind, as older shards of running jobs, which have a rank and what is its own only.
 func OriginOf(metadata map[string]string) (*Origin, error) {
 	text, ok := metadata[OriginKey]
 	if !ok {
