@@ -29,8 +29,9 @@ quick: ## the tests for while you work: format, build, house rules, Go
 soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); SEED=N repeats the choices
 	SECONDS=$(or $(SECONDS),300) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
 
-reshapes: ## CASES=100000 random changes of layout, each compared with a gather and scatter of whole arrays
-	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000)
+reshapes: ## CASES=100000 random changes of layout in memory, as many of files of all formats, and as many ways through formats of frameworks, each compared with a gather and scatter of whole arrays; SEED=N repeats them
+	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000) -rapid.seed=$(or $(SEED),0)
+	CASES=$(or $(CASES),100000) SEED=$(SEED) go test -count=1 -timeout 0 -v -run '^TestReshape' ./checkpoint
 
 kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments and let others go on; GB=18 makes it one of that size, on the disk of TMPDIR; SEED=N repeats the choices
 	KILLS=$(or $(KILLS),100) go test -count=1 -timeout 0 -v -run '^TestKilled$$' ./checkpoint
