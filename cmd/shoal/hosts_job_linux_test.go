@@ -217,15 +217,43 @@ func (s *spread) gone(workers []api.JobWorker) {
 	}
 }
 
-// signal sends a signal to processes.
+// signal sends a signal to processes. Who is to stand still does so when it returns: a signal ends nothing that is under way.
 func (s *spread) signal(sig syscall.Signal, workers []api.JobWorker, others ...*process) {
 	s.Helper()
+	var pids []int
 	for _, w := range workers {
-		s.must(syscall.Kill(w.PID, sig))
+		pids = append(pids, w.PID)
 	}
 	for _, p := range others {
-		s.must(p.Process.Signal(sig))
+		pids = append(pids, p.Process.Pid)
 	}
+	for _, pid := range pids {
+		s.must(syscall.Kill(pid, sig))
+	}
+	if sig != syscall.SIGSTOP {
+		return
+	}
+	for _, pid := range pids {
+		s.until(fmt.Sprintf("process %d stands still", pid), func() (bool, error) { return standsStill(pid) })
+	}
+}
+
+// standsStill reports whether all threads of a process are stopped.
+func standsStill(pid int) (bool, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has just ended
+		}
+		if err != nil {
+			return false, err
+		}
+		if _, state, _ := bytes.Cut(stat, []byte(") ")); len(state) == 0 || state[0] != 'T' {
+			return false, nil
+		}
+	}
+	return true, err
 }
 
 // ledger is how the membership changed.

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -71,6 +72,21 @@ class Running:
         self.output += self._process.stdout.read()  # communicate() would miss what `until` has read ahead
         assert self._process.wait() == code, self.output[-6000:]
         return self.output
+
+
+def freeze(pid):
+    """Stop a process, and return when all its threads stand still: the signal itself ends nothing that is under way."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(_state(thread) not in "TtXZ" for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")):
+        pass
+
+
+def _state(stat):
+    """A thread's state, one letter."""
+    try:
+        return stat.read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 @contextlib.contextmanager

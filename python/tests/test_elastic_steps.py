@@ -87,7 +87,7 @@ def test_shared_results_while_workers_join_and_are_released(running):
 def test_a_stopped_worker_is_waited_for(running):
     with running(3, 700, 32, 3, 3, 0) as job:
         pid = job.workers()[1]
-        os.kill(pid, signal.SIGSTOP)
+        running_job.freeze(pid)
         os.kill(job.workers()[2], 0)  # the others are there, and wait
         os.kill(pid, signal.SIGCONT)
         job.goes_on()

@@ -103,7 +103,7 @@ def test_a_killed_worker_costs_no_step(training, mesh, then):
 def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
     with training(4, "dp=2,tp=2") as job:
         victim = job.workers()[3]
-        os.kill(victim, signal.SIGSTOP)  # so the reshape waits for it
+        running_job.freeze(victim)  # so the reshape waits for it
         subprocess.run([job._binary, "reshape", job.name, "--mesh", "tp=4", "--no-wait"], check=True, timeout=running_job.HANG)
         os.kill(victim, signal.SIGKILL)
         job.until("STEP [0-9]+ on dp=1,tp=2 ")
