@@ -26,8 +26,13 @@ test: ## every test, with its own set-up; ends with N passed, N failed
 quick: ## the tests for while you work: format, build, house rules, Go
 	scripts/test --quick
 
-soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); SEED=N repeats the choices
+soak: build ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host; SEED=N repeats the choices
+ifdef PY
+	scripts/setup
+	SECONDS=$(or $(SECONDS),300) .venv/bin/python -m pytest -q -s -p no:cacheprovider python/tests/test_soak.py
+else
 	SECONDS=$(or $(SECONDS),300) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
+endif
 
 reshapes: ## CASES=100000 random changes of layout in memory, as many of files of all formats, and as many ways through formats of frameworks, each compared with a gather and scatter of whole arrays; SEED=N repeats them
 	go test -count=1 -timeout 0 -run '^TestReshape$$' ./state/plan -rapid.checks=$(or $(CASES),100000) -rapid.seed=$(or $(SEED),0)

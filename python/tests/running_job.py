@@ -60,11 +60,14 @@ class Running:
         while not any(w.get("waiting") for w in self._ps(self.name)):
             pass
 
-    def kill(self, rank):
-        """Kill a worker, and return when the job knows."""
-        worker, pid = next((w["worker"], w["pid"]) for w in self.members() if w["rank"] == rank)
-        os.kill(pid, signal.SIGKILL)
-        self.until(rf"\bw{worker} was killed by SIGKILL")
+    def kill(self, *ranks):
+        """Kill workers at one moment, and return when the job knows."""
+        gone = {w["worker"]: w["pid"] for w in self.members() if w["rank"] in ranks}
+        for pid in gone.values():
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.CalledProcessError):  # with the last of them the job ends
+            while any(w["worker"] in gone for w in self.members()):
+                pass
 
     def finish(self, code=0):
         """End the training; return all that was printed."""
@@ -72,6 +75,20 @@ class Running:
         self.output += self._process.stdout.read()  # communicate() would miss what `until` has read ahead
         assert self._process.wait() == code, self.output[-6000:]
         return self.output
+
+
+def results(output):
+    """What the workers that finished printed."""
+    return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
+
+
+def agree(output):
+    """Check what every run of elastic_numpy.py must end with; return the results."""
+    ended = results(output)
+    assert ended and "Traceback" not in output, output
+    assert len({tuple(r[2:]) for r in ended}) == 1, f"the workers differ: {ended}\n{output}"
+    assert sorted(r[0] for r in ended) == list(range(len(ended))) and {r[1] for r in ended} == {len(ended)}, output
+    return ended
 
 
 def freeze(pid):

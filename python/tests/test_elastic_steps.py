@@ -1,33 +1,18 @@
 """Training in steps while workers are killed, stopped, added and released: every sample exactly once an epoch, and the
 same state everywhere."""
 
-import json
 import os
 import pathlib
-import random
 import re
 import signal
 
 import pytest
 
 import running_job
+from running_job import agree, results
 
 pytest.importorskip("numpy")
 WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
-
-
-def results(output):
-    """What the workers that finished printed."""
-    return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
-
-
-def agree(output):
-    """Check what every run must end with; return the results."""
-    ended = results(output)
-    assert ended and "Traceback" not in output, output
-    assert len({tuple(r[2:]) for r in ended}) == 1, f"the workers differ: {ended}\n{output}"
-    assert sorted(r[0] for r in ended) == list(range(len(ended))) and {r[1] for r in ended} == {len(ended)}, output
-    return ended
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -94,22 +79,6 @@ def test_a_stopped_worker_is_waited_for(running):
         job.resize(4)
         ended = agree(job.finish())
     assert len(ended) == 4
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_losses_and_joins(running, seed):
-    print("seed", seed)
-    choice = random.Random(seed)
-    with running(4, 900, 40, 3, seed, 0) as job:
-        for _ in range(12):
-            workers = job.workers()
-            if len(workers) > 1 and choice.random() < 0.5:
-                job.kill(choice.choice(sorted(workers)))
-            else:
-                job.resize(choice.choice([2, 3, 4, 5]))
-            job.goes_on()
-        output = job.finish()
-    agree(output)
 
 
 HANDOVER = pathlib.Path(__file__).with_name("elastic_handover.py")

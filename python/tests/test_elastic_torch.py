@@ -2,11 +2,9 @@
 and scheduler everywhere, which are those that one worker gets from the same batches. With shoal.torch.zero too, so that no part of a sharded
 optimizer's state is lost on the way."""
 
-import collections
 import json
 import os
 import pathlib
-import random
 import re
 import select
 import shutil
@@ -17,6 +15,7 @@ np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 import elastic_torch
 import running_job
+from elastic_ledger import Ledger
 
 WORKER = pathlib.Path(elastic_torch.__file__)
 ADAM, MOMENTUM = dict(optimizer="adam", wrap="ddp"), dict(optimizer="momentum", workers=2, wrap="ddp")
@@ -38,76 +37,6 @@ def training(launch, binary, tmp_path):
         return running_job.running(launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options)
 
     return start
-
-
-class Ledger:
-    """What the workers wrote down of a run with this config, and the checks that every run must pass."""
-
-    def __init__(self, path, output, **config):
-        config = {**elastic_torch.DEFAULTS, **config}
-        self.samples, self.batch, self.optimizer, self.wrap = (config[name] for name in ("samples", "batch", "optimizer", "wrap"))
-        killed = set(re.findall(r"\bw(\d+) was killed", output))  # whose processes that load data may complain
-        assert set(re.findall(r"\[(\d+)\] Traceback", output)) <= killed, output
-        self.output = output
-        self.results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
-        self.states = [list(np.load(f).values()) for f in sorted(path.glob("*.npz"))]
-        self.lines = [json.loads(line) for f in path.glob("*.jsonl") for line in f.read_text().splitlines()]
-        self.steps = {}
-        for line in self.lines:
-            seen = self.steps.setdefault(line["step"], line)
-            assert all(seen[key] == line[key] for key in ("taken", "epoch", "count")), f"two workers differ: {seen}, {line}"
-        self.joined = [line for line in self.lines if line["joined"]]
-
-    def check(self, survivors, losses=0):
-        """What must hold. `losses` is how many workers were killed while they trained."""
-        self.alike(survivors)
-        self._once()
-        self._constant(losses)
-        for line in self.lines:
-            assert set(line["own"]) <= set(line["taken"]), f"a worker that went on was left out: {line}"
-            # As documented: a worker that joins begins with the random state of rank 0.
-            if line["joined"]:
-                assert line["random"] in [other["random"] for other in self.lines if other["step"] == line["step"] and other["rank"] == 0]
-        self._replay()
-
-    def alike(self, survivors):
-        """What must hold also where gradients were rounded."""
-        assert len(self.results) == len(self.states) == survivors, self.output
-        assert len({tuple(r[2:]) for r in self.results}) == 1, f"the workers differ: {self.results}"
-        assert {r[1] for r in self.results} == {survivors} and sorted(r[0] for r in self.results) == list(range(survivors)), self.results
-        assert sorted(self.steps) == list(range(self.results[0][2])), "a step is missing"
-
-    def _once(self):
-        times = collections.defaultdict(collections.Counter)
-        for step in self.steps.values():
-            times[step["epoch"]].update(step["taken"])
-        assert sorted(times) == list(range(len(times)))
-        for epoch, counter in times.items():
-            assert counter == collections.Counter(range(self.samples)), f"epoch {epoch}: {counter.most_common(3)}"
-
-    def _constant(self, losses):
-        epochs = {step["epoch"] for step in self.steps.values()}
-        short = sum(len(step["taken"]) < self.batch for step in self.steps.values())
-        tails = len(epochs) if self.samples % self.batch else 0
-        assert max(len(step["taken"]) for step in self.steps.values()) == self.batch
-        assert short <= tails + 2 * losses, f"{short} steps of {len(self.steps)} had less than a batch"  # the lost part comes as a batch of its own
-        assert losses or short == tails
-
-    def _replay(self):
-        model = elastic_torch.Net(self.samples)
-        optimizer, scheduler = elastic_torch.training(model, self.optimizer)
-        x, y, index = elastic_torch.data(self.samples).tensors
-        for _, step in sorted(self.steps.items()):
-            batch = torch.tensor(step["taken"])
-            optimizer.zero_grad()
-            elastic_torch.loss_of(model, x[batch], y[batch], index[batch]).backward()
-            optimizer.step()
-            scheduler.step()
-            model.marked()
-        alone = elastic_torch.arrays(elastic_torch.state_of(model, optimizer, scheduler, self.wrap))
-        assert len(self.states[0]) == len(alone)
-        for value, want in zip(self.states[0], alone):
-            np.testing.assert_allclose(value, want, rtol=1e-8, atol=1e-11)
 
 
 def test_without_faults(training, tmp_path):
@@ -221,25 +150,6 @@ def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
         job.resize(3)  # which it is, as soon as all have come
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(3, losses=2)
-
-
-@pytest.mark.parametrize("wrap", ["ddp", "zero"])
-def test_random_losses_and_joins(training, tmp_path, wrap):
-    seed, losses = random.randrange(1 << 32), 0
-    print("seed", seed)
-    choice = random.Random(seed)
-    way = dict(wrap=wrap, stage=choice.choice([1, 2]), optimizer=choice.choice(["adam", "momentum"]), samples=1000)
-    with training(3, **way) as job:
-        for _ in range(8):
-            members = job.workers()
-            if len(members) > 1 and choice.random() < 0.5:
-                job.kill(choice.choice(sorted(members)))
-                losses += 1
-            else:
-                job.resize(choice.choice([2, 3, 4, 6]))
-            job.goes_on()
-        ledger = Ledger(tmp_path, job.finish(), **way)
-    ledger.check(len(ledger.results), losses)
 
 
 def test_two_who_hold_the_same_are_lost_at_once(training):
