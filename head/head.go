@@ -261,6 +261,17 @@ func (a *Agent) Machine() *member.Machine {
 	return a.leader.machine
 }
 
+// Waits lists the workers for which others wait, where this agent leads. The calls in the list are the agent's again with the next input.
+func (a *Agent) Waits() []collective.Wait {
+	if !a.Leads() {
+		return nil
+	}
+	return a.leader.matcher.Waits()
+}
+
+// Applied is the number of the last entry of the log that this host has applied.
+func (a *Agent) Applied() uint64 { return a.follower.index }
+
 // Index returns a worker's index in a group and the group's size; false if it is no member, or the group is not known here.
 func (a *Agent) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
 	return a.follower.indexIn(id, w)

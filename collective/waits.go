@@ -1,0 +1,138 @@
+package collective
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Wait is that calls of others wait for a worker.
+type Wait struct {
+	WaitID
+	In  *Posted // the first of these calls; the matcher's still
+	By  int     // whose calls they are: so many workers
+	Own *Posted // its own first call that waits, for others that wait for it; nil = it does not wait
+}
+
+// WaitID tells waits apart. A wait keeps it until its call is met.
+type WaitID struct {
+	Worker topo.Worker // that is waited for
+	Group  topo.GroupID
+	Of     topo.Worker // of a transfer, who waits; of a collective, Worker
+	Number uint64      // the ticket of the transfer, or the number of the collective in its group
+}
+
+// stall is calls that wait for the same workers.
+type stall struct {
+	of    topo.GroupID
+	calls []*Posted // of those that can still wait
+	lacks []topo.Worker
+	place uint64 // of a collective in its group
+	pair  bool
+	known bool // what its workers wait for is listed
+}
+
+// Waits lists the workers on which it lies that others wait: those that are waited for, and do not wait themselves for somebody on whom it
+// lies. So of a chain the list has its end, and of workers that wait for each other in a circle it has all. It is in order, and changes nothing.
+func (m *Matcher) Waits() (list []Wait) {
+	stalls := m.stalls()
+	if len(stalls) == 0 {
+		return nil
+	}
+	own := map[topo.Worker]*Posted{} // of those that wait
+	for _, s := range stalls {
+		for _, p := range s.calls {
+			if first := own[p.Worker]; first == nil || p.Ticket < first.Ticket {
+				own[p.Worker] = p
+			}
+		}
+	}
+	excused := map[topo.Worker]bool{} // it waits for another on whom it lies, in the end
+	for found := true; found; {
+		found = false
+		for i := range stalls {
+			s := &stalls[i]
+			if s.known || !slices.ContainsFunc(s.lacks, func(w topo.Worker) bool { return own[w] == nil || excused[w] }) {
+				continue
+			}
+			s.known, found = true, true
+			for _, p := range s.calls {
+				excused[p.Worker] = true
+			}
+		}
+	}
+	for _, s := range stalls {
+		for _, w := range s.lacks {
+			if own[w] == nil || !excused[w] {
+				list = append(list, s.wait(w, own[w]))
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Wait) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Of, b.Of), cmp.Compare(a.Number, b.Number))
+	})
+	return list
+}
+
+func (s *stall) wait(w topo.Worker, own *Posted) Wait {
+	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.place}, In: s.calls[0], By: len(s.calls), Own: own}
+	if s.pair { // a worker can send several times
+		x.Of, x.Number, x.By = x.In.Worker, x.In.Ticket, 0
+		for i, p := range s.calls {
+			if !slices.ContainsFunc(s.calls[:i], func(q *Posted) bool { return q.Worker == p.Worker }) {
+				x.By++
+			}
+		}
+	}
+	return x
+}
+
+// stalls lists what waits, in any order: of a group its first collective that is not complete, of a mailbox its sends and its first receive.
+func (m *Matcher) stalls() (list []stall) {
+	add := func(s stall, calls []*Posted) bool {
+		for _, p := range calls {
+			if p != nil && !m.Gone(p.Worker) { // what a lost worker has left behind can be met, but nobody waits there
+				s.calls = append(s.calls, p)
+			}
+		}
+		if len(s.calls) > 0 {
+			list = append(list, s)
+		}
+		return len(s.calls) > 0
+	}
+	for _, g := range m.groups {
+		for _, pos := range g.open { // those in front may have failed
+			if add(stall{of: g.id, place: uint64(pos.number), lacks: m.behind(g, pos.number)}, pos.calls) {
+				break
+			}
+		}
+		for at, box := range g.boxes {
+			add(stall{of: g.id, lacks: []topo.Worker{g.members[at.to].worker}, pair: true}, box.sends)
+			if len(box.recvs) > 0 {
+				add(stall{of: g.id, lacks: m.senders(g, box.recvs[0]), pair: true}, box.recvs[:1])
+			}
+		}
+	}
+	return list
+}
+
+// behind lists the members of a group that have not come to one of its collectives.
+func (m *Matcher) behind(g *group, number int) (list []topo.Worker) {
+	for _, p := range g.members {
+		if p.posted <= number && !m.Gone(p.worker) {
+			list = append(list, p.worker)
+		}
+	}
+	return list
+}
+
+// senders lists the workers whose send a receive can take.
+func (m *Matcher) senders(g *group, recv *Posted) (list []topo.Worker) {
+	for i, p := range g.members {
+		if (recv.Call.Peer == i || recv.Call.Peer == AnyRank && p.worker != recv.Worker) && !m.Gone(p.worker) {
+			list = append(list, p.worker)
+		}
+	}
+	return list
+}

@@ -1,0 +1,199 @@
+package collective_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// waits writes what a matcher says of who is waited for: by rank, and how many wait in which call of which group.
+func waits(m *collective.Matcher) string {
+	var words []string
+	for _, x := range m.Waits() {
+		text := fmt.Sprintf("%d: %d in %d %v", x.Worker-worker(0), x.By, x.Group, x.In.Call.Kind)
+		if x.Own != nil {
+			text += fmt.Sprintf(", itself in %d %v", x.Own.Call.Group, x.Own.Call.Kind)
+		}
+		words = append(words, text)
+	}
+	return strings.Join(words, "; ")
+}
+
+func send(to int) collective.Call {
+	return collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, In: make([]byte, 1), Shape: []int{1}}
+}
+
+func recv(from int) collective.Call {
+	return collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from, Out: make([]byte, 1), Shape: []int{1}}
+}
+
+func on(id topo.GroupID, c collective.Call) collective.Call {
+	c.Group = id
+	return c
+}
+
+func TestWaits(t *testing.T) {
+	type post struct {
+		rank int
+		call collective.Call
+	}
+	const pair = 1 // the group of the ranks 0 and 1
+	for _, tc := range []struct {
+		name  string
+		posts []post
+		lost  []int
+		want  string
+	}{
+		{"nothing is posted", nil, nil, ""},
+		{"one is missing", []post{{0, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 3 in 0 all_reduce"},
+		{"two are missing", []post{{0, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 2 in 0 all_reduce; 2: 2 in 0 all_reduce"},
+		{"nobody is", []post{{0, sumOf(4)}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, ""},
+		{"all are in mid-step", []post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)}}, nil, ""},
+		{"one goes ahead in a step", []post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)}, {2, part(false)}}, nil,
+			"0: 1 in 0 all_reduce; 1: 1 in 0 all_reduce; 3: 1 in 0 all_reduce"},
+		{"the slowest, of all that are not at the end", []post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {0, part(true)}, {1, part(true)}, {0, part(false)}}, nil,
+			"3: 3 in 0 all_reduce"},
+		{"a lost one is missing", []post{{0, part(false)}, {2, part(false)}}, []int{1}, "3: 2 in 0 all_reduce"},
+		{"calls that have failed wait for nobody", []post{{0, sumOf(4)}, {1, sumOf(5)}, {0, sumOf(4)}}, nil,
+			"1: 1 in 0 all_reduce; 2: 1 in 0 all_reduce; 3: 1 in 0 all_reduce"},
+		{"a chain", []post{{1, recv(0)}, {2, recv(1)}, {3, recv(2)}}, nil, "0: 1 in 0 recv"},
+		{"a chain of sends", []post{{0, send(1)}, {1, send(2)}, {2, sumOf(4)}}, nil, "3: 1 in 0 all_reduce"},
+		{"several send to one", []post{{0, send(3)}, {1, send(3)}, {0, send(3)}}, nil, "3: 2 in 0 send"},
+		{"from any", []post{{0, recv(collective.AnyRank)}, {1, recv(2)}}, []int{3}, "2: 1 in 0 recv; 2: 1 in 0 recv"},
+		{"from any, where one waits for who asks", []post{{0, recv(collective.AnyRank)}, {1, recv(0)}, {2, recv(0)}, {3, recv(0)}}, nil,
+			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 2: 1 in 0 recv, itself in 0 recv; 3: 1 in 0 recv, itself in 0 recv"},
+		{"a group in which one is missing that others wait for", []post{{0, on(pair, sumOf(4))}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 2 in 0 all_reduce; 1: 1 in 1 all_reduce"},
+		{"a circle", []post{{0, on(pair, sumOf(4))}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
+			"0: 3 in 0 all_reduce, itself in 1 all_reduce; 1: 1 in 1 all_reduce, itself in 0 all_reduce"},
+		{"a circle, and one on whom it does not lie", []post{{0, recv(1)}, {1, recv(0)}, {2, recv(0)}}, nil,
+			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv"},
+		{"a circle beside one who is missing", []post{{0, recv(1)}, {1, recv(0)}, {2, recv(3)}}, nil,
+			"0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 3: 1 in 0 recv"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := elastic(4)
+			for r := range 2 {
+				if id, _, err := m.Group(worker(r), workers([]int{0, 1})); err != nil || id != pair {
+					t.Fatal(id, err)
+				}
+			}
+			for i, p := range tc.posts {
+				m.Post(posted(p.rank, uint64(i+1), p.call), nil)
+			}
+			for _, r := range tc.lost {
+				m.Lost(worker(r), "was killed", nil)
+			}
+			if got := waits(m); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A wait keeps its name as long as it lasts, whoever comes meanwhile, and the next one has another.
+func TestWaitsKeepTheirNames(t *testing.T) {
+	m := newMatcher(3)
+	ids := func() (list []collective.WaitID) {
+		for _, x := range m.Waits() {
+			list = append(list, x.WaitID)
+		}
+		return list
+	}
+	m.Post(posted(0, 1, sumOf(4)), nil)
+	first := ids()
+	m.Post(posted(2, 1, sumOf(4)), nil)
+	m.Post(posted(0, 2, sumOf(4)), nil)
+	if got := ids(); len(first) != 2 || !slices.Equal(got, first[:1]) {
+		t.Errorf("%v, then %v", first, got)
+	}
+	m.Post(posted(1, 1, sumOf(4)), nil)
+	if got := ids(); len(got) != 2 || slices.Contains(first, got[0]) {
+		t.Errorf("%v, then of the next collective %v", first, got)
+	}
+	m.Post(posted(1, 2, sumOf(4)), nil)
+	m.Post(posted(2, 2, sumOf(4)), nil)
+	m.Post(posted(0, 3, send(1)), nil)
+	first = ids()
+	m.Post(posted(0, 4, send(1)), nil)
+	if got := ids(); len(first) != 1 || !slices.Equal(got, first) {
+		t.Errorf("%v, then %v", first, got)
+	}
+}
+
+// Whatever is posted, somebody is named as long as a call waits. Who is named lives, is waited for by others, and if he waits himself it is said in which call.
+func TestWaitsNameSomebody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const size = 4
+		m := elastic(size)
+		lost := map[topo.Worker]bool{}
+		open := map[*collective.Posted]bool{}
+		over := func(sets []collective.Ready) {
+			for _, r := range sets {
+				for _, p := range r.Calls {
+					delete(open, p)
+				}
+			}
+		}
+		groups := []topo.GroupID{topo.World}
+		for _, list := range [][]int{{0, 1}, {1, 2, 3}} {
+			for _, r := range list {
+				id, _, err := m.Group(worker(r), workers(list))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Contains(groups, id) {
+					groups = append(groups, id)
+				}
+			}
+		}
+		for i := range rapid.IntRange(1, 30).Draw(t, "calls") {
+			rank := rapid.IntRange(0, size-1).Draw(t, "rank")
+			w := worker(rank)
+			if lost[w] {
+				continue
+			}
+			if rapid.IntRange(0, 20).Draw(t, "lost") == 0 {
+				lost[w] = true
+				over(m.Lost(w, "was killed", nil))
+				for p := range open { // what it has posted waits for nobody any more
+					if p.Worker == w {
+						delete(open, p)
+					}
+				}
+				continue
+			}
+			id := groups[rapid.IntRange(0, len(groups)-1).Draw(t, "group")]
+			self, n, is := m.Index(id, w)
+			if !is {
+				continue
+			}
+			c := sumOf(4)
+			if kind := rapid.IntRange(0, 3).Draw(t, "kind"); kind < 2 {
+				peer := (self + rapid.IntRange(1, n-1).Draw(t, "peer")) % n
+				c = []collective.Call{send(peer), recv(peer)}[kind]
+			}
+			p := posted(rank, uint64(i+1), on(id, c))
+			open[p] = true
+			over(m.Post(p, nil))
+			list := m.Waits()
+			if (len(list) > 0) != (len(open) > 0) {
+				t.Fatalf("%d calls wait, and named are %v", len(open), waits(m))
+			}
+			for _, x := range list {
+				if lost[x.Worker] || x.By < 1 || !open[x.In] || x.In.Worker == x.Worker || x.Own != nil && (!open[x.Own] || x.Own.Worker != x.Worker) {
+					t.Fatalf("named are %v", waits(m))
+				}
+			}
+			if again := m.Waits(); !slices.Equal(list, again) {
+				t.Fatalf("%v, then %v", list, again)
+			}
+		}
+	})
+}
