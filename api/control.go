@@ -88,8 +88,20 @@ type JobWorker struct {
 	PID     int     `json:"pid"`
 	Running bool    `json:"running"`
 	Waiting bool    `json:"waiting,omitempty"` // it asks to be a member: it becomes one when the step ends, or as a spare when it is needed
+	Waited  *Wait   `json:"waited,omitempty"`  // others wait for it, and have for a while
 	How     string  `json:"how,omitempty"`     // how it ended: "was killed by SIGKILL"
 	Metrics Metrics `json:"metrics,omitempty"`
+}
+
+// Wait is that others wait for a worker.
+type Wait struct {
+	Since   time.Time `json:"since"`
+	Call    string    `json:"call"`              // in which they wait: "all_reduce(f32[1024], sum, step)"
+	Group   int       `json:"group,omitempty"`   // of workers that the call is of; 0 = all
+	By      int       `json:"by"`                // how many wait
+	Own     string    `json:"own,omitempty"`     // the call in which it waits itself, for others that wait for it
+	Absent  bool      `json:"absent,omitempty"`  // it has not joined yet
+	Unusual bool      `json:"unusual,omitempty"` // it lasts longer than the rhythm of the job explains
 }
 
 // Resize asks for another number of workers.

@@ -114,7 +114,7 @@ func (a *Agent) link() error {
 		}
 		name = string(a.mesh.Self())
 	}
-	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), unwanted: map[topo.Worker]bool{},
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), lookout: newLookout(), began: time.Now(), unwanted: map[topo.Worker]bool{},
 		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
 		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
@@ -142,6 +142,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, a.shut)
 	defer stop()
 	_ = a.engine.later(func() { a.crew.settle() }) // a job that begins wants workers
+	a.group.Go("watch", a.watch)
 	if a.mesh != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.tick)
 	}

@@ -227,6 +227,7 @@ func (l *launch) describe(s Status) api.Job {
 		j.Join = f.Join()
 		j.Hosts = l.hosts(s)
 	}
+	waits := l.agent.Waits()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command, l.job.Spec.Min, l.job.Spec.Max
@@ -241,6 +242,9 @@ func (l *launch) describe(s Status) api.Job {
 		}
 		if h.exit != nil {
 			w.Rank, w.How = -1, h.exit.String()
+		} else if wait, is := waits[seat]; is {
+			wait.Absent = !h.joined
+			w.Waited = &wait
 		}
 		j.Workers = append(j.Workers, w)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
@@ -35,6 +36,8 @@ type crew struct {
 	news     []member.Action
 	parted   bool
 	shaper   shaper
+	lookout  *lookout
+	began    time.Time // when the lookout did
 
 	left     bool     // this agent ends: what other hosts say is of no interest any more
 	carrying bool     // actions are being carried out

@@ -56,23 +56,27 @@ func (o Orders) withDefaults(a *Agent) Orders {
 	return o
 }
 
-// Event is a change of the membership, of the mesh, or of the way of collectives.
+// Event is a change of the membership, of the mesh, or of the way of collectives, or an unusual wait for workers, or the end of one.
 type Event struct {
-	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route", "mesh"
+	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route", "mesh", "wait", "waited"
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats
 	Lost       []int  `json:"lost,omitempty"`
 	Finished   []int  `json:"finished,omitempty"`
 	Released   []int  `json:"released,omitempty"`
-	Again      []int  `json:"again,omitempty"` // did not get the state of the job, and come back
-	Step       uint64 `json:"step"`            // committed before it
+	Again      []int  `json:"again,omitempty"`   // did not get the state of the job, and come back
+	Awaited    []int  `json:"awaited,omitempty"` // others wait for them
+	Step       uint64 `json:"step"`              // committed before it
 	Because    string `json:"because"`
 }
 
 // String writes the event as a line for a person.
 func (e Event) String() string {
-	if e.What != "generation" {
+	switch {
+	case e.Step == 0 && len(e.Awaited) > 0: // perhaps of a job that takes no steps
+		return e.What + ": " + e.Because
+	case e.What != "generation":
 		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
 	}
 	return fmt.Sprintf("generation %d at step %d: %d workers: %s", e.Generation, e.Step, e.Size, e.Because)

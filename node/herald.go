@@ -10,7 +10,11 @@ func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
 	if !muted && e.What != "route" && (e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
-		l.news = append(l.news, e.String())
+		line := e.String()
+		if e.What == "wait" && l.job != nil {
+			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"
+		}
+		l.news = append(l.news, line)
 	}
 	l.mu.Unlock()
 	if muted || dir == nil {

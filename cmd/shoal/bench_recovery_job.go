@@ -94,7 +94,7 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer, play func(conte
 		Dir:  dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),
 		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
 		OnEvent: func(e node.Event) {
-			if e.Generation > 1 {
+			if e.What == "generation" && e.Generation > 1 {
 				b.events <- time.Now()
 			}
 		},

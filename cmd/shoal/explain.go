@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -18,7 +19,8 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say what happened to a job's workers, and why",
-		Long: `Print the ledger of a run in words: every change of its membership, when it was, after which step, and why.
+		Long: `Print the ledger of a run in words: every change of its membership, when it was, after which step, and why. Workers for which the others had to
+wait for longer than the rhythm of the job explains are in it too. Of a job that runs it says who is waited for now, and what can be done about it.
 
 JOB is the name of a running job, else the newest run of that name, or the directory of a run.`,
 		Example: `  shoal explain train
@@ -60,7 +62,7 @@ func explain(out io.Writer, dir string, live *control.Job, asJSON bool) error {
 	}
 	if live != nil {
 		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job), step(live.Job, reported(live.Job)))
-		return err
+		return errors.Join(err, tellWaits(out, live.Job, time.Now(), true))
 	}
 	result, err := node.ReadResult(dir)
 	if err != nil {

@@ -29,8 +29,8 @@ func newPsCommand() *cobra.Command {
 		Long: `List the jobs that you run on this machine, or the workers of one of them.
 
 WORKERS is members/wanted, SPARES how many more wait to be let in, of how many that shoal run --spares keeps, STEP how many steps
-the job has committed. A worker that is waiting takes part when the step ends, or as a spare when it is needed. JOB is the name of a running job, or the directory
-of its run.`,
+the job has committed. A worker that is waiting takes part when the step ends, or as a spare when it is needed. One that is waited for keeps
+the others: it has not come to the call in which they wait, as one that hangs. JOB is the name of a running job, or the directory of its run.`,
 		Example: `  shoal ps
   shoal ps train
   shoal ps --json | jq -r .job`,
@@ -84,7 +84,7 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		return err
 	}
 	for _, j := range jobs {
-		if err := tellBack(out, j.Job); err != nil {
+		if err := errors.Join(tellBack(out, j.Job), tellUnusual(out, j.Job, time.Now())); err != nil {
 			return err
 		}
 	}
@@ -120,6 +120,8 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 			state = w.How
 		case w.Waiting:
 			state = "waiting"
+		case w.Waited != nil:
+			state = "waited for, " + waited(w.Waited, time.Now())
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
@@ -134,7 +136,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	if asJSON {
 		return nil
 	}
-	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j))
+	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j), tellWaits(out, j, time.Now(), false))
 }
 
 // tellHosts lists the hosts of a job on several.

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+)
+
+// awaited lists the workers for which others wait.
+func awaited(j api.Job) (list []api.JobWorker) {
+	for _, w := range j.Workers {
+		if w.Waited != nil {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// tellUnusual says of a job that it stands still for want of workers.
+func tellUnusual(out io.Writer, j api.Job, now time.Time) error {
+	for _, w := range awaited(j) {
+		if w.Waited.Unusual {
+			_, err := fmt.Fprintf(out, "%s: %s; shoal explain %s says what can be done\n", j.Name, waits(w, now), j.Name)
+			return err // one says enough
+		}
+	}
+	return nil
+}
+
+// tellWaits says who is waited for, and with advice what can be done about it.
+func tellWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error) {
+	for _, w := range awaited(j) {
+		_, failed := fmt.Fprintln(out, waits(w, now))
+		err = errors.Join(err, failed)
+		if !advice {
+			continue
+		}
+		for _, line := range advise(j, w, processState(j, w)) {
+			_, failed = fmt.Fprintln(out, "  "+line)
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// waits says of a worker who waits for it.
+func waits(w api.JobWorker, now time.Time) string {
+	x := w.Waited
+	others := "1 other waits"
+	if x.By > 1 {
+		others = fmt.Sprintf("%d others wait", x.By)
+	}
+	text := fmt.Sprintf("worker %d: %s for it in %s", w.Worker, others, x.Call)
+	if x.Group > 0 {
+		text += fmt.Sprintf(" of group %d", x.Group)
+	}
+	text += fmt.Sprintf(", since %s (%s)", since(x.Since, now), waited(x, now))
+	switch {
+	case x.Absent:
+		text += "; it has not joined yet"
+	case x.Own != "":
+		text += "; it waits itself, in " + x.Own
+	}
+	return text
+}
+
+// waited is how long others have waited.
+func waited(x *api.Wait, now time.Time) string {
+	d := max(0, now.Sub(x.Since)).Round(time.Second)
+	if d < 10*time.Minute {
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}
+
+// advise says what a person can do about a worker that others wait for.
+func advise(j api.Job, w api.JobWorker, state byte) []string {
+	on := ""
+	if w.Host != j.Head {
+		on = " on " + w.Host
+	}
+	list := []string{fmt.Sprintf("what it has printed: shoal logs %s --rank %d", j.Name, w.Worker)}
+	switch {
+	case w.PID == 0:
+		return append(list, "its process has not been started yet"+on)
+	case state == 'T':
+		list = append(list, fmt.Sprintf("its process is stopped, as by SIGSTOP; to let it go on: kill -CONT %d", w.PID))
+	case state == 't':
+		list = append(list, "its process is stopped by a debugger, which can let it go on")
+	case state == 'D':
+		list = append(list, "its process waits in the kernel, as for a disk or a file server that does not answer: see what dmesg says")
+	default:
+		list = append(list, fmt.Sprintf("where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on, w.PID))
+	}
+	switch {
+	case w.Waited.Own != "":
+		list = append(list, "workers that wait for each other have made their calls in different orders, and go on only without one of them")
+	case !j.Elastic:
+		return append(list, fmt.Sprintf("a job that has taken no step ends with its first worker that does: shoal stop %s", j.Name))
+	}
+	without := "the others go on without it"
+	switch {
+	case j.Spares > 0:
+		without += ", with a spare in its place"
+	case j.Mesh != "":
+		without += ", on a smaller mesh"
+	case j.Size <= max(j.Min, 1):
+		without = fmt.Sprintf("the job waits then for another: shoal resize %s %d", j.Name, j.Want)
+	default:
+		without += fmt.Sprintf(", and shoal resize %s %d starts another", j.Name, j.Size)
+	}
+	return append(list, fmt.Sprintf("to end it%s: kill -9 %d; %s", on, w.PID, without))
+}
+
+// processState is the state of a worker's process, as the kernel calls it; 0 = not known, as on another host.
+func processState(j api.Job, w api.JobWorker) byte {
+	if w.Host != j.Head || w.PID == 0 {
+		return 0
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.PID))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // behind a name that may have anything in it
+	if len(fields) == 0 {
+		return 0
+	}
+	return fields[0][0]
+}

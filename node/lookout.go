@@ -1,0 +1,140 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/accrual"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+const (
+	// lookInterval is how often it is looked who is waited for, and restless after how much longer a time nobody can have looked.
+	lookInterval, restless = 250 * time.Millisecond, time.Second
+	// attention is what a person would not notice: steps that follow faster are heard as one, and no wait under 12 of it is unusual.
+	attention = 2 * lookInterval
+	// habits is how many waits that stood out are remembered, and habit how many make them usual: a worker that saves a model now and
+	// then, and for which the others wait, is news a few times.
+	habits, habit = 15, 3
+)
+
+// lookout judges how long workers have been waited for: by the rhythm that the job has had, so that nobody has to say how long is too long.
+// It has no clock.
+type lookout struct {
+	rhythm  *accrual.Detector // of all that changes in the job
+	before  time.Duration     // the last look
+	applied uint64
+	since   map[collective.WaitID]time.Duration
+	vigils  map[topo.Worker]*vigil
+	habits  []time.Duration // how long the last waits took that stood out
+}
+
+// vigil is a worker for which others wait.
+type vigil struct {
+	collective.Wait               // the oldest
+	since           time.Duration // it was seen
+	begun           time.Duration // the first of those that follow on each other and stand out
+	out             bool          // it takes longer than the rhythm explains
+	told            bool          // and than such waits usually do
+}
+
+func newLookout() *lookout { return &lookout{rhythm: accrual.New(attention, 0)} }
+
+// look takes who is waited for now, where the job is led, and how much of its log is applied. It returns for whom the wait has become
+// unusual, and for whom it was and is over.
+func (l *lookout) look(now time.Duration, leads bool, applied uint64, waits []collective.Wait) (told, over []*vigil) {
+	if pause := now - l.before - lookInterval; pause > restless {
+		l.excuse(pause)
+	}
+	l.before = now
+	changed := applied != l.applied
+	l.applied = applied
+	old, oldVigils := l.since, l.vigils
+	l.since, l.vigils = nil, nil
+	if len(waits) > 0 {
+		l.since, l.vigils = make(map[collective.WaitID]time.Duration, len(waits)), map[topo.Worker]*vigil{}
+	}
+	lasts := 0
+	for _, w := range waits {
+		at, known := old[w.WaitID]
+		if known {
+			lasts++
+		} else {
+			at = now
+		}
+		l.since[w.WaitID] = at
+		if v := l.vigils[w.Worker]; v == nil || at < v.since {
+			l.vigils[w.Worker] = &vigil{Wait: w, since: at, begun: at}
+		}
+	}
+	changed = changed || lasts < len(waits) || lasts < len(old)
+	over = l.pass(now, oldVigils)
+	if !leads { // it is for another to see how they end
+		over = nil
+	}
+	if changed {
+		l.rhythm.Heard(now)
+	}
+	for _, v := range l.vigils {
+		v.out = v.out || l.suspects(now-v.since)
+		if v.out && !v.told && now-v.since > l.usual() {
+			v.told = true
+			told = append(told, v)
+		}
+	}
+	inOrder(told)
+	return told, over
+}
+
+// pass brings what is known of waits to those that go on, and returns those that were told and are over.
+func (l *lookout) pass(now time.Duration, before map[topo.Worker]*vigil) (over []*vigil) {
+	for w, v := range before {
+		if next := l.vigils[w]; next != nil && (next.since == v.since || v.out && l.suspects(now-next.since)) {
+			next.begun, next.out, next.told = v.begun, v.out, v.told
+			continue
+		}
+		if v.out {
+			if l.habits = append(l.habits, now-v.begun); len(l.habits) > habits {
+				l.habits = slices.Delete(l.habits, 0, 1)
+			}
+		}
+		if v.told {
+			over = append(over, v)
+		}
+	}
+	if len(over) > 0 { // what was no part of the rhythm shall not be learnt
+		l.rhythm.Excuse(l.rhythm.Silence(now))
+	}
+	inOrder(over)
+	return over
+}
+
+// suspects reports whether a wait is longer than the rhythm explains.
+func (l *lookout) suspects(wait time.Duration) bool {
+	return l.rhythm.Suspect(l.before - l.rhythm.Silence(l.before) + wait)
+}
+
+// usual is up to when a wait that stands out is as others that did.
+func (l *lookout) usual() time.Duration {
+	if len(l.habits) < habit {
+		return 0
+	}
+	return 2 * slices.Sorted(slices.Values(l.habits))[(len(l.habits)-1)/2]
+}
+
+// excuse takes out a time in which nobody looked, because this process stood still.
+func (l *lookout) excuse(pause time.Duration) {
+	l.rhythm.Excuse(pause)
+	for id := range l.since {
+		l.since[id] += pause
+	}
+	for _, v := range l.vigils {
+		v.since, v.begun = v.since+pause, v.begun+pause
+	}
+}
+
+func inOrder(list []*vigil) {
+	slices.SortFunc(list, func(a, b *vigil) int { return cmp.Compare(a.Worker, b.Worker) })
+}

@@ -1,0 +1,211 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// watched is a job at which a lookout looks. Its clock is the test's.
+type watched struct {
+	l       *lookout
+	now     time.Duration
+	applied uint64
+	calls   uint64
+	news    []string
+}
+
+func newWatched() *watched { return &watched{l: newLookout()} }
+
+// pass lets time pass in which the given workers are waited for in the call that is under way.
+func (w *watched) pass(d time.Duration, workers ...topo.Worker) {
+	var waits []collective.Wait
+	for _, x := range workers {
+		waits = append(waits, collective.Wait{WaitID: collective.WaitID{Worker: x, Of: x, Number: w.calls}})
+	}
+	for end := w.now + d; w.now < end; {
+		w.now += min(lookInterval, end-w.now)
+		w.look(true, waits)
+	}
+}
+
+func (w *watched) look(leads bool, waits []collective.Wait) {
+	told, over := w.l.look(w.now, leads, w.applied, waits)
+	for _, v := range over {
+		w.news = append(w.news, fmt.Sprintf("over %d after %v", v.Worker, (w.now-v.begun).Round(time.Second)))
+	}
+	for _, v := range told {
+		w.news = append(w.news, fmt.Sprintf("wait %d for %v", v.Worker, (w.now-v.since).Round(time.Second)))
+	}
+}
+
+// step makes a step: all work, then all but the slowest wait, then it is committed.
+func (w *watched) step(work, slowest time.Duration) {
+	w.pass(work)
+	w.pass(slowest, 1)
+	w.calls++
+	w.applied++
+}
+
+func (w *watched) said() string {
+	defer func() { w.news = nil }()
+	return strings.Join(w.news, ", ")
+}
+
+func (w *watched) want(t *testing.T, what, want string) {
+	t.Helper()
+	if got := w.said(); got != want {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+const second = time.Second
+
+// What takes as long as it has taken before is no news, however long that is, and what takes much longer is, once.
+func TestLookoutGoesByTheRhythm(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		work, slowest time.Duration
+		steps         int
+		wait, over    string
+	}{
+		{"steps of a second", 700 * time.Millisecond, 300 * time.Millisecond, 100, "wait 1 for 6s", "over 1 after 10m0s"},
+		{"fast steps", 20 * time.Millisecond, 5 * time.Millisecond, 2000, "wait 1 for 6s", "over 1 after 10m0s"},
+		{"steps of a minute", 50 * second, 10 * second, 20, "wait 1 for 2m23s", "over 1 after 10m0s"},
+	} {
+		w := newWatched()
+		for range c.steps {
+			w.step(c.work, c.slowest)
+		}
+		w.want(t, c.name, "")
+		w.pass(600*second, 1)
+		w.want(t, c.name+", one hangs", c.wait)
+		w.calls++
+		w.applied++
+		w.step(c.work, c.slowest)
+		w.want(t, c.name+", it goes on", c.over)
+		for range c.steps {
+			w.step(c.work, c.slowest)
+		}
+		w.pass(600*second, 1)
+		w.want(t, c.name+", it hangs again", c.wait) // the first time is no part of the rhythm
+	}
+}
+
+// Steps that take now this long, now that are no news either.
+func TestLookoutBearsUnevenSteps(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	w := newWatched()
+	w.step(20*second, 5*second) // libraries are read, kernels are tuned
+	for range 2000 {
+		w.step(time.Duration(rng.Int64N(int64(3*second))), time.Duration(rng.Int64N(int64(2*second))))
+	}
+	w.want(t, "uneven steps", "")
+}
+
+// The first call waits for those who still read their libraries: as long as that took the others is nothing.
+func TestLookoutAtTheStart(t *testing.T) {
+	w := newWatched()
+	w.pass(30 * second)
+	w.pass(20*second, 1, 2)
+	w.want(t, "two come later", "")
+	w.pass(20*second, 2)
+	w.want(t, "one comes very late", "")
+	w.pass(30*second, 2)
+	w.want(t, "one does not come", "wait 2 for 1m1s")
+}
+
+// A worker that is late from the first step on, much later than the others needed to begin, is told a few times.
+func TestLookoutLearnsTheSlow(t *testing.T) {
+	w := newWatched()
+	for range 30 {
+		w.step(second, 30*second)
+	}
+	if got := strings.Count(w.said(), "wait"); got != habit {
+		t.Errorf("told %d times", got)
+	}
+	w.pass(600*second, 1)
+	w.want(t, "it hangs", "wait 1 for 1m36s")
+}
+
+// So is one that saves a model now and then while the others wait.
+func TestLookoutLearnsHabits(t *testing.T) {
+	w := newWatched()
+	told := 0
+	for range 20 {
+		for range 1000 {
+			w.step(200*time.Millisecond, 50*time.Millisecond)
+		}
+		w.step(200*time.Millisecond, 20*second)
+		told += strings.Count(w.said(), "wait")
+	}
+	if told != habit {
+		t.Errorf("told %d times", told)
+	}
+	for range 1000 {
+		w.step(200*time.Millisecond, 50*time.Millisecond)
+	}
+	w.pass(100*second, 1)
+	w.want(t, "it hangs", "wait 1 for 40s")
+}
+
+// Several that are waited for are one piece of news as long as they come to be waited for together, and a call that follows is another wait.
+func TestLookoutTellsWorkersApart(t *testing.T) {
+	w := newWatched()
+	for range 100 {
+		w.step(time.Second, 0)
+	}
+	w.pass(8*second, 1, 2)
+	w.want(t, "two hang", "wait 1 for 7s, wait 2 for 7s")
+	w.pass(4*second, 2)
+	w.want(t, "one comes", "over 1 after 8s")
+	w.calls++
+	w.applied++
+	w.pass(3*second, 1, 3)
+	w.want(t, "the other comes, and others have not come to the next call", "over 2 after 12s")
+	w.calls++
+	w.pass(3*second, 1, 3)
+	w.want(t, "nor to the one after it", "")
+	w.pass(8*second, 1, 3)
+	w.want(t, "and hang", "wait 1 for 7s, wait 3 for 7s")
+}
+
+// A time in which the agent itself was stopped is not held against anybody, and waits that another host leads are not told of here.
+func TestLookoutExcuses(t *testing.T) {
+	w := newWatched()
+	for range 100 {
+		w.step(time.Second, 0)
+	}
+	w.pass(2*second, 1)
+	w.now += time.Hour
+	w.pass(2*second, 1)
+	w.want(t, "the agent was stopped", "")
+	w.pass(3*second, 1)
+	w.want(t, "the worker hangs", "wait 1 for 7s")
+	w.now += lookInterval
+	w.look(false, nil)
+	w.want(t, "another leads", "")
+	w.pass(6*second, 1)
+	w.want(t, "and does no more", "")
+	w.pass(second, 1)
+	w.want(t, "and it still hangs", "wait 1 for 7s")
+}
+
+// Looking costs no memory while nobody is waited for.
+func TestLookoutAllocatesNothing(t *testing.T) {
+	w := newWatched()
+	if n := testing.AllocsPerRun(100, func() {
+		w.now += lookInterval
+		w.applied++
+		w.l.look(w.now, true, w.applied, nil)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
