@@ -18,12 +18,17 @@ const (
 	// habits is how many waits that stood out are remembered, and habit how many make them usual: a worker that saves a model now and
 	// then, and for which the others wait, is news a few times.
 	habits, habit = 15, 3
+	// beginning is how many looks at which something has changed are of the beginning, when libraries are read and kernels are tuned. The rhythm of those
+	// that follow is taken when there is one, after so many.
+	beginning, warm = 10, 30
 )
 
 // lookout judges how long workers have been waited for: by the rhythm that the job has had, so that nobody has to say how long is too long.
 // It has no clock.
 type lookout struct {
 	rhythm  *accrual.Detector // of all that changes in the job
+	steady  *accrual.Detector // of that without the beginning; nil = it is not learnt yet, or is the rhythm
+	changes int               // looks at which something had changed, since the first collective
 	before  time.Duration     // the last look
 	applied uint64
 	since   map[collective.WaitID]time.Duration
@@ -75,7 +80,7 @@ func (l *lookout) look(now time.Duration, leads bool, applied uint64, waits []co
 		over = nil
 	}
 	if changed {
-		l.rhythm.Heard(now)
+		l.learn(now)
 	}
 	for _, v := range l.vigils {
 		v.out = v.out || l.suspects(now-v.since)
@@ -86,6 +91,23 @@ func (l *lookout) look(now time.Duration, leads bool, applied uint64, waits []co
 	}
 	inOrder(told)
 	return told, over
+}
+
+// learn takes it that something has changed.
+func (l *lookout) learn(now time.Duration) {
+	l.rhythm.Heard(now)
+	if l.steady != nil {
+		l.steady.Heard(now)
+	}
+	if l.applied > 0 && l.changes < warm {
+		l.changes++
+		switch l.changes {
+		case beginning:
+			l.steady = accrual.New(attention, now)
+		case warm:
+			l.rhythm, l.steady = l.steady, nil
+		}
+	}
 }
 
 // pass brings what is known of waits to those that go on, and returns those that were told and are over.
@@ -105,10 +127,18 @@ func (l *lookout) pass(now time.Duration, before map[topo.Worker]*vigil) (over [
 		}
 	}
 	if len(over) > 0 { // what was no part of the rhythm shall not be learnt
-		l.rhythm.Excuse(l.rhythm.Silence(now))
+		l.forget(l.rhythm.Silence(now))
 	}
 	inOrder(over)
 	return over
+}
+
+// forget takes a part out of the present silence.
+func (l *lookout) forget(part time.Duration) {
+	l.rhythm.Excuse(part)
+	if l.steady != nil {
+		l.steady.Excuse(part)
+	}
 }
 
 // suspects reports whether a wait is longer than the rhythm explains.
@@ -126,7 +156,7 @@ func (l *lookout) usual() time.Duration {
 
 // excuse takes out a time in which nobody looked, because this process stood still.
 func (l *lookout) excuse(pause time.Duration) {
-	l.rhythm.Excuse(pause)
+	l.forget(pause)
 	for id := range l.since {
 		l.since[id] += pause
 	}

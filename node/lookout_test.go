@@ -76,7 +76,7 @@ func TestLookoutGoesByTheRhythm(t *testing.T) {
 	}{
 		{"steps of a second", 700 * time.Millisecond, 300 * time.Millisecond, 100, "wait 1 for 6s", "over 1 after 10m0s"},
 		{"fast steps", 20 * time.Millisecond, 5 * time.Millisecond, 2000, "wait 1 for 6s", "over 1 after 10m0s"},
-		{"steps of a minute", 50 * second, 10 * second, 20, "wait 1 for 2m23s", "over 1 after 10m0s"},
+		{"steps of a minute", 50 * second, 10 * second, 20, "wait 1 for 2m22s", "over 1 after 10m0s"},
 	} {
 		w := newWatched()
 		for range c.steps {
@@ -120,6 +120,14 @@ func TestLookoutAtTheStart(t *testing.T) {
 	w.want(t, "one comes very late", "")
 	w.pass(30*second, 2)
 	w.want(t, "one does not come", "wait 2 for 1m1s")
+	w.calls++
+	w.applied++
+	for range 40 {
+		w.step(700*time.Millisecond, 300*time.Millisecond)
+	}
+	w.said()
+	w.pass(7*second, 1)
+	w.want(t, "one hangs when the beginning is forgotten", "wait 1 for 6s")
 }
 
 // A worker that is late from the first step on, much later than the others needed to begin, is told a few times.
@@ -132,7 +140,7 @@ func TestLookoutLearnsTheSlow(t *testing.T) {
 		t.Errorf("told %d times", got)
 	}
 	w.pass(600*second, 1)
-	w.want(t, "it hangs", "wait 1 for 1m36s")
+	w.want(t, "it hangs", "wait 1 for 1m37s")
 }
 
 // So is one that saves a model now and then while the others wait.
