@@ -30,6 +30,7 @@ type rawWorker struct {
 	agent   *arena.Bell
 	seg     *arena.Segment
 	ticket  uint64
+	joined  api.Reply
 }
 
 // ask sends any bytes of JSON and returns the answer.
@@ -78,7 +79,7 @@ func joinRawWith(t testing.TB, a *node.Agent, rank int, token string) *rawWorker
 	if w.control, err = arena.OpenControl(block.Mem); err != nil {
 		t.Fatal(err)
 	}
-	w.agent, w.bell = arena.OpenBell(fds[1]), arena.OpenBell(fds[2])
+	w.agent, w.bell, w.joined = arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), r
 	r, fds = w.ask(api.Request{Type: api.TypeSegment, Bytes: 8192})
 	if w.seg, err = arena.OpenSegment(fds[0]); err != nil || r.ID != 1 || r.Bytes != 8192 {
 		t.Fatalf("segment: %+v, %v", r, err)

@@ -47,6 +47,8 @@ type AgentConfig struct {
 
 	// Redundant asks for what several ranks of a mesh have to be on two hosts.
 	Redundant bool
+	// After is how many generations the job had before this start: workers and people are told of those that are numbered on from it.
+	After topo.Generation
 
 	nodes []numa.Node // memory nodes of this host; nil = there is no choice
 }
@@ -114,7 +116,7 @@ func (a *Agent) link() error {
 		}
 		name = string(a.mesh.Self())
 	}
-	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), lookout: newLookout(), began: time.Now(), unwanted: map[topo.Worker]bool{},
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), after: a.cfg.After, lookout: newLookout(), began: time.Now(), unwanted: map[topo.Worker]bool{},
 		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
 		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
@@ -263,8 +265,8 @@ func (a *Agent) seat(n int, token string) (late bool, err error) {
 	return p.late, nil
 }
 
-// admit makes a worker known, once a seat. It returns the size of the job that the worker is to know at first.
-func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, err error) {
+// admit makes a worker known, once a seat. It returns the size of the job that the worker is to know at first, and the generation.
+func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64, err error) {
 	a.mu.Lock()
 	p := a.seats[int(m.id)]
 	twice := p.joined
@@ -273,13 +275,13 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, err error)
 	}
 	a.mu.Unlock()
 	if twice {
-		return 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
+		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
 	}
 	err = a.engine.do(func() {
-		size = a.crew.agent.Known().View.Size()
+		size, generation = a.crew.agent.Known().View.Size(), a.crew.number(1)
 		a.engine.admit(m, late)
 	})
-	return size, err
+	return size, generation, err
 }
 
 // here is the number of workers on this host.

@@ -39,7 +39,7 @@ func (c *crew) apply(a *head.Apply) {
 	if a.Parted != "" && !c.parted {
 		c.parted = true
 		if c.agent.Leads() {
-			c.orders.Event(Event{What: "stop", Generation: uint64(a.View.Generation), Size: a.View.Size(), Step: a.Steps, Because: a.Parted})
+			c.orders.Event(Event{What: "stop", Generation: c.number(a.View.Generation), Size: a.View.Size(), Step: a.Steps, Because: a.Parted})
 		}
 	}
 }
@@ -71,7 +71,7 @@ func (c *crew) complete(part head.Part, err error, changed bool) {
 
 // tell writes a worker's view into its control block.
 func (c *crew) tell(m *worker, v arena.View, s head.State) {
-	v.Generation, v.Steps = uint64(s.View.Generation), s.Steps
+	v.Generation, v.Steps = c.number(s.View.Generation), s.Steps
 	if s.Data != nil {
 		var err error
 		if v.Cursor, err = s.Data.AppendBinary(nil); err != nil {

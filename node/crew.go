@@ -37,7 +37,8 @@ type crew struct {
 	parted   bool
 	shaper   shaper
 	lookout  *lookout
-	began    time.Time // when the lookout did
+	began    time.Time       // when the lookout did
+	after    topo.Generation // which the job had before this start
 
 	left     bool     // this agent ends: what other hosts say is of no interest any more
 	carrying bool     // actions are being carried out
@@ -110,7 +111,7 @@ func (c *crew) carryOut(action head.Action) {
 		c.decided(a.Record)
 	case head.Meshed:
 		known := c.agent.Known()
-		c.orders.Event(Event{What: "mesh", Generation: uint64(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(a.Because)})
+		c.orders.Event(Event{What: "mesh", Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(a.Because)})
 	case head.News:
 		c.news = append(c.news, a.Decision)
 	case head.Layout:
@@ -285,10 +286,18 @@ func describe(d cursor.Cursor) string {
 	return fmt.Sprintf("%d samples, batch %d, seed %d, shuffle %v", d.Samples, d.Batch, d.Seed, !d.Plain)
 }
 
+// number is what workers and people are told that a generation is; 0 = the job has not begun.
+func (c *crew) number(g topo.Generation) uint64 {
+	if g > 0 {
+		g += c.after
+	}
+	return uint64(g)
+}
+
 // status is the job as this agent knows it.
 func (c *crew) status() Status {
 	known, record := c.agent.Known(), c.agent.Record()
-	s := Status{Head: record.Head, Generation: uint64(record.View.Generation), Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic, Stuck: c.agent.Stuck()}
+	s := Status{Head: record.Head, Generation: c.number(record.View.Generation), Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic, Stuck: c.agent.Stuck()}
 	if shape := known.Shape; shape != nil {
 		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh, cmp.Or(shape.Next, c.agent.Wished()), shape.Broken, shape.Lost, shape.Back
 	}

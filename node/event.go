@@ -88,7 +88,7 @@ func (c *crew) tellNews(d member.Action) {
 	e := Event{What: "generation", Step: known.Steps}
 	switch d := d.(type) {
 	case member.Activate:
-		e.Generation, e.Size, e.Because = uint64(d.View.Generation), d.View.Size(), string(d.Because)
+		e.Generation, e.Size, e.Because = c.number(d.View.Generation), d.View.Size(), string(d.Because)
 		e.Joined, e.Lost, e.Finished, e.Released, e.Again = seats(d.Joined), seats(d.Lost), seats(d.Finished), seats(d.Released), seats(d.Again)
 	case member.Pause:
 		e.What, e.Because = "pause", string(d.Because)
@@ -96,9 +96,9 @@ func (c *crew) tellNews(d member.Action) {
 		e.What, e.Because = "resume", string(d.Because)
 	}
 	if view := c.agent.Record().View; e.What != "generation" {
-		e.Generation, e.Size = uint64(view.Generation), view.Size()
+		e.Generation, e.Size = c.number(view.Generation), view.Size()
 	}
-	if c.parted || !known.Elastic && e.Generation > 1 {
+	if c.parted || !known.Elastic && e.Generation > c.number(1) {
 		return // the job is about to end; its launcher says why
 	}
 	c.orders.Event(e)

@@ -9,7 +9,11 @@ import (
 func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
-	if !muted && e.What != "route" && (e.What != "generation" || e.Generation > 1 && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
+	first := uint64(1)
+	if l.job != nil {
+		first += uint64(l.job.After)
+	}
+	if !muted && e.What != "route" && (e.What != "generation" || e.Generation > first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
 		line := e.String()
 		if e.What == "wait" && l.job != nil {
 			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"

@@ -185,7 +185,7 @@ func (l *launch) agentConfig() AgentConfig {
 	if l.job != nil {
 		spec := l.job.Spec
 		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min, spec.Max, spec.Spares
-		cfg.Fixed, cfg.Redundant = spec.FixedRoutes, spec.Redundant
+		cfg.Fixed, cfg.Redundant, cfg.After = spec.FixedRoutes, spec.Redundant, l.job.After
 	}
 	if f := l.cfg.Fleet; f != nil {
 		cfg.Link, cfg.Slots = f.Link, cmp.Or(f.Slots, member.NoSlots)

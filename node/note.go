@@ -75,20 +75,24 @@ type (
 		Port int      `json:"port"` // for MASTER_PORT
 		Addr string   `json:"addr"` // for MASTER_ADDR
 
-		Record *recordNote `json:"record,omitempty"` // nil = none that this host could write
+		// After is how many generations the job had before this start.
+		After  topo.Generation `json:"after,omitempty"`
+		Record *recordNote     `json:"record,omitempty"` // nil = none that this host could write
 	}
 	// recordNote says where the record of the job is.
 	recordNote struct {
-		URL   string          `json:"url"`             // of the store
-		Job   string          `json:"job"`             // as which the store knows it
-		Run   string          `json:"run"`             // in which it is
-		After topo.Generation `json:"after,omitempty"` // the record has so many generations of heads that have ended
+		URL string `json:"url"` // of the store
+		Job string `json:"job"` // as which the store knows it
+		Run string `json:"run"` // in which it is
 	}
 	signalNote struct {
 		Worker int `json:"worker"`
 		Signal int `json:"signal"`
 	}
 )
+
+// maxAfter bounds the generations that a job can have had: nobody counts so far.
+const maxAfter = 1 << 32
 
 func (n *note) encode() []byte {
 	b, err := json.Marshal(n)
@@ -114,6 +118,9 @@ func decodeNote(b []byte) (*note, error) {
 	case n.Job != nil:
 		if err := n.Job.Spec.WithDefaults().Validate(); err != nil {
 			return nil, fmt.Errorf("a job that cannot be: %w", err)
+		}
+		if n.Job.After > maxAfter {
+			return nil, fmt.Errorf("a job of %d generations", n.Job.After)
 		}
 		if r := n.Job.Record; r != nil && (r.URL == "" || r.Job == "" || r.Run == "") {
 			return nil, errors.New("a record that is nowhere")

@@ -15,7 +15,7 @@ func FuzzNote(f *testing.F) {
 		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}}, {Stays: &reasonNote{"why"}},
 		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
-		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, Record: &recordNote{"nats://db", "x", "r", 7}}},
+		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, After: 7, Record: &recordNote{"nats://db", "x", "r"}}},
 	} {
 		f.Add(n.encode())
 	}

@@ -141,8 +141,9 @@ func (l *launch) begin(j jobNote) {
 	if j.Spec.Redundant {
 		l.agent.KeepRedundant()
 	}
+	l.agent.CountFrom(j.After)
 	if l.record != nil && j.Record != nil {
-		l.record.learn(*j.Record, l.stores(j.Record.URL))
+		l.record.learn(*j.Record, j.After, l.stores(j.Record.URL))
 	}
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(j.Spec.Name, l.dir.path)

@@ -36,6 +36,7 @@ type recording struct {
 
 	mu       sync.Mutex
 	note     *recordNote     // which record; nil = not known yet
+	after    topo.Generation // which it has already, of heads that have ended
 	store    store.Store     // that it is in
 	borrowed bool            // the store is not closed here
 	kept     []member.Record // newest decisions, not yet written by this host
@@ -58,10 +59,10 @@ func (r *recording) decided(g member.Record) {
 }
 
 // learn is told which record it is, and where.
-func (r *recording) learn(n recordNote, s store.Store) {
+func (r *recording) learn(n recordNote, after topo.Generation, s store.Store) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.note, r.store = &n, s
+	r.note, r.after, r.store = &n, after, s
 	r.write()
 }
 
@@ -78,8 +79,8 @@ func (r *recording) write() {
 		return
 	}
 	for _, g := range r.kept {
-		g.View.Generation += r.note.After
-		g.Since += r.note.After
+		g.View.Generation += r.after
+		g.Since += r.after
 		r.recorder.Decided(g)
 	}
 	r.kept = nil
@@ -88,7 +89,7 @@ func (r *recording) write() {
 // lead begins to write.
 func (r *recording) lead(since topo.Generation) {
 	r.recorder = store.NewRecorder(r.store, r.note.Job, r.note.Run, r.say)
-	r.owner = store.Owner{Job: r.note.Job, Run: r.note.Run, Host: r.host, Address: r.at(), Generation: r.note.After + since, Since: time.Now()}
+	r.owner = store.Owner{Job: r.note.Job, Run: r.note.Run, Host: r.host, Address: r.at(), Generation: r.after + since, Since: time.Now()}
 	r.recorder.Leads(r.owner)
 }
 
@@ -98,6 +99,14 @@ func (r *recording) shared() *recordNote {
 		return nil
 	}
 	return r.note
+}
+
+// had is how many generations the job had before this start.
+func (r *recording) had() topo.Generation {
+	if r == nil {
+		return 0
+	}
+	return r.after
 }
 
 // close waits a while until all is written, and tells the store if the job has ended. The agent has.
@@ -155,7 +164,7 @@ func (l *launch) claim(ctx context.Context, name string) error {
 	if c == nil {
 		return nil
 	}
-	n := recordNote{URL: c.URL, Job: name, Run: l.place.Run}
+	n, after := recordNote{URL: c.URL, Job: name, Run: l.place.Run}, topo.Generation(0)
 	have, err := store.Find(ctx, c.Store, name)
 	switch {
 	case errors.Is(err, store.ErrNotFound), c.TakeOver:
@@ -165,13 +174,13 @@ func (l *launch) claim(ctx context.Context, name string) error {
 		if l.resumed, err = resume(ctx, c.Store, have); err != nil {
 			return err
 		}
-		n.Run, n.After = have.Run, max(have.Generation, l.resumed.newest.View.Generation)
+		n.Run, after = have.Run, max(have.Generation, l.resumed.newest.View.Generation)
 	}
-	owner := store.Owner{Job: name, Run: n.Run, Host: l.host, Generation: n.After, Since: time.Now()}
+	owner := store.Owner{Job: name, Run: n.Run, Host: l.host, Generation: after, Since: time.Now()}
 	if err := store.Claim(ctx, c.Store, owner, c.TakeOver); err != nil {
 		return err
 	}
-	l.record = &recording{at: l.joinAddress, say: func(line string) { l.console.Note(line) }, note: &n, store: c.Store, borrowed: true, owner: owner}
+	l.record = &recording{at: l.joinAddress, say: func(line string) { l.console.Note(line) }, note: &n, after: after, store: c.Store, borrowed: true, owner: owner}
 	return nil
 }
 

@@ -44,7 +44,7 @@ func inStore(t *testing.T, s store.Store, run string) (o store.Owner, all []topo
 // A head decides while its store hangs, which it does not notice, and is lost. The next one writes it all.
 func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	server := mem.New()
-	note := recordNote{URL: "nats://db", Job: "train", Run: "r", After: 5}
+	note := recordNote{URL: "nats://db", Job: "train", Run: "r"}
 	hung, down := make(chan struct{}), mem.New()
 	down.Fail(func(mem.Op, string) mem.Fate { <-hung; return mem.Lost })
 	var said []string
@@ -53,8 +53,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 		a.decided(generation(g, "a", 0, "a", "b", "c"))
 		b.decided(generation(g, "a", 0, "a", "b", "c"))
 	}
-	a.learn(note, down.Open()) // returns, and so does what is decided from now on
-	b.learn(note, server.Open())
+	a.learn(note, 5, down.Open()) // returns, and so does what is decided from now on
+	b.learn(note, 5, server.Open())
 	a.decided(generation(4, "a", 0, "a", "b", "c"))
 	b.decided(generation(4, "a", 0, "a", "b", "c"))
 	if b.recorder != nil {
@@ -153,7 +153,7 @@ func TestWhoMayLeadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			o, _ := inStore(t, s, c.run)
-			if n := l.record.note; n.Run != c.run || n.After != c.after || o.Run != c.run || o.Host != "a" || !o.Ended.IsZero() {
+			if n := l.record.note; n.Run != c.run || l.record.had() != c.after || o.Run != c.run || o.Host != "a" || !o.Ended.IsZero() {
 				t.Errorf("it leads %+v, and the store says %+v", *n, o)
 			}
 			if (l.resumed != nil) != (c.run == "r1") {

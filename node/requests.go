@@ -70,6 +70,11 @@ func (a *Agent) Release(why string) (ok bool) {
 	return ok
 }
 
+// CountFrom numbers generations on from those that the job had before this start, on a host that learns that after it has joined it.
+func (a *Agent) CountFrom(after topo.Generation) {
+	_ = a.engine.later(func() { a.crew.after = after }) // a stopped engine tells nobody
+}
+
 // Force makes this agent the head of a job whose other hosts a person knows to be gone.
 func (a *Agent) Force() { _ = a.ask(func() error { a.crew.agent.Force(); return nil }) }
 

@@ -125,6 +125,6 @@ func (r *routes) cable() (float64, bool) {
 func (c *crew) reroute(change collective.Change) {
 	c.routes.chosen[change.Class] = change.To
 	known := c.agent.Known()
-	c.orders.Event(Event{What: "route", Generation: uint64(known.View.Generation), Size: known.View.Size(), Step: known.Steps,
+	c.orders.Event(Event{What: "route", Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps,
 		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From, change.Because)})
 }

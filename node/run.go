@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if cfg.Fleet != nil {
 		addr = cfg.Fleet.Addr
 	}
-	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort(), Record: l.record.shared()}, program, ""); err != nil {
+	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort(), After: l.record.had(), Record: l.record.shared()}, program, ""); err != nil {
 		l.recorded()
 		return nil, errors.Join(err, l.place.Close())
 	}

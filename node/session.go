@@ -124,7 +124,7 @@ func (s *session) join(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	size, err := a.admit(m, s.conn, late)
+	size, generation, err := a.admit(m, s.conn, late)
 	if err != nil {
 		m.close()
 		return err
@@ -133,7 +133,7 @@ func (s *session) join(r *api.Request) error {
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
-	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: 1,
+	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: generation,
 		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond), Crowded: a.here() > runtime.NumCPU()}
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0

@@ -60,7 +60,7 @@ func (c *crew) tellWaits(what string, list []*vigil, say func(v *vigil) string) 
 		return
 	}
 	known := c.agent.Known()
-	e := Event{What: what, Generation: uint64(known.View.Generation), Size: known.View.Size(), Step: known.Steps}
+	e := Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps}
 	var words []string
 	for i, v := range list {
 		e.Awaited = append(e.Awaited, int(v.Worker))
