@@ -45,6 +45,7 @@ type crew struct {
 	later    []func() // inputs that came up meanwhile
 	errs     []error  // by part of a flight
 	said     []byte   // the last message
+	repeats  repeats  // of long frames
 }
 
 // input gives the agent an input and carries out what follows from it.
@@ -123,8 +124,8 @@ func (c *crew) carryOut(action head.Action) {
 	}
 }
 
-// send sends a message, in pieces where it is too long: a frame that is sent again has all that was not answered. What cannot be cut
-// ends the link, for the other side would wait for it in vain.
+// send sends a message. A frame that is too long, as one that is sent again with all that was not answered, is cut between its bodies, and what
+// cannot be cut goes in parts. What is too long for that ends the link, for the other side would wait for it in vain.
 func (c *crew) send(to fabric.Host, m head.Message) {
 	c.said = head.Append(c.said[:0], m)
 	b := c.said
@@ -136,8 +137,10 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 		one, other := f.Halves()
 		c.send(to, one)
 		c.send(to, other)
-	default:
-		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d bytes, and a message has at most %d: make fewer collectives a step", len(b), fabric.MaxMessage))
+	case len(b) > maxSaid:
+		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
+	case !frame || !c.repeats.tooSoon(to, f, len(b), time.Now()):
+		inParts(c.mesh, to, b)
 	}
 }
 

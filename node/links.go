@@ -16,6 +16,7 @@ type links struct {
 	engine *engine
 	reader head.Reader // the engine's thread's
 	spare  sync.Pool   // of letters
+	parts  parts
 }
 
 // letter is a message on its way to the engine's thread. It is used again: the words of a step cost no memory.
@@ -30,6 +31,7 @@ func (l *links) Up(peer fabric.Host) { l.input(func(c *crew) { c.agent.Up(string
 
 // Down is told that a link is gone.
 func (l *links) Down(peer fabric.Host, err error) {
+	l.parts.forget(peer)
 	l.input(func(c *crew) {
 		how := fmt.Sprintf("was lost: %v", err)
 		c.agent.Down(string(peer), how)
@@ -39,6 +41,16 @@ func (l *links) Down(peer fabric.Host, err error) {
 
 // Message is told what another agent says.
 func (l *links) Message(from fabric.Host, b []byte) {
+	if isPart(b) {
+		whole, err := l.parts.take(from, b)
+		if err != nil {
+			l.input(func(c *crew) { l.refuse(c, from, err) })
+		}
+		if len(whole) == 0 {
+			return
+		}
+		b = whole // which is no part: none goes in parts again
+	}
 	if note, is := unwrap(b); is {
 		l.input(func(c *crew) {
 			if err := c.orders.Note(string(from), note); err != nil {

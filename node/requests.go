@@ -1,6 +1,8 @@
 package node
 
 import (
+	"fmt"
+
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -80,7 +82,18 @@ func (a *Agent) Force() { _ = a.ask(func() error { a.crew.agent.Force(); return 
 
 // Tell sends the launcher of another host a note. It is on its way when Tell returns: closing the links does not lose it.
 func (a *Agent) Tell(host string, note []byte) {
-	_ = a.engine.do(func() { a.mesh.Send(fabric.Host(host), wrap(note)) })
+	_ = a.engine.do(func() { a.crew.tellLauncher(fabric.Host(host), wrap(note)) })
+}
+
+func (c *crew) tellLauncher(to fabric.Host, note []byte) {
+	switch {
+	case len(note) <= fabric.MaxMessage:
+		c.mesh.Send(to, note)
+	case len(note) <= maxSaid:
+		inParts(c.mesh, to, note)
+	default:
+		c.mesh.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d MiB at once: give the job a shorter command and environment", len(note)>>20, maxSaid>>20))
+	}
 }
 
 // Status is the state of the job, as this agent knows it.
