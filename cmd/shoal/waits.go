@@ -98,11 +98,11 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 	default:
 		list = append(list, fmt.Sprintf("where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on, w.PID))
 	}
-	switch {
-	case w.Waited.Own != "":
-		list = append(list, "workers that wait for each other have made their calls in different orders, and go on only without one of them")
-	case !j.Elastic:
-		return append(list, fmt.Sprintf("a job that has taken no step ends with its first worker that does: shoal stop %s", j.Name))
+	if w.Waited.Own != "" {
+		list = append(list, "workers that wait for each other have made their calls in different orders, and do not come out of that by themselves")
+	}
+	if !j.Elastic {
+		return append(list, fmt.Sprintf("a job that has taken no step cannot go on without it; to end the job: shoal stop %s", j.Name))
 	}
 	without := "the others go on without it"
 	switch {
