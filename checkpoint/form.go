@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -95,6 +96,9 @@ var forms = []form{
 	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N", ranks: true, preset: "zero1", lay: layZero},
+	{name: "zero2", about: "the same of stage 2", ranks: true, preset: "zero2", lay: layZero},
+	{name: "zero3", about: "the same of stage 3", ranks: true, preset: "zero3", lay: layZero},
 }
 
 // find returns the form of a name; that of an unknown one is empty.
@@ -138,6 +142,42 @@ func (f *Form) spec() *layout.Spec {
 		return f.Spec
 	}
 	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
+}
+
+// layZero lays out what DeepSpeed saves in the stage that the last letter of the format is. It cuts in its own way, so of a spec only the size of dp counts.
+func layZero(c *Checkpoint, f Form) (*format.Output, error) {
+	ranks := 1
+	if f.Spec != nil {
+		m, err := layout.ParseMesh(f.Spec.Mesh)
+		if err == nil {
+			err = m.Within("dp")
+		}
+		var own *layout.Spec
+		if err == nil {
+			own, err = layout.Preset(f.Format, m, Catalogue(c.Checkpoint), 0)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s is over dp only: %w", f.Format, err)
+		}
+		if !reflect.DeepEqual(own, f.Spec) {
+			return nil, fmt.Errorf("%s has a layout of its own; give it the ranks alone, --mesh %s", f.Format, m)
+		}
+		ranks = m.Ranks()
+	}
+	out, err := deepspeed.LayoutZero(int(f.Format[len(f.Format)-1]-'0'), ranks, c.Tensors, c.Values, c.Files.Read)
+	if err != nil {
+		return nil, err
+	}
+	implied := map[string]*format.Proof{}
+	for _, p := range out.Implied {
+		implied[p.Model.Name] = p
+	}
+	for i := range c.Tensors {
+		if t := &c.Tensors[i]; implied[t.Name] != nil {
+			t.Proofs = append(t.Proofs, implied[t.Name]) // Move tries it
+		}
+	}
+	return out, nil
 }
 
 func layHF(c *Checkpoint, f Form) (*format.Output, error) {

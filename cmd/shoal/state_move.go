@@ -93,7 +93,8 @@ func newStateConvertCommand() *cobra.Command {
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
 safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have
 Megatron's names, joined, cut and numbered as it does, and random numbers, which belong to ranks, stay behind: load megatron with
---no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up.
+--no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up. DeepSpeed loads zero1, zero2 and zero3 by position and over
+as many ranks as they are written for, universal by names and over any number. To zero3 the model's copy of the master weights stays behind.
 
 ` + published,
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
@@ -102,6 +103,7 @@ Megatron's names, joined, cut and numbered as it does, and random numbers, which
   shoal state convert model out --format megatron --mesh pp=2,tp=4
   shoal state convert megatron out --format torch_dist --only 'model.**' --only 'optimizer.**'
   shoal state convert zero out --format universal
+  shoal state convert zero out --format zero3 --mesh dp=6
   shoal state convert runs/step-1000 s3://models/out/model.safetensors --format hf --only 'model.**'`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -152,6 +154,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	}
 	if lost > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, for which the format %s has no place\n", counted(lost, "value"), m.format)
+	}
+	if n := len(out.Implied); n > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, which DeepSpeed makes of the master weights; all were compared with these\n", counted(n, "tensor"))
 	}
 	for _, name := range r.Dead {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)

@@ -7,6 +7,8 @@ type Output struct {
 	Files  []OutputFile
 	Frames []Frame
 	Sums   []Sum
+	// Implied says of tensors that are not in the output of which others their readers make them: Model is Main, rounded.
+	Implied []*Proof
 }
 
 // An OutputFile is a file and its size in bytes.

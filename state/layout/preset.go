@@ -83,7 +83,7 @@ func and(places ...string) string {
 // cutAll adds a step over dp to every rule; tensors without a dimension stay whole.
 func (p *preset) cutAll(place string) error {
 	if p.has(place) == "" {
-		return fmt.Errorf("the mesh %q has no axis dp", p.mesh)
+		return fmt.Errorf("the mesh %q has no axis dp, such as dp=8", p.mesh)
 	}
 	rules := p.scalars()
 	for _, r := range p.spec.Rules {
@@ -121,7 +121,7 @@ var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
 // flatOptimizer puts rules for each kind of optimizer state before the others.
 func (p *preset) flatOptimizer() error {
 	if p.has("dp=") == "" {
-		return fmt.Errorf("the mesh %q has no axis dp", p.mesh)
+		return fmt.Errorf("the mesh %q has no axis dp, such as dp=8", p.mesh)
 	}
 	var kinds []string
 	for _, t := range p.tensors {

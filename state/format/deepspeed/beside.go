@@ -2,6 +2,7 @@ package deepspeed
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -10,22 +11,22 @@ import (
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
 )
+
+// maxGroups bounds the numbers of an optimizer's groups.
+const maxGroups = 1 << 16
 
 // groupPath is the path of what an optimizer has for a group of parameters.
 var groupPath = regexp.MustCompile(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
 
-// common lays out optimizer_state.pt, as the stages 1 and 2 read it and as 3 does.
-func (w *writer) common() error {
+// commonValues are the values of optimizer states that are of no parameter, without those under some keys.
+func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 	root := &pickle.Dict{}
-	groups, err := w.groups()
-	if err != nil {
-		return err
-	}
 	var rest, scale []format.Value
 	for _, v := range w.values {
 		name, ok := strings.CutPrefix(v.Path, stateKey+".")
-		if key, more, _ := strings.Cut(name, "."); !ok || key == "param_groups" || key == "optimizer_state_dict" {
+		if key, more, _ := strings.Cut(name, "."); !ok || slices.Contains(without, key) {
 			continue
 		} else if key == "loss_scaler" {
 			scale = append(scale, format.Value{Path: more, Is: v.Is})
@@ -34,9 +35,19 @@ func (w *writer) common() error {
 		}
 	}
 	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
+		return nil, err
+	}
+	return root, addScaler(root, scale)
+}
+
+// common lays out optimizer_state.pt, as the stages 1 and 2 read it and as 3 does.
+func (w *writer) common() error {
+	groups, err := w.paramGroups()
+	if err != nil {
 		return err
 	}
-	if err := addScaler(root, scale); err != nil {
+	root, err := w.commonValues([]string{"param_groups", "optimizer_state_dict"})
+	if err != nil {
 		return err
 	}
 	if _, ok := root.Get("ds_version"); !ok {
@@ -70,9 +81,9 @@ func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
 	return d, nil, nil
 }
 
-// groups are those of the optimizer. DeepSpeed takes as many as it has itself: of a checkpoint that tells of none there are as many as there are parameters, with nothing in
+// paramGroups are those of the optimizer. DeepSpeed takes as many as it has itself: of a checkpoint that tells of none there are as many as there are parameters, with nothing in
 // them, and it keeps its own learning rates.
-func (w *writer) groups() (*pickle.List, error) {
+func (w *writer) paramGroups() (*pickle.List, error) {
 	list := &pickle.List{}
 	group := func(n int) *pickle.Dict {
 		for len(list.Items) <= n {
@@ -82,11 +93,11 @@ func (w *writer) groups() (*pickle.List, error) {
 	}
 	for _, v := range w.values {
 		m := groupPath.FindStringSubmatch(v.Path)
-		if m == nil || m[2] == "params" {
+		if m == nil || m[2] == "params" || m[2] == namesKey {
 			continue
 		}
 		n, err := strconv.Atoi(m[1])
-		if err != nil || n > 1<<16 {
+		if err != nil || n > maxGroups {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
 		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Is: v.Is}}, torchzip.Objects(globals)); err != nil {
@@ -123,7 +134,11 @@ func (w *writer) model() error {
 	for _, file := range []string{"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"} {
 		root, module := &pickle.Dict{}, &pickle.Dict{}
 		root.Add("module", module)
-		root.Add("param_shapes", w.shapes())
+		shapes, err := w.shapes()
+		if err != nil {
+			return err
+		}
+		root.Add("param_shapes", shapes)
 		var tensors []*format.Tensor
 		add := func(d *pickle.Dict, path string, t *format.Tensor) error {
 			p, err := torchzip.Placeholder(len(tensors), *t)
@@ -161,22 +176,43 @@ func (w *writer) model() error {
 	return nil
 }
 
-// shapes are those of the parameters that are trained, in one group, by which a reader knows that none is missing. DeepSpeed does not look for them in a
-// universal checkpoint. A parameter with weights alone is frozen, or a buffer, if others have more.
-func (w *writer) shapes() *pickle.List {
+// shapes are those of the parameters that are trained, by which a reader knows that none is missing. DeepSpeed does not look for them in a universal
+// checkpoint. A parameter with weights alone is frozen, or a buffer, if others have more. There is a dict for each group, or where groups are not known one for
+// all, with an empty one, which no group has: nobody takes their order for that of a group.
+func (w *writer) shapes() (*pickle.List, error) {
+	list := &pickle.List{}
+	add := func(names []string) {
+		d := &pickle.Dict{}
+		for _, p := range names {
+			d.Add(p, sizeOf(w.weights(p).Shape))
+		}
+		list.Items = append(list.Items, d)
+	}
 	alone := func(p string) bool {
 		_, step := w.steps[p]
 		return !step && !slices.ContainsFunc(w.states[p], func(t *format.Tensor) bool { return !strings.HasPrefix(t.Name, "optimizer.fp32.") })
 	}
-	all, d := !slices.ContainsFunc(w.params, func(p string) bool { return !alone(p) }), &pickle.Dict{}
-	for _, p := range w.params {
-		if !all && alone(p) {
-			continue
-		}
-		weights := w.weights(p)
-		d.Add(p, &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(weights.Shape)}})
+	groups, err := w.order()
+	if err != nil {
+		return nil, err
 	}
-	return &pickle.List{Items: []any{d}}
+	for _, names := range groups {
+		add(names)
+	}
+	if groups == nil {
+		trained := slices.DeleteFunc(slices.Clone(w.params), alone)
+		if len(trained) == 0 {
+			trained = w.params
+		}
+		add(trained)
+		add(nil)
+	}
+	return list, nil
+}
+
+// sizeOf is a shape as torch has it.
+func sizeOf(shape tensor.Shape) any {
+	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(shape)}}
 }
 
 // beside adds what is no tensor, and what DeepSpeed asks for.
@@ -184,7 +220,7 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {
-		case stateKey, "optimizer":
+		case stateKey, "optimizer", sharedKey:
 		case "module":
 			p, err := torchzip.Plain(v.Is)
 			if err != nil {
@@ -197,6 +233,13 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 	}
 	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
 		return err
+	}
+	if len(w.shared) > 0 || w.stage > 0 {
+		names := &pickle.Dict{}
+		for _, name := range slices.Sorted(maps.Keys(w.shared)) {
+			names.Add(name, w.shared[name])
+		}
+		root.Add(sharedKey, names)
 	}
 	steps, ok := w.number("global_steps")
 	if !ok {

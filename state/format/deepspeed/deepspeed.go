@@ -1,6 +1,6 @@
 // Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
 // cut over the data parallel ranks, and universal checkpoints, which have a file for each parameter and kind of state. It
-// writes the latter.
+// writes both.
 //
 // The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
 // fp32 is the master copy of the weights.
@@ -181,6 +181,7 @@ type model struct {
 	shapes []params // of each group; nil without ZeRO
 	frozen params
 	module *pickle.Dict
+	again  map[string]format.Tensor // what the module has of the master weights
 }
 
 // params are parameters with their whole shapes, in order.
@@ -203,6 +204,14 @@ func (r *reader) model(name string) (*model, error) {
 	m := &model{file: f, cut: strings.HasPrefix(name, "zero_")}
 	if pp, err := pickle.Get[int64](f.Root, "checkpoint_parallel_dimensions", "pp_degree"); err == nil && pp != 1 {
 		return nil, fmt.Errorf("%s: a pipeline of %d stages, which shoal does not read yet; convert the checkpoint with ds_to_universal", name, pp)
+	}
+	if names, err := pickle.Get[*pickle.List](f.Root, ownKey, mastersKey); err == nil {
+		m.again = map[string]format.Tensor{}
+		for _, x := range names.Items {
+			if name, ok := x.(string); ok {
+				m.again[name] = format.Tensor{}
+			}
+		}
 	}
 	if m.module, err = pickle.Get[*pickle.Dict](f.Root, "module"); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -258,8 +267,19 @@ func (r *reader) modules(mp int, group []*model) error {
 	if err := first.file.Flatten(&part, "module", first.module); err != nil {
 		return err
 	}
+	shared, err := pickle.Get[*pickle.Dict](first.file.Root, sharedKey)
+	if err != nil {
+		shared = &pickle.Dict{}
+	}
 	for _, t := range part.Tensors {
 		name := strings.TrimPrefix(t.Name, "module.")
+		if _, tied := shared.Get(name); tied && first.cut {
+			continue
+		}
+		if _, ok := first.again[name]; ok {
+			first.again[name] = t
+			continue
+		}
 		if first.cut && (first.frozen.has(name) || slices.ContainsFunc(first.shapes, func(p params) bool { return p.has(name) })) {
 			continue
 		}
@@ -302,7 +322,7 @@ func (r *reader) values() error {
 	for _, item := range root.Items {
 		key, _ := item.Key.(string)
 		switch key {
-		case "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", "buffer_names", "":
+		case "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", ownKey, "":
 			continue
 		}
 		if err := f.Flatten(&part, key, item.Value); err != nil {

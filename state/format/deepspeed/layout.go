@@ -18,13 +18,22 @@ import (
 // fileVersion is that of the DeepSpeed whose files these are like, for a checkpoint of no DeepSpeed.
 const fileVersion = "0.19.0"
 
+// Keys of model states.
+const (
+	sharedKey  = "shared_params" // the names of parameters that are others once more, and those of the others
+	buffersKey = "buffer_names"
+	// Under ownKey is what shoal has written for itself; under mastersKey in it the names of what the model has of the master weights: no tensors of their own.
+	ownKey     = "shoal"
+	mastersKey = "master_weights"
+)
+
 // modulePrefix is that of what the model holds, as the reader calls it.
 const modulePrefix = "module."
 
 // stateName is that of a parameter's state: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// A writer lays out a universal checkpoint.
+// A writer lays out a universal checkpoint; a zeroWriter has one, and lays out ZeRO's.
 type writer struct {
 	*format.Output
 	given  []format.Tensor
@@ -34,18 +43,17 @@ type writer struct {
 	states map[string][]*format.Tensor
 	steps  map[string]any // numbers of steps that are no tensors
 	models []*format.Tensor
-	prefix string         // of the model's tensors
-	alone  bool           // whether files of state are as stage 3 reads them
-	index  map[string]int // of tensors in the output
+	prefix string            // of the model's tensors
+	shared map[string]string // as shared_params has them
+	stage  int64             // of ZeRO; 0 for a universal checkpoint
+	alone  bool              // whether files of state are as stage 3 reads them
+	index  map[string]int    // of tensors in the output
 }
 
 // Layout lays out a universal checkpoint of DeepSpeed, which loads over any number of ranks: a file for each parameter and kind of state, what the
 // model holds, for the stages 1 and 2 and for 3, and learning rates. Each parameter with state must have its weights in f32, as optimizer.fp32.NAME or in the model.
 func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, error) {
-	w := &writer{
-		Output: &format.Output{Checkpoint: format.Checkpoint{Format: universalFormat}},
-		given:  tensors, values: values, states: map[string][]*format.Tensor{}, steps: map[string]any{}, index: map[string]int{},
-	}
+	w := newWriter(universalFormat, tensors, values)
 	err := w.sort(tensors)
 	if err == nil {
 		err = w.lay()
@@ -54,6 +62,13 @@ func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, err
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
 	}
 	return w.Output, w.Finish()
+}
+
+func newWriter(name string, tensors []format.Tensor, values []format.Value) *writer {
+	return &writer{
+		Output: &format.Output{Checkpoint: format.Checkpoint{Format: name}},
+		given:  tensors, values: values, states: map[string][]*format.Tensor{}, steps: map[string]any{}, index: map[string]int{}, shared: map[string]string{},
+	}
 }
 
 // sort finds out which tensor is of what.
@@ -76,7 +91,7 @@ func (w *writer) sort(tensors []format.Tensor) error {
 	}
 	slices.Sort(w.params)
 	if len(w.params) == 0 {
-		return fmt.Errorf("there is no state of an optimizer (tensors optimizer.fp32.NAME and so on), and a universal checkpoint is little else; for weights alone choose hf or pt")
+		return fmt.Errorf("there is no state of an optimizer (tensors optimizer.fp32.NAME and so on), and DeepSpeed's checkpoints are little else; for weights alone choose hf or pt")
 	}
 	switch {
 	case slices.ContainsFunc(w.models, func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, modulePrefix) }):
@@ -88,6 +103,11 @@ func (w *writer) sort(tensors []format.Tensor) error {
 		if v.Path == stateKey+".zero_stage" {
 			stage := fmt.Sprint(v.Is) // a number, or that of an enumeration, or its name there
 			w.alone = stage == "3" || strings.HasSuffix(stage, "[3]") || strings.HasSuffix(stage, ".weights")
+		}
+		if name, ok := strings.CutPrefix(v.Path, sharedKey+"."); ok {
+			if other, ok := v.Is.(string); ok {
+				w.shared[name] = other
+			}
 		}
 		if list, ok := v.Is.([]any); ok && len(list) > 0 && strings.HasPrefix(v.Path, "universal_checkpoint_info.") {
 			return fmt.Errorf("value %q: it was trained in parts of tensors, by patterns that DeepSpeed's ds_to_universal knows; convert it with that", v.Path)
@@ -106,13 +126,7 @@ func (w *writer) sort(tensors []format.Tensor) error {
 }
 
 func (w *writer) lay() error {
-	w.tag = "universal"
-	for _, path := range []string{"global_steps", "iteration"} {
-		if n, ok := w.number(path); ok {
-			w.tag = "global_step" + strconv.FormatInt(n, 10) + "_universal"
-			break
-		}
-	}
+	w.tag = w.named("universal", "_universal")
 	for _, p := range w.params {
 		if err := w.param(p); err != nil {
 			return fmt.Errorf("parameter %q: %w", p, err)
@@ -124,9 +138,24 @@ func (w *writer) lay() error {
 	if err := w.model(); err != nil {
 		return err
 	}
-	w.Files = append(w.Files, format.OutputFile{Name: UniversalName, Size: int64(len(w.tag))})
-	w.Frames = append(w.Frames, format.Frame{File: UniversalName, Bytes: []byte(w.tag)})
+	w.point(UniversalName)
 	return nil
+}
+
+// named is the name of the folder: global_stepN, or another where the number of steps is not known.
+func (w *writer) named(other, suffix string) string {
+	for _, path := range []string{"global_steps", "iteration"} {
+		if n, ok := w.number(path); ok {
+			return "global_step" + strconv.FormatInt(n, 10) + suffix
+		}
+	}
+	return other
+}
+
+// point lays out the file that names the folder.
+func (w *writer) point(name string) {
+	w.Files = append(w.Files, format.OutputFile{Name: name, Size: int64(len(w.tag))})
+	w.Frames = append(w.Frames, format.Frame{File: name, Bytes: []byte(w.tag)})
 }
 
 // number is a value that is a whole number.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/pickle"
@@ -56,6 +57,11 @@ func (r *reader) optimizer(mp int, m *model) error {
 		}
 		for _, t := range tensors {
 			t.At = r.place(mp)
+			if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
+				if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
+					t.Replicas = append(t.Replicas, same.Pieces...)
+				}
+			}
 			r.Tensors = append(r.Tensors, t)
 		}
 		if mp == 0 {
@@ -65,7 +71,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 	if mp > 0 {
 		return nil
 	}
-	return r.shared(ranks[0].file, optimizerKeys(stage))
+	return r.shared(ranks[0].file, optimizerKeys(stage), m.shapes)
 }
 
 // openRank finds the flat buffers in a file.
@@ -183,8 +189,8 @@ func (one *rank) counts(g int, shapes params) (values []format.Value) {
 	return values
 }
 
-// shared adds what the first rank's file has of no parameter, such as learning rates, as universal checkpoints have it.
-func (r *reader) shared(f *torchzip.File, keys [2]string) error {
+// shared adds what the first rank's file has of no parameter, such as learning rates, as universal checkpoints have it, and which parameters are in which group.
+func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params) error {
 	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
 	if err != nil {
 		return err
@@ -201,6 +207,7 @@ func (r *reader) shared(f *torchzip.File, keys [2]string) error {
 	}
 	groups, err := pickle.Get[*pickle.List](state, keys[1], "param_groups")
 	if err == nil {
+		part.Values = append(part.Values, grouped(groups, shapes)...)
 		err = f.Flatten(&part, stateKey+".param_groups", groups)
 	}
 	r.Values = append(r.Values, part.Values...)

@@ -21,6 +21,7 @@ const universalFormat = "DeepSpeed universal"
 func (r *reader) universal() error {
 	r.Format = universalFormat
 	shapes, trained := map[string]tensor.Shape{}, map[string]string{}
+	var order []params
 	for mp := range r.mp {
 		group, err := r.group(mp)
 		if err != nil {
@@ -30,6 +31,9 @@ func (r *reader) universal() error {
 			return err
 		}
 		m := group[0]
+		if mp == 0 {
+			order = m.shapes
+		}
 		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
 			shapes[p.name] = p.shape
 		}
@@ -69,7 +73,7 @@ func (r *reader) universal() error {
 	}
 	for _, name := range names {
 		if !name.IsDir() {
-			if err := r.common(path.Join("zero", name.Name()), names, counted); err != nil {
+			if err := r.common(path.Join("zero", name.Name()), names, counted, order); err != nil {
 				return err
 			}
 		}
@@ -79,7 +83,7 @@ func (r *reader) universal() error {
 
 // common reads what the parameters have in common, such as learning rates. After stage 3 the file has the flat buffers of
 // the first rank beside, which are in the files of the parameters too, and the number of steps, which is not.
-func (r *reader) common(file string, params []fs.DirEntry, counted bool) error {
+func (r *reader) common(file string, params []fs.DirEntry, counted bool, order []params) error {
 	f, err := r.open(file)
 	if err != nil {
 		return err
@@ -92,6 +96,9 @@ func (r *reader) common(file string, params []fs.DirEntry, counted bool) error {
 		if !strings.HasPrefix(v.Path, stateKey+".optimizer_state_dict.") { // it stands under param_groups too
 			r.Values = append(r.Values, v)
 		}
+	}
+	if groups, err := pickle.Get[*pickle.List](f.Root, "param_groups"); err == nil {
+		r.Values = append(r.Values, grouped(groups, order)...)
 	}
 	inner, _ := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", "state")
 	if counted || inner == nil || len(inner.Items) == 0 {

@@ -1,66 +1,104 @@
-"""Has DeepSpeed load a universal checkpoint into the model of make.py, on one rank, and prints what it then holds.
+"""Has DeepSpeed load a checkpoint into the model of make.py, and prints what it then holds.
 
     PYTHON state/format/deepspeed/testdata/load.py FOLDER STAGE
+    PYTHON state/format/deepspeed/testdata/load.py FOLDER STAGE RANKS [FOLDER STAGE RANKS …]
 
-PYTHON has torch and deepspeed. Prints a JSON object: for each parameter its weights in f32, the moments, and the number of steps.
+A universal checkpoint is loaded on one rank; the other form has so many processes, and an object for each folder. PYTHON has torch and deepspeed. Prints a JSON object: for each parameter its weights in f32, the moments, and the number of steps.
 """
 
 import contextlib
 import json
+import multiprocessing
 import os
+import pathlib
 import sys
+import tempfile
 
 import make
 
 
-def weights(optimizer, p, stage):
+def weights(optimizer, p, stage, universal):
     """The copy in f32 of a parameter. In the stages 1 and 2 DeepSpeed's own function gives a moment after a universal checkpoint was loaded."""
     from deepspeed.utils import safe_get_full_fp32_param
-    if stage == 3:
+    if stage == 3 or not universal:
         return safe_get_full_fp32_param(p)
     at = p._hp_mapping.get_hp_fragment_address()
     flat, = [flat for group, flat in zip(optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups) if any(q is p for q in group)]
     return flat.narrow(0, at.start, at.numel).view(p.shape)
 
 
-def main(folder, stage):
-    os.environ.update(DS_ACCELERATOR="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+def main(folder, stage, rank=0, ranks=1, meeting=None):
+    """Loads it as one of some ranks, which find each other at a file."""
+    os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     import deepspeed
     import deepspeed.comm.torch
     import torch
     import torch.distributed
     from deepspeed.utils import safe_get_full_optimizer_state
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    store = torch.distributed.FileStore(meeting, ranks) if meeting else torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    universal = pathlib.Path(folder, "latest_universal").exists()
     deepspeed.init_distributed(dist_backend="gloo")
     model = make.model()
     with torch.no_grad():  # what is not loaded must not look as if it were
-        for p in model.parameters():
-            p.fill_(7)
+        for t in [*model.parameters(), *model.buffers()]:
+            t.fill_(7)
     groups = [{"params": [model[0].weight, model[2].weight], "weight_decay": 0.5}, {"params": [model[0].bias, model[2].bias], "weight_decay": 0.5}]
     config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 3.0, "torch_adam": True}},
-              "zero_optimization": {"stage": stage}, "bf16": {"enabled": True}, "checkpoint": {"load_universal": True}}
+              "zero_optimization": {"stage": stage}, "bf16": {"enabled": True}, "checkpoint": {"load_universal": universal}}
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
     _, client = engine.load_checkpoint(folder)
+    if stage < 3 and not universal:
+        engine.optimizer._lazy_init_hp_params_optimizer_state()  # else its state has no names before the first step
     found = {"note": client["note"], "lr": engine.optimizer.optimizer.param_groups[0]["lr"], "steps": engine.global_steps}
     found |= {f"weight_decay.{i}": g["weight_decay"] for i, g in enumerate(engine.optimizer.optimizer.param_groups)}
     for state in engine.optimizer.optimizer.state.values():
         if "step" in state:
             found["step"] = float(state["step"])
     for name, p in engine.module.named_parameters():
+        with deepspeed.zero.GatheredParameters([p], enabled=stage == 3):
+            found[f"module.{name}"] = make.show(p.data)
         if not p.requires_grad:
             continue
-        found[f"optimizer.fp32.{name}"] = make.show(weights(engine.optimizer, p, stage))
+        found[f"optimizer.fp32.{name}"] = make.show(weights(engine.optimizer, p, stage, universal))
         for kind in ("exp_avg", "exp_avg_sq"):
             found[f"optimizer.{kind}.{name}"] = make.show(safe_get_full_optimizer_state(p, kind))
+    found |= {f"module.{name}": make.show(b) for name, b in engine.module.named_buffers()}
     engine.backward(engine(torch.rand(5, 4, dtype=torch.bfloat16)).sum())
     engine.step()
     torch.distributed.destroy_process_group()  # ends its threads: one that still ran at the exit would abort it, now and then
     return found
 
 
+def one(out, *where):
+    found = main(*where)
+    if out:
+        out.send(found)
+
+
+def spread(folder, stage, ranks):
+    """Runs each rank as a process of its own, with what is imported already, and returns what the first finds."""
+    fork, (near, far) = multiprocessing.get_context("fork"), multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory() as at:
+        processes = [fork.Process(target=one, args=(None if r else far, folder, stage, r, ranks, f"{at}/meeting")) for r in range(ranks)]
+        for p in processes:
+            p.start()
+        far.close()
+        found = near.recv()
+        for p in processes:
+            p.join()
+    if any(p.exitcode for p in processes):
+        sys.exit("a rank failed")
+    return found
+
+
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        result = main(sys.argv[1], int(sys.argv[2]))
+        if len(sys.argv) == 3:
+            result = main(sys.argv[1], int(sys.argv[2]))
+        else:
+            os.environ["DS_ACCELERATOR"] = "cpu"
+            import deepspeed  # noqa: F401
+            result = {folder: spread(folder, int(stage), int(ranks)) for folder, stage, ranks in zip(*[iter(sys.argv[1:])] * 3)}
     print(json.dumps(result))

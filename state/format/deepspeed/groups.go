@@ -1,0 +1,79 @@
+package deepspeed
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+)
+
+// namesKey is what the reader calls the names of the parameters in a group of the optimizer, in the order of its flat buffer. DeepSpeed has it in param_shapes
+// only: it numbers groups, and names none of what is in them.
+const namesKey = "param_names"
+
+// grouped returns the names of the parameters in each group of the optimizer: groups are its param_groups, whose params are the numbers of the dicts of
+// param_shapes. They are as many, but that stage 3 cuts large groups in several. Where that does not come out, nothing is known.
+func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
+	used := make([]bool, len(shapes))
+	for i, g := range groups.Items {
+		numbers, err := pickle.Get[*pickle.List](g, "params")
+		if err != nil {
+			return nil
+		}
+		var names []any
+		for _, x := range numbers.Items {
+			n, ok := x.(int64)
+			if !ok || n < 0 || n >= int64(len(shapes)) || used[n] || len(shapes[n]) == 0 {
+				return nil
+			}
+			used[n] = true
+			for _, p := range shapes[n] {
+				names = append(names, p.name)
+			}
+		}
+		values = append(values, format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, i, namesKey), Is: names})
+	}
+	if slices.Contains(used, false) {
+		return nil
+	}
+	return values
+}
+
+// order returns the names of the parameters in each group, nil where the values do not tell them all.
+func (w *writer) order() ([][]string, error) {
+	found, groups := map[string]bool{}, 0
+	names := map[int][]string{}
+	for _, v := range w.values {
+		m := groupPath.FindStringSubmatch(v.Path)
+		if m == nil {
+			continue
+		}
+		n, err := strconv.Atoi(m[1])
+		if err != nil || n > maxGroups {
+			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
+		}
+		groups = max(groups, n+1)
+		list, ok := v.Is.([]any)
+		if m[2] != namesKey || !ok {
+			continue
+		}
+		for _, x := range list {
+			name, ok := x.(string)
+			if !ok || found[name] || w.states[name] == nil {
+				return nil, fmt.Errorf("value %q names the parameter %v, of which there is no state, or which it names twice", v.Path, x)
+			}
+			found[name] = true
+			names[n] = append(names[n], name)
+		}
+	}
+	if len(names) == 0 || len(names) < groups {
+		return nil, nil
+	}
+	all := make([][]string, groups)
+	for n := range all {
+		all[n] = names[n]
+	}
+	return all, nil
+}

@@ -1,0 +1,319 @@
+package deepspeed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// subGroup is of how many elements of a rank stage 3 makes a group of its own, if the configuration does not say.
+const subGroup = 1_000_000_000
+
+// A zeroWriter lays out the checkpoint of a ZeRO stage over some ranks.
+type zeroWriter struct {
+	*writer
+	ranks   int
+	bf16    string // what the names of the files of optimizer states begin with
+	groups  [][]string
+	in      map[string]bool // the parameters that are in a group
+	flats   []*flat
+	buffers []string
+	placed  map[string]bool // tensors that have their pieces
+}
+
+// A flat is a group of parameters whose state stands in flat buffers: one of the optimizer, or in stage 3 a part of one.
+type flat struct {
+	group   int
+	params  []string
+	kinds   []string // of state that is cut like the weights, without these
+	numbers []string // of state that is a number, as a tensor
+	steps   any      // the number of steps where that is no tensor; nil for none
+}
+
+// LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks. DeepSpeed loads it over as many only, and by position: so the
+// values must say which parameters are in which group and in which order, as those of a checkpoint of DeepSpeed do. read reads numbers of steps. What stage 3 has
+// no place for, because it makes it of the master weights, is in Implied.
+func LayoutZero(stage, ranks int, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: ranks, in: map[string]bool{}, placed: map[string]bool{}}
+	w.stage = int64(stage)
+	err := w.sort(tensors)
+	if err == nil {
+		err = w.plan(read)
+	}
+	if err == nil {
+		err = w.layZero()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
+	w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool { return !w.placed[t.Name] && len(t.Pieces) == 0 })
+	return w.Output, w.Finish()
+}
+
+// plan finds out which parameters are in which flat buffer.
+func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
+	var err error
+	if w.groups, err = w.order(); err != nil {
+		return err
+	}
+	if w.groups == nil {
+		return fmt.Errorf("nothing says which parameters are in which group of the optimizer, and in which order (values %s.param_groups.0.%s), which checkpoints of DeepSpeed tell, and it loads by position; choose universal, which it loads by names", stateKey, namesKey)
+	}
+	if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); v == true {
+		return fmt.Errorf("it was trained with round_robin_gradients, with which the order of parameters depends on the number of ranks; choose universal, which DeepSpeed loads by names")
+	}
+	for _, g := range w.groups {
+		for _, p := range g {
+			w.in[p] = true
+		}
+	}
+	w.findBF16()
+	if list, ok := w.value(buffersKey); ok {
+		names, _ := list.([]any)
+		for _, x := range names {
+			name, _ := x.(string)
+			w.buffers = append(w.buffers, name)
+		}
+	} else if w.stage == 3 {
+		if rest := w.besideParams(); len(rest) > 0 {
+			return fmt.Errorf("tensor %q is of no parameter that is trained, and nothing says whether it is a buffer or frozen (value %s), which stage 3 keeps in different ways; choose zero1 or zero2", rest[0].Name, buffersKey)
+		}
+	} else {
+		for _, t := range w.besideParams() {
+			w.buffers = append(w.buffers, strings.TrimPrefix(t.Name, w.prefix))
+		}
+	}
+	for g, names := range w.groups {
+		parts := [][]string{names}
+		if w.stage == 3 {
+			parts = w.subGroups(names)
+		}
+		for _, part := range parts {
+			f := &flat{group: g, params: part}
+			if err := w.fill(f, read); err != nil {
+				return fmt.Errorf("group %d of the optimizer: %w", g, err)
+			}
+			w.flats = append(w.flats, f)
+		}
+	}
+	return w.leftOver()
+}
+
+// value is the value of a path.
+func (w *writer) value(path string) (any, bool) {
+	for _, v := range w.values {
+		if v.Path == path {
+			return v.Is, true
+		}
+	}
+	return nil, false
+}
+
+// findBF16 finds out what the names of files begin with: DeepSpeed looks for bf16_ when it trains in bf16, and only then.
+func (w *zeroWriter) findBF16() {
+	for _, key := range []string{"bf16", "bfloat16"} {
+		if v, ok := w.value("ds_config." + key + ".enabled"); ok && v == true {
+			w.bf16 = "bf16_"
+		}
+	}
+	for _, v := range w.values {
+		if strings.HasPrefix(v.Path, "ds_config.") {
+			return // it says it all
+		}
+	}
+	for _, p := range w.params {
+		if t := w.find(w.prefix + p); t != nil && t.DType == tensor.BF16 {
+			w.bf16 = "bf16_"
+		}
+	}
+}
+
+// besideParams are the model's tensors that are not trained: buffers, and frozen parameters.
+func (w *zeroWriter) besideParams() (list []*format.Tensor) {
+	for _, t := range w.models {
+		name, ok := strings.CutPrefix(t.Name, w.prefix)
+		if ok && !w.in[name] && w.shared[name] == "" {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// subGroups cuts a group as stage 3 does: one is full when it has so many elements on a rank.
+func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
+	most := subGroup
+	if v, ok := w.value("ds_config.zero_optimization.sub_group_size"); ok {
+		switch n := v.(type) {
+		case int64:
+			most = int(n)
+		case float64:
+			most = int(n)
+		}
+	}
+	first, n := 0, 0
+	for i, p := range names {
+		if weights := w.weights(p); weights != nil {
+			n += share(param{p, weights.Shape}, w.ranks)
+		}
+		if n >= most || i == len(names)-1 {
+			parts = append(parts, names[first:i+1])
+			first, n = i+1, 0
+		}
+	}
+	return parts
+}
+
+// fill finds out which state a flat buffer has, and demands that all of its parameters have it alike.
+func (w *zeroWriter) fill(f *flat, read func(*format.Tensor, []byte) error) error {
+	for i, p := range f.params {
+		weights := w.weights(p)
+		if weights == nil || weights.DType != tensor.F32 {
+			return fmt.Errorf("parameter %q has no weights in f32: DeepSpeed wants optimizer.fp32.%s, or the model's own where these are of f32", p, p)
+		}
+		kinds, numbers := []string{}, []string{}
+		for _, t := range w.states[p] {
+			switch kind := stateName.FindStringSubmatch(t.Name)[1]; {
+			case kind == "fp32":
+			case kind != "step" && t.Shape.Equal(weights.Shape):
+				kinds = append(kinds, kind)
+			case len(t.Shape) == 0:
+				numbers = append(numbers, kind)
+			default:
+				return fmt.Errorf("%s has shape %v, its weights %v; DeepSpeed has state of the same shape only", t.Name, t.Shape, weights.Shape)
+			}
+		}
+		slices.Sort(kinds)
+		slices.Sort(numbers)
+		if i == 0 {
+			f.kinds, f.numbers, f.steps = kinds, numbers, w.steps[p]
+			continue
+		}
+		if !slices.Equal(kinds, f.kinds) || !slices.Equal(numbers, f.numbers) {
+			return fmt.Errorf("parameter %q has the state %v, and %q %v; DeepSpeed has the same for all in a group", p, slices.Concat(kinds, numbers), f.params[0], slices.Concat(f.kinds, f.numbers))
+		}
+		if w.steps[p] != f.steps {
+			return fmt.Errorf("parameter %q has made %v steps, and %q %v; DeepSpeed has one number for all in a group", p, w.steps[p], f.params[0], f.steps)
+		}
+		for _, kind := range kinds {
+			if a, b := w.kind(kind, p), w.kind(kind, f.params[0]); a.DType != b.DType {
+				return fmt.Errorf("%s is of %v, and %s of %v; DeepSpeed has one buffer for both", a.Name, a.DType, b.Name, b.DType)
+			}
+		}
+		for _, kind := range numbers {
+			if err := alike(w.kind(kind, p), w.kind(kind, f.params[0]), read); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// kind is a kind of state of a parameter.
+func (w *zeroWriter) kind(kind, param string) *format.Tensor {
+	if kind == "fp32" {
+		return w.weights(param)
+	}
+	return w.find("optimizer." + kind + "." + param)
+}
+
+// alike demands that two numbers are the same.
+func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
+	if a.DType == b.DType && len(a.Pieces) > 0 && len(b.Pieces) > 0 && a.Pieces[0].File == b.Pieces[0].File && a.Pieces[0].Offset == b.Pieces[0].Offset {
+		return nil // the file has it once
+	}
+	x, y := make([]byte, a.Bytes()), make([]byte, b.Bytes())
+	if err := read(a, x); err != nil {
+		return err
+	}
+	if err := read(b, y); err != nil {
+		return err
+	}
+	if a.DType != b.DType || string(x) != string(y) {
+		return fmt.Errorf("%s and %s are not the same number, and DeepSpeed has one for all in a group", a.Name, b.Name)
+	}
+	return nil
+}
+
+// leftOver says what is not written because DeepSpeed makes it of the master weights, and fails for state for which there is no place.
+func (w *zeroWriter) leftOver() error {
+	for _, p := range w.params {
+		if w.in[p] {
+			continue
+		}
+		master, model := w.find("optimizer.fp32."+p), w.find(w.prefix+p)
+		if len(w.states[p]) > 1 || master == nil || model == nil || !format.Rounds(model.DType) || !model.Shape.Equal(master.Shape) {
+			return fmt.Errorf("there is state of parameter %q (%s), which is in no group of the optimizer", p, w.states[p][0].Name)
+		}
+		w.Implied = append(w.Implied, &format.Proof{Main: *master, Model: *model}) // DeepSpeed's converter makes master weights of what is frozen
+	}
+	if w.stage < 3 {
+		return nil
+	}
+	for name, other := range w.shared {
+		if err := w.imply(name, other); err != nil {
+			return err
+		}
+	}
+	for _, g := range w.groups {
+		for _, p := range g {
+			if err := w.imply(p, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// imply says that the model's tensor of a name comes of the master weights of a parameter.
+func (w *zeroWriter) imply(name, param string) error {
+	model, master := w.find(w.prefix+name), w.find("optimizer.fp32."+param)
+	if model == nil || master == nil {
+		return nil
+	}
+	if !format.Rounds(model.DType) || !model.Shape.Equal(master.Shape) {
+		return fmt.Errorf("tensor %q of %v %v is not what DeepSpeed makes of %q of shape %v", model.Name, model.DType, model.Shape, master.Name, master.Shape)
+	}
+	w.Implied = append(w.Implied, &format.Proof{Main: *master, Model: *model})
+	return nil
+}
+
+// part is what a rank has of a flat buffer: for each parameter which elements, and where they stand; how many elements it is, with padding and without; and how
+// many of each parameter.
+func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
+	total, at := 0, 0
+	for _, p := range f.params {
+		n, _ := w.weights(p).Shape.Elements()
+		total += n
+		if w.stage == 3 {
+			each := share(param{p, w.weights(p).Shape}, w.ranks)
+			parts = append(parts, part{p, min(rank*each, n), min((rank+1)*each, n), at})
+			at += each
+		}
+	}
+	if w.stage == 3 {
+		return parts, at, at
+	}
+	// The buffer is as long as all parameters, and filled up so that the part of each rank is an even number of elements.
+	size = (total + 2*w.ranks - 1) / (2 * w.ranks) * 2
+	from, to := rank*size, (rank+1)*size
+	for _, p := range f.params {
+		n, _ := w.weights(p).Shape.Elements()
+		if a, b := max(at, from), min(at+n, to); a < b {
+			parts = append(parts, part{p, a - at, b - at, a - from})
+		}
+		at += n
+	}
+	return parts, size, max(min(total, to)-from, 0)
+}
+
+// flatBuffer adds the flat buffer of a kind of state.
+func (w *zeroWriter) flatBuffer(out *file, kind string, f *flat, parts []part, n int) (any, error) {
+	named := slices.Clone(parts)
+	for i := range named {
+		named[i].name = w.kind(kind, named[i].name).Name
+	}
+	return out.add(buffer(w.kind(kind, f.params[0]).DType, n, named))
+}
