@@ -254,5 +254,11 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 		}
 	}
 	root.Set("mp_world_size", int64(1))
+	if _, ok := root.Get(degreesKey); ok || w.stage > 0 {
+		degrees := &pickle.Dict{}
+		degrees.Add("pp_degree", int64(1))
+		degrees.Add("tp_degree", int64(1))
+		root.Set(degreesKey, degrees)
+	}
 	return nil
 }

@@ -38,7 +38,8 @@ var (
 	modelFile  = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
 	optimFile  = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
 	refusedMoE = regexp.MustCompile(`^(layer_\d+_expert_|expp_rank_)`)
-	refusedPP  = regexp.MustCompile(`^layer_\d+-model_`)
+	layerFile  = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
+	refusedPP  = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
 
 // at is the rank that wrote a file.
@@ -51,12 +52,14 @@ type reader struct {
 	dir    string
 	models map[at]string
 	optims map[at]string
-	mp, dp int // sizes
+	layers map[layerAt]string // of a pipeline
+	mp, dp int                // sizes; mp is pp * tp
+	pp, tp int
 }
 
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
-	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}}
+	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,6 +85,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if len(r.models) == 0 {
 		return nil, errors.New("DeepSpeed: the folder has no mp_rank_*_model_states.pt")
 	}
+	if err = r.degrees(); err != nil {
+		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
 	if universal {
 		err = r.universal()
 	} else {
@@ -98,8 +104,23 @@ func (r *reader) see(name string, universal bool) error {
 	switch {
 	case refusedMoE.MatchString(name):
 		return fmt.Errorf("DeepSpeed: %s is of a mixture of experts, which shoal does not read yet; convert the checkpoint with ds_to_universal", name)
+	case layerFile.MatchString(name):
+		m := layerFile.FindStringSubmatch(name)
+		layer, err := strconv.Atoi(m[1])
+		tp, err2 := 0, error(nil)
+		if m[2] != "" {
+			tp, err2 = strconv.Atoi(m[2])
+		}
+		if err != nil || err2 != nil || layer > 1<<20 || tp > 1<<20 {
+			return fmt.Errorf("DeepSpeed: %s: a layer of such a number", name)
+		}
+		if other := r.layers[layerAt{layer, tp}]; other != "" {
+			return fmt.Errorf("DeepSpeed: %s and %s are of the same layer", other, name)
+		}
+		r.layers[layerAt{layer, tp}] = name
+		return nil
 	case refusedPP.MatchString(name):
-		return fmt.Errorf("DeepSpeed: %s is of a pipeline, which shoal does not read yet; convert the checkpoint with ds_to_universal", name)
+		return fmt.Errorf("DeepSpeed: %s is of a pipeline with another axis beside data and model, which shoal does not read; convert the checkpoint with ds_to_universal", name)
 	}
 	for expression, into := range map[*regexp.Regexp]map[at]string{modelFile: r.models, optimFile: r.optims} {
 		m := expression.FindStringSubmatch(name)
@@ -128,20 +149,27 @@ func (r *reader) open(name string) (*torchzip.File, error) {
 	return torchzip.Open(r.files, path.Join(r.dir, name), globals)
 }
 
-// place is the place of a model parallel rank.
+// place is the place of a model parallel rank. Stages have none: parameters have names that no two of them have.
 func (r *reader) place(mp int) format.Place {
-	if r.mp == 1 {
+	if r.tp == 1 {
 		return nil
 	}
-	return format.Place{{Axis: "tp", Index: mp, Of: r.mp}}
+	return format.Place{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
 }
 
 // zero reads model and optimizer states of every rank.
 func (r *reader) zero() error {
+	if r.pp > 1 && len(r.layers) == 0 {
+		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its layers (layer_00-*model_states.pt); copy them from where it was written", r.models[at{0, 0}], r.pp)
+	}
+	var stages []*model
 	for mp := range r.mp {
 		group, err := r.group(mp)
 		if err != nil {
 			return err
+		}
+		if mp%r.tp == 0 {
+			stages = append(stages, group[0])
 		}
 		if err := r.modules(mp, group); err != nil {
 			return err
@@ -150,6 +178,14 @@ func (r *reader) zero() error {
 			if err := r.optimizer(mp, group[0]); err != nil {
 				return err
 			}
+		}
+	}
+	if err := r.once(); err != nil {
+		return err
+	}
+	if len(r.layers) > 0 {
+		if err := r.layered(stages); err != nil {
+			return err
 		}
 	}
 	return r.values()
@@ -202,9 +238,6 @@ func (r *reader) model(name string) (*model, error) {
 		return nil, err
 	}
 	m := &model{file: f, cut: strings.HasPrefix(name, "zero_")}
-	if pp, err := pickle.Get[int64](f.Root, "checkpoint_parallel_dimensions", "pp_degree"); err == nil && pp != 1 {
-		return nil, fmt.Errorf("%s: a pipeline of %d stages, which shoal does not read yet; convert the checkpoint with ds_to_universal", name, pp)
-	}
 	if names, err := pickle.Get[*pickle.List](f.Root, ownKey, mastersKey); err == nil {
 		m.again = map[string]format.Tensor{}
 		for _, x := range names.Items {
@@ -214,7 +247,10 @@ func (r *reader) model(name string) (*model, error) {
 		}
 	}
 	if m.module, err = pickle.Get[*pickle.Dict](f.Root, "module"); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		if none, _ := pickle.Get[any](f.Root, "module"); none != nil || len(r.layers) == 0 && r.pp == 1 {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		m.module = &pickle.Dict{} // a pipeline's is in the files of its layers
 	}
 	if groups, err := pickle.Get[*pickle.List](f.Root, "param_shapes"); err == nil {
 		for _, g := range groups.Items {
@@ -326,6 +362,11 @@ func (r *reader) values() error {
 			continue
 		}
 		if err := f.Flatten(&part, key, item.Value); err != nil {
+			return err
+		}
+	}
+	if r.pp > 1 {
+		if err := r.stages(&part); err != nil {
 			return err
 		}
 	}

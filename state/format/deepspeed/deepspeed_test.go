@@ -57,7 +57,7 @@ func TestRefuses(t *testing.T) {
 		{"two of one rank", func(d fstest.MapFS) { d[strings.Replace(optim, "bf16", "fp16", 1)] = d[optim] }, "are of the same rank"},
 		{"no model", func(d fstest.MapFS) { delete(d, model) }, "no mp_rank_*_model_states.pt"},
 		{"experts", func(d fstest.MapFS) { d["global_step2/layer_0_expert_1_mp_rank_00_model_states.pt"] = d[model] }, "mixture of experts"},
-		{"a pipeline", func(d fstest.MapFS) { d["global_step2/layer_00-model_00-model_states.pt"] = d[model] }, "of a pipeline"},
+		{"a pipeline", func(d fstest.MapFS) { d["global_step2/layer_00-model_00-model_states.pt"] = d[model] }, "is in no file of a layer"},
 		{"path traversal", func(d fstest.MapFS) { d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("../x")} }, `"../x" is no name of a folder`},
 		{"no folder", func(d fstest.MapFS) { d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("x")} }, "x"},
 	} {

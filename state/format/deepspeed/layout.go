@@ -22,6 +22,7 @@ const fileVersion = "0.19.0"
 const (
 	sharedKey  = "shared_params" // the names of parameters that are others once more, and those of the others
 	buffersKey = "buffer_names"
+	degreesKey = "checkpoint_parallel_dimensions"
 	// Under ownKey is what shoal has written for itself; under mastersKey in it the names of what the model has of the master weights: no tensors of their own.
 	ownKey     = "shoal"
 	mastersKey = "master_weights"

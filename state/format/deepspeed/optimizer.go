@@ -64,7 +64,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 			}
 			r.Tensors = append(r.Tensors, t)
 		}
-		if mp == 0 {
+		if mp%r.tp == 0 {
 			r.Values = append(r.Values, ranks[0].counts(g, m.shapes[g])...)
 		}
 	}
@@ -118,6 +118,9 @@ func optimizerKeys(stage int64) [2]string {
 
 func stageOf(state *pickle.Dict) (int64, error) {
 	v, ok := state.Get("zero_stage")
+	if _, flat := state.Get("single_partition_of_fp32_groups"); flat && !ok {
+		return 1, nil // the optimizer that DeepSpeed has for bf16 with gradients in f32, which cuts as stage 1 does
+	}
 	switch o := v.(type) {
 	case *pickle.Object:
 		if len(o.Args) == 1 {
@@ -207,7 +210,9 @@ func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params) error
 	}
 	groups, err := pickle.Get[*pickle.List](state, keys[1], "param_groups")
 	if err == nil {
-		part.Values = append(part.Values, grouped(groups, shapes)...)
+		if r.pp == 1 { // over stages the order is not known
+			part.Values = append(part.Values, grouped(groups, shapes)...)
+		}
 		err = f.Flatten(&part, stateKey+".param_groups", groups)
 	}
 	r.Values = append(r.Values, part.Values...)

@@ -378,10 +378,6 @@ func (w *zeroWriter) describe(root, module *pickle.Dict) error {
 	root.Set("param_shapes", all)
 	root.Set(buffersKey, names)
 	root.Set("dp_world_size", int64(w.ranks))
-	degrees := &pickle.Dict{}
-	degrees.Add("pp_degree", int64(1))
-	degrees.Add("tp_degree", int64(1))
-	root.Set("checkpoint_parallel_dimensions", degrees)
 	if config, err := pickle.Get[*pickle.Dict](root, "ds_config", "zero_optimization"); err == nil {
 		config.Set("stage", w.stage)
 	}

@@ -1,0 +1,100 @@
+package deepspeed_test
+
+import (
+	"bytes"
+	"maps"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/deepspeed"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+)
+
+// parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
+var parallel = []string{"pipe", "pipebf16"}
+
+// TestReadParallel reads what DeepSpeed wrote with four processes, and compares with what they had in memory.
+func TestReadParallel(t *testing.T) {
+	for _, name := range parallel {
+		t.Run(name, func(t *testing.T) {
+			dir, want := formattest.Load(t, "testdata/"+name+".zip")
+			c, files := read(t, dir)
+			kept := c.Tensors[:0]
+			for _, s := range c.Tensors {
+				if !strings.HasPrefix(s.Name, "optimizer.step.") {
+					kept = append(kept, s)
+				}
+			}
+			c.Tensors = kept
+			formattest.Compare(t, files, c, want)
+			if v, ok := c.Value("note"); !ok || v != "ours" {
+				t.Errorf("note = %v", v)
+			}
+		})
+	}
+}
+
+func TestDamageParallel(t *testing.T) {
+	for _, name := range parallel {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool { return name != deepspeed.LatestName })
+	}
+}
+
+// TestParallelToUniversal makes universal checkpoints, which have all in one.
+func TestParallelToUniversal(t *testing.T) {
+	for _, name := range parallel {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		again, other := read(t, universal(t, c, files))
+		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestPipeLacks says what is missing of a pipeline.
+func TestPipeLacks(t *testing.T) {
+	const at = "global_step2/"
+	for _, c := range []struct {
+		change func(fstest.MapFS)
+		err    string
+	}{
+		{func(d fstest.MapFS) { delete(d, at+"mp_rank_01_model_states.pt") }, "there is no model states file of mp rank 1, dp rank 0"},
+		{func(d fstest.MapFS) {
+			maps.DeleteFunc(d, func(name string, _ *fstest.MapFile) bool { return strings.Contains(name, "mp_rank_01_") })
+		}, "there are model states of 1 ranks"},
+		{func(d fstest.MapFS) { delete(d, at+"zero_pp_rank_1_mp_rank_01_optim_states.pt") }, "no optimizer states file of mp rank 1, dp rank 1"},
+		{func(d fstest.MapFS) { delete(d, at+"layer_03-model_states.pt") }, `parameter "3.weight", which is trained, is in no file of a layer`},
+		{func(d fstest.MapFS) { delete(d, at+"layer_05-model_states.pt") }, `1 files of layers that are tied as "word" are missing`},
+		{func(d fstest.MapFS) { d[at+"layer_04-model_01-model_states.pt"] = d[at+"layer_04-model_states.pt"] }, "there is no file of layer 0, tensor parallel rank 1"},
+		{func(d fstest.MapFS) { d[at+"layer_04-seq_01-model_states.pt"] = d[at+"layer_04-model_states.pt"] }, "another axis"},
+		{func(d fstest.MapFS) { d[at+"layer_4-model_states.pt"] = d[at+"layer_04-model_states.pt"] }, "are of the same layer"},
+		{func(d fstest.MapFS) {
+			maps.DeleteFunc(d, func(name string, _ *fstest.MapFile) bool { return strings.Contains(name, "layer_") })
+		}, "module"},
+	} {
+		dir, _ := formattest.Load(t, "testdata/pipe.zip")
+		c.change(dir)
+		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v; want %q", err, c.err)
+		}
+	}
+}
+
+func FuzzReadPipe(f *testing.F) {
+	const one, two, three = "global_step2/layer_00-model_states.pt", "global_step2/mp_rank_01_model_states.pt", "global_step2/zero_pp_rank_0_mp_rank_01_optim_states.pt"
+	dir, _ := formattest.Load(f, "testdata/pipe.zip")
+	f.Add(dir[one].Data, dir[two].Data, dir[three].Data)
+	f.Fuzz(func(t *testing.T, a, b, c []byte) {
+		changed := maps.Clone(dir)
+		for name, data := range map[string][]byte{one: a, two: b, three: c} {
+			changed[name] = &fstest.MapFile{Data: bytes.Clone(data)}
+		}
+		formattest.Sound(changed, deepspeed.Read)
+	})
+}

@@ -1,0 +1,282 @@
+package deepspeed
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// tiedPrefix is that of parameters which several layers of a pipeline have: tied_modules.KEY.NAME.
+const tiedPrefix = "tied_modules."
+
+// layerAt is the layer and the tensor parallel rank of a file.
+type layerAt struct{ layer, tp int }
+
+// degrees finds out how many stages and tensor parallel ranks there are: model parallel ranks count stage by stage.
+func (r *reader) degrees() error {
+	r.pp, r.tp = 1, r.mp
+	first, err := r.open(r.models[at{0, 0}])
+	if err != nil {
+		return nil // who reads it says so
+	}
+	pp, unsaid := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
+	if len(r.layers) == 0 {
+		if unsaid == nil && pp > 1 && pp <= int64(r.mp) && r.mp%int(pp) == 0 {
+			r.pp, r.tp = int(pp), r.mp/int(pp)
+		}
+		return nil
+	}
+	r.tp = 1
+	for l := range r.layers {
+		r.tp = max(r.tp, l.tp+1)
+	}
+	r.pp = r.mp / r.tp
+	all, err := pickle.Get[int64](first.Root, "mp_world_size")
+	if err == nil && all != int64(r.mp) || r.mp%r.tp != 0 || unsaid == nil && pp != int64(r.pp) {
+		return fmt.Errorf("there are model states of %d ranks, layers of %d tensor parallel ranks, and %s says there are %d ranks, and %d stages; a rank did not finish its save, or a file was not copied", r.mp, r.tp, first.Name, all, pp)
+	}
+	return nil
+}
+
+// A pipeline is the model of one, as it is being read.
+type pipeline struct {
+	*reader
+	shapes  map[string]tensor.Shape // of what is trained
+	missing map[string]bool         // of these what is in no file so far
+	tied    tiedLayers
+	due     map[string]int // of how many files of a tied layer there is none so far
+	found   map[string]int // the index of a tied tensor
+}
+
+// layered reads the model of a pipeline, whose layers have files of their own. stages are the model states of the first tensor parallel rank in each stage.
+func (r *reader) layered(stages []*model) error {
+	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{}, due: map[string]int{}, found: map[string]int{}}
+	for _, m := range stages {
+		own := map[string]tensor.Shape{}
+		for _, x := range slices.Concat(m.shapes...) {
+			own[x.name], p.shapes[x.name], p.missing[x.name] = x.shape, x.shape, true
+		}
+		for key := range tiedKeys(own) {
+			p.due[key]++
+		}
+	}
+	p.tied = tiedKeys(p.shapes)
+	for _, layer := range slices.Sorted(maps.Keys(layerNumbers(r.layers))) {
+		for tp := range r.tp {
+			if err := p.read(layer, tp); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.missing)) {
+		if !strings.HasPrefix(name, tiedPrefix) {
+			layer, _, _ := strings.Cut(name, ".")
+			return fmt.Errorf("parameter %q, which is trained, is in no file of a layer; that of layer %s was not copied, or its save did not finish", name, layer)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.due)) {
+		if n := p.due[key]; n > 0 && !p.tied.twin(key) {
+			return fmt.Errorf("%d files of layers that are tied as %q are missing: each stage that has one has its own", n, key)
+		}
+	}
+	return nil
+}
+
+// read reads the file of a layer. One that is tied to others has the names of none; which one it is tells by what it has.
+func (p *pipeline) read(layer, tp int) error {
+	file := p.layers[layerAt{layer, tp}]
+	if file == "" {
+		return fmt.Errorf("there is no file of layer %d, tensor parallel rank %d (layer_%02d-model_%02d-model_states.pt); a rank did not finish its save, or it was not copied", layer, tp, layer, tp)
+	}
+	f, err := p.open(file)
+	if err != nil {
+		return err
+	}
+	part := format.Checkpoint{}
+	if err := f.Flatten(&part, "", f.Root); err != nil {
+		return err
+	}
+	prefix := strconv.Itoa(layer) + "."
+	key := p.tied.of(part.Tensors, prefix, p.shapes, p.tp)
+	if key != "" {
+		prefix = tiedPrefix + key + "."
+		if tp == 0 {
+			p.due[key]--
+		}
+	}
+	for _, t := range part.Tensors {
+		name := prefix + t.Name
+		delete(p.missing, name)
+		t.Name, t.At = "module."+name, p.place(tp)
+		if key != "" {
+			whole := t.Name + " " + t.At.String()
+			if i, again := p.found[whole]; again {
+				if err := repeat(&p.Tensors[i], &t); err != nil {
+					return fmt.Errorf("%s: %w", f.Name, err)
+				}
+				continue
+			}
+			p.found[whole] = len(p.Tensors)
+		}
+		p.Tensors = append(p.Tensors, t)
+	}
+	for _, v := range part.Values {
+		if tp == 0 && key == "" {
+			p.Values = append(p.Values, format.Value{Path: "module." + prefix + v.Path, Is: v.Is})
+		}
+	}
+	return nil
+}
+
+// repeat makes a tensor a replica of another.
+func repeat(first, t *format.Tensor) error {
+	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
+		return fmt.Errorf("%q is of %v %v, and in another layer or stage that it is tied to of %v %v", t.Name, t.DType, t.Shape, first.DType, first.Shape)
+	}
+	first.Replicas = append(first.Replicas, t.Pieces...)
+	return nil
+}
+
+// twin reports whether another tied layer looks like one: then nobody tells which files are of which.
+func (tied tiedLayers) twin(key string) bool {
+	for other, params := range tied {
+		same := other != key && len(params) == len(tied[key])
+		for name, shape := range tied[key] {
+			same = same && shape.Equal(params[name])
+		}
+		if same {
+			return true
+		}
+	}
+	return false
+}
+
+// once makes replicas of the state of tied parameters, which each stage that has one keeps alike.
+func (r *reader) once() error {
+	if r.pp == 1 {
+		return nil
+	}
+	first := map[string]int{}
+	kept := r.Tensors[:0]
+	for _, t := range r.Tensors {
+		m := stateName.FindStringSubmatch(t.Name)
+		if m == nil || !strings.HasPrefix(m[2], tiedPrefix) {
+			kept = append(kept, t)
+			continue
+		}
+		whole := t.Name + " " + t.At.String()
+		i, again := first[whole]
+		if !again {
+			first[whole] = len(kept)
+			kept = append(kept, t)
+			continue
+		}
+		if err := repeat(&kept[i], &t); err != nil {
+			return err
+		}
+	}
+	r.Tensors = kept
+	seen := map[string]bool{}
+	r.Values = slices.DeleteFunc(r.Values, func(v format.Value) bool {
+		m := stateName.FindStringSubmatch(v.Path)
+		twice := m != nil && strings.HasPrefix(m[2], tiedPrefix) && seen[v.Path]
+		seen[v.Path] = true
+		return twice
+	})
+	return nil
+}
+
+// stages adds to what the first rank says what only the others do: the names of their buffers, and without ZeRO the state of their optimizers, which is
+// numbered anew in each.
+func (r *reader) stages(part *format.Checkpoint) error {
+	place := func(mp int) format.Place {
+		return append(format.Place{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
+	}
+	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
+	for i := range part.Tensors {
+		if t := &part.Tensors[i]; numbered(t) {
+			t.At = place(0)
+		}
+	}
+	names := slices.IndexFunc(part.Values, func(v format.Value) bool { return v.Path == buffersKey })
+	for mp := 1; mp < r.mp; mp++ {
+		f, err := r.open(r.models[at{mp, 0}])
+		if err != nil {
+			return err
+		}
+		if state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer"); err == nil {
+			own := format.Checkpoint{}
+			if err := f.Flatten(&own, "optimizer", state); err != nil {
+				return err
+			}
+			for _, t := range own.Tensors {
+				t.At = place(mp)
+				part.Tensors = append(part.Tensors, t)
+			}
+		}
+		list, err := pickle.Get[*pickle.List](f.Root, buffersKey)
+		if err != nil || names < 0 || mp%r.tp != 0 {
+			continue
+		}
+		if all, ok := part.Values[names].Is.([]any); ok {
+			part.Values[names].Is = slices.Concat(all, list.Items)
+		}
+	}
+	return nil
+}
+
+func layerNumbers(files map[layerAt]string) map[int]bool {
+	numbers := map[int]bool{}
+	for l := range files {
+		numbers[l.layer] = true
+	}
+	return numbers
+}
+
+// tiedLayers are the shapes of the parameters of tied layers, by key and name.
+type tiedLayers map[string]map[string]tensor.Shape
+
+func tiedKeys(shapes map[string]tensor.Shape) tiedLayers {
+	tied := tiedLayers{}
+	for name, shape := range shapes {
+		rest, ok := strings.CutPrefix(name, tiedPrefix)
+		if key, name, cut := strings.Cut(rest, "."); ok && cut {
+			if tied[key] == nil {
+				tied[key] = map[string]tensor.Shape{}
+			}
+			tied[key][name] = shape
+		}
+	}
+	return tied
+}
+
+// of returns the key of the one tied layer whose parameters are these; "" if they have names of their own, or several could be it.
+func (tied tiedLayers) of(tensors []format.Tensor, prefix string, shapes map[string]tensor.Shape, tp int) (key string) {
+	has := map[string]tensor.Shape{}
+	for _, t := range tensors {
+		if _, own := shapes[prefix+t.Name]; own {
+			return ""
+		}
+		has[t.Name] = t.Shape
+	}
+	for k, params := range tied {
+		fits := true
+		for name, shape := range params {
+			s, ok := has[name]
+			fits = fits && ok && (s.Equal(shape) || tp > 1)
+		}
+		if fits && key != "" {
+			return ""
+		}
+		if fits {
+			key = k
+		}
+	}
+	return key
+}

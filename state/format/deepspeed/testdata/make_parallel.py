@@ -1,0 +1,130 @@
+"""Writes DeepSpeed checkpoints of a pipeline, and of a mixture of experts, with four processes on the CPU, and what is in them.
+
+    PYTHON state/format/deepspeed/testdata/make_parallel.py state/format/deepspeed/testdata [KIND …]
+
+PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
+class of its own), moe1 and moe2 (four experts over two expert parallel ranks, ZeRO 1 and 2). what.json in each is as make.py has it; experts have their global numbers.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import make
+
+RANKS = 4
+
+
+def pipeline(bf16):
+    import deepspeed
+    import torch
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+
+    class Counted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(3))
+            self.register_buffer("counts", torch.arange(3, dtype=torch.float32))
+
+        def forward(self, x):
+            return x * self.weight
+
+    tied = TiedLayerSpec("word", torch.nn.Linear, 4, 4, bias=False)
+    layers = [tied, LayerSpec(torch.nn.Linear, 4, 3), torch.relu, LayerSpec(Counted), LayerSpec(torch.nn.Linear, 3, 4), tied]
+    m = PipelineModule(layers, num_stages=2, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform", base_seed=5, seed_layers=True)
+    config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}}, "zero_optimization": {"stage": 1}}
+    if bf16:
+        config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=list(m.parameters()), config=config)
+    kind = torch.bfloat16 if bf16 else torch.float32
+    for _ in range(2):
+        engine.train_batch(iter([(torch.rand(2, 4, dtype=kind), torch.rand(2, 4, dtype=kind))] * 4))
+    return engine, lambda name: name
+
+
+def experts(stage):
+    import deepspeed
+    import torch
+    from deepspeed.moe.layer import MoE
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+    from deepspeed.utils import groups
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.Linear(4, 4)
+            self.moe = MoE(4, torch.nn.Linear(4, 4), num_experts=4, ep_size=2, k=1)
+            self.b = torch.nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.b(self.moe(self.a(x))[0])
+
+    torch.manual_seed(5)
+    m = Model()
+    given = split_params_into_different_moe_groups_for_optimizer({"params": list(m.parameters()), "name": "all"})
+    config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+              "zero_optimization": {"stage": stage}, "bf16": {"enabled": True}}
+    engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=given, config=config)
+    for _ in range(2):
+        engine.backward(engine(torch.rand(8, 4, dtype=torch.bfloat16)).sum())
+        engine.step()
+    first = groups._get_expert_parallel_rank("ep_size_2") * 2
+    return engine, lambda name: re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(first + int(m[2])), name)
+
+
+def state(optimizer, p, kind):
+    """The optimizer's state of a parameter, from the parts of its ranks: DeepSpeed's own function finds none of experts."""
+    import torch
+    flat, = [flat for group, flat in zip(optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups) if any(q is p for q in group)]
+    whole = torch.zeros(p.numel())
+    if p._hp_mapping is not None:
+        to, at = p._hp_mapping.lp_fragment_address, p._hp_mapping.get_hp_fragment_address()
+        whole[to.start:to.start + to.numel] = optimizer.optimizer.state[flat][kind][at.start:at.start + at.numel]
+    torch.distributed.all_reduce(whole, group=p._dp_group)
+    return whole.view(p.shape)
+
+
+def train(rank, kind, out):
+    os.environ.update(DS_ACCELERATOR="cpu", RANK=rank, WORLD_SIZE=str(RANKS), LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    import deepspeed
+    import deepspeed.comm.torch
+    import torch
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
+    torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(f"{out}.meeting", RANKS), rank=int(rank), world_size=RANKS)
+    deepspeed.init_distributed(dist_backend="gloo")
+    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else experts(int(kind[-1]))
+    engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"})
+    what = {f"module.{called(name)}": make.show(t) for name, t in [*engine.module.named_parameters(), *engine.module.named_buffers()]}
+    for name, p in engine.module.named_parameters():
+        what[f"optimizer.fp32.{called(name)}"] = make.show(safe_get_full_fp32_param(p))
+        for moment in ("exp_avg", "exp_avg_sq"):
+            found = safe_get_full_optimizer_state(p, moment) if kind.startswith("pipe") else state(engine.optimizer, p, moment)
+            what[f"optimizer.{moment}.{called(name)}"] = make.show(found)
+    pathlib.Path(f"{out}.{rank}.json").write_text(json.dumps(what))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def main(target, kinds):
+    for kind in kinds:
+        tmp = pathlib.Path(tempfile.mkdtemp(), "out")
+        ranks = [subprocess.Popen([sys.executable, __file__, str(r), kind, str(tmp)]) for r in range(RANKS)]
+        if any([p.wait() for p in ranks]):
+            sys.exit(f"{kind} failed")
+        what = {}
+        for r in range(RANKS):
+            what |= json.loads(pathlib.Path(f"{tmp}.{r}.json").read_text())
+        (tmp / "what.json").write_text(json.dumps(what, indent=0))
+        make.pack(tmp, target / f"{kind}.zip")
+
+
+if __name__ == "__main__":
+    if sys.argv[1].isdigit():
+        train(*sys.argv[1:])
+    else:
+        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "moe1", "moe2"])
