@@ -1,6 +1,6 @@
 // Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
-// cut over the data parallel ranks, and universal checkpoints, which have a file for each parameter and kind of state. It
-// writes both.
+// cut over the data parallel ranks, with pipelines and experts, and universal checkpoints, which have a file for each parameter
+// and kind of state. It writes both, but no pipelines and experts.
 //
 // The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
 // fp32 is the master copy of the weights.
@@ -35,11 +35,10 @@ var globals = pickle.Inert(
 )
 
 var (
-	modelFile  = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
-	optimFile  = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
-	refusedMoE = regexp.MustCompile(`^(layer_\d+_expert_|expp_rank_)`)
-	layerFile  = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
-	refusedPP  = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
+	modelFile = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
+	optimFile = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+	layerFile = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
+	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
 
 // at is the rank that wrote a file.
@@ -55,11 +54,16 @@ type reader struct {
 	layers map[layerAt]string // of a pipeline
 	mp, dp int                // sizes; mp is pp * tp
 	pp, tp int
+
+	experts, expp map[expertAt]string // of a mixture: models, and optimizers
+	numbers       map[string]int      // of experts, by the beginning of their names
+	apart         bool                // whether the optimizer's state is in expp
 }
 
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
-	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{}}
+	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,9 +105,10 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 
 // see sorts a file in by its name. A universal checkpoint can have the model states for stage 3 too, in which there are no weights.
 func (r *reader) see(name string, universal bool) error {
+	if is, err := r.seeExpert(name); is {
+		return err
+	}
 	switch {
-	case refusedMoE.MatchString(name):
-		return fmt.Errorf("DeepSpeed: %s is of a mixture of experts, which shoal does not read yet; convert the checkpoint with ds_to_universal", name)
 	case layerFile.MatchString(name):
 		m := layerFile.FindStringSubmatch(name)
 		layer, err := strconv.Atoi(m[1])
@@ -161,6 +166,14 @@ func (r *reader) place(mp int) format.Place {
 func (r *reader) zero() error {
 	if r.pp > 1 && len(r.layers) == 0 {
 		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its layers (layer_00-*model_states.pt); copy them from where it was written", r.models[at{0, 0}], r.pp)
+	}
+	if err := r.mixture(); err != nil {
+		return err
+	}
+	if len(r.optims) == 0 {
+		if err := r.numberedExperts(); err != nil {
+			return err
+		}
 	}
 	var stages []*model
 	for mp := range r.mp {
@@ -358,6 +371,10 @@ func (r *reader) values() error {
 	for _, item := range root.Items {
 		key, _ := item.Key.(string)
 		switch key {
+		case "optimizer":
+			if r.apart {
+				continue
+			}
 		case "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", ownKey, "":
 			continue
 		}

@@ -53,10 +53,10 @@ func TestRefuses(t *testing.T) {
 	}{
 		{"a rank is missing", func(d fstest.MapFS) { delete(d, optim) }, "cut over 2 ranks, and there are the files of 1"},
 		{"a rank too many", func(d fstest.MapFS) { d[strings.Replace(optim, "rank_1", "rank_2", 1)] = d[optim] }, "there are the files of 3"},
-		{"a hole", func(d fstest.MapFS) { d[strings.Replace(optim, "rank_1", "rank_3", 1)] = d[optim]; delete(d, optim) }, "cut over 2 ranks"},
+		{"a hole", func(d fstest.MapFS) { d[strings.Replace(optim, "rank_1", "rank_3", 1)] = d[optim]; delete(d, optim) }, "no optimizer states file of mp rank 0, dp rank 1"},
 		{"two of one rank", func(d fstest.MapFS) { d[strings.Replace(optim, "bf16", "fp16", 1)] = d[optim] }, "are of the same rank"},
 		{"no model", func(d fstest.MapFS) { delete(d, model) }, "no mp_rank_*_model_states.pt"},
-		{"experts", func(d fstest.MapFS) { d["global_step2/layer_0_expert_1_mp_rank_00_model_states.pt"] = d[model] }, "mixture of experts"},
+		{"experts", func(d fstest.MapFS) { d["global_step2/layer_0_expert_1_mp_rank_00_model_states.pt"] = d[model] }, "there is no file of expert 0 of layer 0 of the mixture"},
 		{"a pipeline", func(d fstest.MapFS) { d["global_step2/layer_00-model_00-model_states.pt"] = d[model] }, "is in no file of a layer"},
 		{"path traversal", func(d fstest.MapFS) { d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("../x")} }, `"../x" is no name of a folder`},
 		{"no folder", func(d fstest.MapFS) { d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("x")} }, "x"},

@@ -36,7 +36,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 		if err != nil {
 			return err
 		}
-		one, s, err := openRank(f, int64(r.dp))
+		one, s, err := openRank(f)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
@@ -45,16 +45,35 @@ func (r *reader) optimizer(mp int, m *model) error {
 		}
 		stage, ranks = s, append(ranks, one)
 	}
+	if len(m.shapes) == 0 && stage < 3 {
+		var err error
+		if m.shapes, err = r.mapped(mp, ranks); err != nil {
+			return err
+		}
+	}
+	whole := r.pp == 1 // whether one rank says of all parameters which group they are in
 	for g := range ranks[0].fp32 {
 		for _, one := range ranks {
 			if len(one.fp32) != len(ranks[0].fp32) || len(m.shapes) != len(one.fp32) {
 				return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d", one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
 			}
 		}
-		tensors, err := optimizerGroup(g, stage, m.shapes[g], ranks)
+		cuts, err := r.cuts(g, m, ranks)
 		if err != nil {
 			return err
 		}
+		var tensors []format.Tensor
+		for _, c := range cuts {
+			own, err := optimizerGroup(g, stage, c)
+			if err != nil {
+				return err
+			}
+			tensors = append(tensors, own...)
+			if mp%r.tp == 0 {
+				r.Values = append(r.Values, c.ranks[0].counts(g, c.called)...)
+			}
+		}
+		whole = whole && len(cuts) == 1
 		for _, t := range tensors {
 			t.At = r.place(mp)
 			if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
@@ -64,18 +83,52 @@ func (r *reader) optimizer(mp int, m *model) error {
 			}
 			r.Tensors = append(r.Tensors, t)
 		}
-		if mp%r.tp == 0 {
-			r.Values = append(r.Values, ranks[0].counts(g, m.shapes[g])...)
-		}
 	}
 	if mp > 0 {
 		return nil
 	}
-	return r.shared(ranks[0].file, optimizerKeys(stage), m.shapes)
+	return r.shared(ranks[0].file, optimizerKeys(stage), m.shapes, whole)
+}
+
+// mapped finds the parameters of each group where the model states do not name them, as those of a mixture of experts before DeepSpeed 0.19.6: by what the ranks have
+// of them, in this order, and the shapes by the model.
+func (r *reader) mapped(mp int, ranks []*rank) ([]params, error) {
+	shapes := map[string]tensor.Shape{}
+	for _, t := range r.Tensors {
+		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok && t.At.Compare(r.place(mp)) == 0 {
+			shapes[name] = t.Shape
+		}
+	}
+	groups := make([]params, len(ranks[0].fp32))
+	seen := map[string]bool{}
+	for g := range groups {
+		for _, one := range ranks {
+			maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
+			if err != nil || g >= len(maps.Items) {
+				return nil, fmt.Errorf("%s says no parameters of group %d (param_slice_mappings), and the model states none (param_shapes)", one.file.Name, g)
+			}
+			d, ok := maps.Items[g].(*pickle.Dict)
+			if !ok {
+				return nil, fmt.Errorf("%s: param_slice_mappings has a %T", one.file.Name, maps.Items[g])
+			}
+			for _, item := range d.Items {
+				name, _ := item.Key.(string)
+				shape, there := shapes[name]
+				if !there {
+					return nil, fmt.Errorf("%s has state of parameter %q, and the model has none of this name", one.file.Name, name)
+				}
+				if !seen[name] {
+					seen[name] = true
+					groups[g] = append(groups[g], param{name, shape})
+				}
+			}
+		}
+	}
+	return groups, nil
 }
 
 // openRank finds the flat buffers in a file.
-func openRank(f *torchzip.File, count int64) (*rank, int64, error) {
+func openRank(f *torchzip.File) (*rank, int64, error) {
 	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
 	if err != nil {
 		return nil, 0, err
@@ -86,9 +139,6 @@ func openRank(f *torchzip.File, count int64) (*rank, int64, error) {
 	}
 	if _, cut := state.Get("ds_zero_partition_groups"); cut {
 		return nil, 0, fmt.Errorf("its groups are cut over different ranks (a mixture of experts), which shoal does not read yet")
-	}
-	if err := checkCount(state, count); err != nil {
-		return nil, 0, err
 	}
 	keys := optimizerKeys(stage)
 	weights, inner := keys[0], keys[1]
@@ -136,21 +186,6 @@ func stageOf(state *pickle.Dict) (int64, error) {
 	return stage, nil
 }
 
-// checkCount compares over how many ranks the buffers were cut with how many files there are.
-func checkCount(state *pickle.Dict, files int64) error {
-	v, _ := state.Get("partition_count")
-	counts := []any{v}
-	if l, ok := v.(*pickle.List); ok {
-		counts = l.Items
-	}
-	for _, n := range counts {
-		if n != files {
-			return fmt.Errorf("the state was cut over %v ranks, and there are the files of %d", n, files)
-		}
-	}
-	return nil
-}
-
 // innerState finds the state that torch's optimizer keeps for each group.
 func innerState(state *pickle.Dict, key string, groups int) ([]flatGroup, []map[string]any, error) {
 	found, others := make([]flatGroup, groups), make([]map[string]any, groups)
@@ -193,7 +228,7 @@ func (one *rank) counts(g int, shapes params) (values []format.Value) {
 }
 
 // shared adds what the first rank's file has of no parameter, such as learning rates, as universal checkpoints have it, and which parameters are in which group.
-func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params) error {
+func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params, whole bool) error {
 	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
 	if err != nil {
 		return err
@@ -210,7 +245,7 @@ func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params) error
 	}
 	groups, err := pickle.Get[*pickle.List](state, keys[1], "param_groups")
 	if err == nil {
-		if r.pp == 1 { // over stages the order is not known
+		if whole {
 			part.Values = append(part.Values, grouped(groups, shapes)...)
 		}
 		err = f.Flatten(&part, stateKey+".param_groups", groups)
@@ -220,12 +255,13 @@ func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params) error
 }
 
 // optimizerGroup returns the tensors of one group of parameters.
-func optimizerGroup(g int, stage int64, shapes params, ranks []*rank) ([]format.Tensor, error) {
+func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
+	ranks := c.ranks
 	kinds := []string{"fp32"}
 	var tensors []format.Tensor
 	for kind, t := range ranks[0].groups[g] {
 		if len(t.Shape) != 1 { // a number, such as the step: each parameter of a universal checkpoint has it
-			for _, p := range shapes {
+			for _, p := range c.called {
 				tensors = append(tensors, t.As("optimizer."+kind+"."+p.name))
 			}
 			continue
@@ -234,7 +270,7 @@ func optimizerGroup(g int, stage int64, shapes params, ranks []*rank) ([]format.
 	}
 	slices.Sort(kinds)
 	starts := make([]int, len(ranks)) // stage 3: where in each rank's buffer the next parameter starts
-	for _, p := range shapes {
+	for n, p := range c.shapes {
 		for _, kind := range kinds {
 			parts := make([]*torchzip.Tensor, len(ranks))
 			for i, one := range ranks {
@@ -256,7 +292,7 @@ func optimizerGroup(g int, stage int64, shapes params, ranks []*rank) ([]format.
 			if err != nil {
 				return nil, fmt.Errorf("optimizer state %s: %w", kind, err)
 			}
-			t.Name = "optimizer." + kind + "." + p.name
+			t.Name = "optimizer." + kind + "." + c.called[n].name
 			tensors = append(tensors, t)
 		}
 		for i := range starts {

@@ -15,7 +15,7 @@ import (
 )
 
 // parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
-var parallel = []string{"pipe", "pipebf16"}
+var parallel = []string{"pipe", "pipebf16", "moe1", "moe2"}
 
 // TestReadParallel reads what DeepSpeed wrote with four processes, and compares with what they had in memory.
 func TestReadParallel(t *testing.T) {
@@ -41,7 +41,9 @@ func TestReadParallel(t *testing.T) {
 func TestDamageParallel(t *testing.T) {
 	for _, name := range parallel {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool { return name != deepspeed.LatestName })
+		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool {
+			return name != deepspeed.LatestName && !strings.Contains(name, "expp_rank_") // in which ZeRO has nothing
+		})
 	}
 }
 
@@ -54,6 +56,71 @@ func TestParallelToUniversal(t *testing.T) {
 		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
+	}
+}
+
+// TestExpertsLack says what is missing of experts, or does not fit.
+func TestExpertsLack(t *testing.T) {
+	const at, name = "global_step2/", "global_step2/layer_0_expert_%_mp_rank_00_model_states.pt"
+	expert := func(n string) string { return strings.Replace(name, "%", n, 1) }
+	for _, c := range []struct {
+		change func(fstest.MapFS)
+		err    string
+	}{
+		{func(d fstest.MapFS) { delete(d, expert("1")) }, "there is no file of expert 1 of layer 0 of the mixture, mp rank 0"},
+		{func(d fstest.MapFS) { delete(d, expert("3")) }, "says that layer 0 of the mixture has 4 experts, and there are the files of 3"},
+		{func(d fstest.MapFS) { d[expert("4")] = d[expert("3")] }, "has 4 experts, and there are the files of 5"},
+		{func(d fstest.MapFS) { d[strings.Replace(expert("0"), "layer_0", "layer_1", 1)] = d[expert("0")] }, "there are 1 layers of experts, and there are the files of 2"},
+		{func(d fstest.MapFS) { d[expert("0")], d[expert("1")] = d[expert("1")], d[expert("0")] }, "which is no parameter of expert 0"},
+		{func(d fstest.MapFS) { d[expert("00")] = d[expert("0")] }, "are of the same expert"},
+		{func(d fstest.MapFS) { d[strings.Replace(expert("0"), "rank_00", "rank_01", 1)] = d[expert("0")] }, "of a model parallel rank of which there are no model states"},
+		{func(d fstest.MapFS) { delete(d, at+"bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt") }, "no optimizer states file of mp rank 0, dp rank 2"},
+		{func(d fstest.MapFS) { delete(d, at+"bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt") }, "was cut over 4 ranks, and there are the files of 3"},
+	} {
+		dir, _ := formattest.Load(t, "testdata/moe2.zip")
+		c.change(dir)
+		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v; want %q", err, c.err)
+		}
+	}
+}
+
+func FuzzReadExperts(f *testing.F) {
+	const one, two, three = "global_step2/layer_0_expert_1_mp_rank_00_model_states.pt", "global_step2/mp_rank_00_model_states.pt", "global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+	dir, _ := formattest.Load(f, "testdata/moe2.zip")
+	f.Add(dir[one].Data, dir[two].Data, dir[three].Data)
+	f.Fuzz(func(t *testing.T, a, b, c []byte) {
+		changed := maps.Clone(dir)
+		for name, data := range map[string][]byte{one: a, two: b, three: c} {
+			changed[name] = &fstest.MapFile{Data: bytes.Clone(data)}
+		}
+		formattest.Sound(changed, deepspeed.Read)
+	})
+}
+
+// TestExpertsWithoutZeRO reads experts whose optimizer has no names: its state stays in the parts of the expert parallel ranks.
+func TestExpertsWithoutZeRO(t *testing.T) {
+	dir, want := formattest.Load(t, "testdata/moe0.zip")
+	c, files := read(t, dir)
+	var model []format.Tensor
+	parts := map[string]int{}
+	for _, x := range c.Tensors {
+		if strings.HasPrefix(x.Name, "module.") {
+			model = append(model, x)
+			continue
+		}
+		if x.Apart == "" {
+			t.Errorf("%s is whole", x.Name)
+		}
+		parts[x.At.String()]++
+	}
+	formattest.Compare(t, files, &format.Checkpoint{Tensors: model}, want)
+	if diff := cmp.Diff(map[string]int{"ep=0/2": 27, "ep=1/2": 27}, parts); diff != "" {
+		t.Error(diff)
+	}
+	delete(dir, "global_step2/expp_rank_0_mp_rank_00_optim_states.pt")
+	if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), "there is no file expp_rank_0_mp_rank_00_optim_states.pt") {
+		t.Error(err)
 	}
 }
 

@@ -201,7 +201,7 @@ func (r *reader) stages(part *format.Checkpoint) error {
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
 	for i := range part.Tensors {
 		if t := &part.Tensors[i]; numbered(t) {
-			t.At = place(0)
+			t.At, t.Apart = place(0), unnamed
 		}
 	}
 	names := slices.IndexFunc(part.Values, func(v format.Value) bool { return v.Path == buffersKey })
@@ -216,7 +216,7 @@ func (r *reader) stages(part *format.Checkpoint) error {
 				return err
 			}
 			for _, t := range own.Tensors {
-				t.At = place(mp)
+				t.At, t.Apart = place(mp), unnamed
 				part.Tensors = append(part.Tensors, t)
 			}
 		}

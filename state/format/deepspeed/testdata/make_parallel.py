@@ -3,7 +3,7 @@
     PYTHON state/format/deepspeed/testdata/make_parallel.py state/format/deepspeed/testdata [KIND …]
 
 PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
-class of its own), moe1 and moe2 (four experts over two expert parallel ranks, ZeRO 1 and 2). what.json in each is as make.py has it; experts have their global numbers.
+class of its own), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2). what.json in each is as make.py has it; experts have their global numbers.
 """
 
 import json
@@ -67,10 +67,10 @@ def experts(stage):
     m = Model()
     given = split_params_into_different_moe_groups_for_optimizer({"params": list(m.parameters()), "name": "all"})
     config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
-              "zero_optimization": {"stage": stage}, "bf16": {"enabled": True}}
+              "zero_optimization": {"stage": stage}, "bf16": {"enabled": stage > 0}}
     engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=given, config=config)
     for _ in range(2):
-        engine.backward(engine(torch.rand(8, 4, dtype=torch.bfloat16)).sum())
+        engine.backward(engine(torch.rand(8, 4, dtype=m.b.weight.dtype)).sum())
         engine.step()
     first = groups._get_expert_parallel_rank("ep_size_2") * 2
     return engine, lambda name: re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(first + int(m[2])), name)
@@ -100,7 +100,7 @@ def train(rank, kind, out):
     engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else experts(int(kind[-1]))
     engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"})
     what = {f"module.{called(name)}": make.show(t) for name, t in [*engine.module.named_parameters(), *engine.module.named_buffers()]}
-    for name, p in engine.module.named_parameters():
+    for name, p in engine.module.named_parameters() if kind != "moe0" else []:
         what[f"optimizer.fp32.{called(name)}"] = make.show(safe_get_full_fp32_param(p))
         for moment in ("exp_avg", "exp_avg_sq"):
             found = safe_get_full_optimizer_state(p, moment) if kind.startswith("pipe") else state(engine.optimizer, p, moment)
@@ -127,4 +127,4 @@ if __name__ == "__main__":
     if sys.argv[1].isdigit():
         train(*sys.argv[1:])
     else:
-        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "moe1", "moe2"])
+        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "moe0", "moe1", "moe2"])
