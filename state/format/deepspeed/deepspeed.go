@@ -41,6 +41,9 @@ var (
 	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
 
+// parted is why what tensor parallel ranks have stays in parts.
+const parted = "DeepSpeed does not say how tensor parallel parts fit together; its ds_to_universal does it by the model's patterns, and shoal reads what that writes"
+
 // at is the rank that wrote a file.
 type at struct{ mp, dp int }
 
@@ -99,6 +102,11 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
+	for i := range r.Tensors {
+		if t := &r.Tensors[i]; t.At != nil && t.Apart == "" {
+			t.Apart = parted
+		}
 	}
 	return &r.Checkpoint, r.Finish()
 }

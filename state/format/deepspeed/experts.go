@@ -134,6 +134,7 @@ type cut struct {
 	ranks  []*rank
 	shapes params
 	called params // what the parameters of shapes are called in the whole model
+	robin  bool   // whether parameters lie as round_robin_gradients has them
 }
 
 // cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that share one expert parallel rank has a part of its experts.
@@ -150,7 +151,7 @@ func (r *reader) cuts(g int, m *model, ranks []*rank) ([]cut, error) {
 		count = n
 	}
 	if count == len(ranks) {
-		return []cut{{ranks, m.shapes[g], m.shapes[g]}}, nil
+		return []cut{{ranks, m.shapes[g], m.shapes[g], roundRobin(m, ranks[0])}}, nil
 	}
 	degree := len(ranks) / count // of expert parallelism
 	if data, _ := pickle.Get[bool](m.file.Root, "ds_config", "use_data_before_expert_parallelism"); data {
@@ -161,7 +162,7 @@ func (r *reader) cuts(g int, m *model, ranks []*rank) ([]cut, error) {
 		all[i%degree].ranks = append(all[i%degree].ranks, one)
 	}
 	for e := range all {
-		all[e].shapes = m.shapes[g]
+		all[e].shapes, all[e].robin = m.shapes[g], roundRobin(m, ranks[0])
 		for _, p := range m.shapes[g] {
 			name := expertName.FindStringSubmatch(p.name)
 			if name == nil {

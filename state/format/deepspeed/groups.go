@@ -77,3 +77,21 @@ func (w *writer) order() ([][]string, error) {
 	}
 	return all, nil
 }
+
+// roundRobin reports whether parameters lie in the flat buffers as round_robin_gradients has them: in the order of param_shapes. What param_slice_mappings
+// says of such checkpoints is that of the model's order, and wrong.
+func roundRobin(m *model, one *rank) bool {
+	is, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients")
+	stage, err := pickle.Get[any](one.file.Root, "optimizer_state_dict", "zero_stage") // the optimizer for bf16 has none, and another order
+	return is && err == nil && stage != nil
+}
+
+// robin says in which order the parameters of a group lie that are dealt out to ranks in turn: first each of the first rank.
+func robin(n, ranks int) (order []int) {
+	for r := range ranks {
+		for i := r; i < n; i += ranks {
+			order = append(order, i)
+		}
+	}
+	return order
+}

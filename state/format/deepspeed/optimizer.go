@@ -25,69 +25,91 @@ type flatGroup map[string]*torchzip.Tensor
 
 // optimizer adds the optimizer state of a model parallel rank.
 func (r *reader) optimizer(mp int, m *model) error {
-	var ranks []*rank
-	stage := int64(-1)
-	for dp := range r.dp {
-		name := r.optims[at{mp, dp}]
-		if name == "" {
-			return fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
-		}
-		f, err := r.open(name)
-		if err != nil {
-			return err
-		}
-		one, s, err := openRank(f)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
-		if stage >= 0 && s != stage {
-			return fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name, s, stage)
-		}
-		stage, ranks = s, append(ranks, one)
+	ranks, stage, err := r.ranksOf(mp)
+	if err != nil {
+		return err
 	}
 	if len(m.shapes) == 0 && stage < 3 {
-		var err error
+		if roundRobin(m, ranks[0]) {
+			return fmt.Errorf("%s: with round_robin_gradients the order of parameters is in param_shapes only, which it lacks", m.file.Name)
+		}
 		if m.shapes, err = r.mapped(mp, ranks); err != nil {
 			return err
 		}
 	}
+	for _, one := range ranks {
+		if len(one.fp32) != len(ranks[0].fp32) || len(m.shapes) != len(one.fp32) {
+			return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d", one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
+		}
+	}
+	order := slices.Clone(m.shapes)
 	whole := r.pp == 1 // whether one rank says of all parameters which group they are in
 	for g := range ranks[0].fp32 {
-		for _, one := range ranks {
-			if len(one.fp32) != len(ranks[0].fp32) || len(m.shapes) != len(one.fp32) {
-				return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d", one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
-			}
-		}
 		cuts, err := r.cuts(g, m, ranks)
 		if err != nil {
 			return err
 		}
-		var tensors []format.Tensor
 		for _, c := range cuts {
-			own, err := optimizerGroup(g, stage, c)
-			if err != nil {
+			if err := r.addGroup(mp, g, stage, m, c); err != nil {
 				return err
-			}
-			tensors = append(tensors, own...)
-			if mp%r.tp == 0 {
-				r.Values = append(r.Values, c.ranks[0].counts(g, c.called)...)
 			}
 		}
 		whole = whole && len(cuts) == 1
-		for _, t := range tensors {
-			t.At = r.place(mp)
-			if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
-				if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
-					t.Replicas = append(t.Replicas, same.Pieces...)
-				}
+		if cuts[0].robin {
+			order[g] = slices.Clone(m.shapes[g])
+			for i, k := range robin(len(order[g]), len(ranks)) {
+				order[g][k] = m.shapes[g][i]
 			}
-			r.Tensors = append(r.Tensors, t)
 		}
 	}
 	if mp > 0 {
 		return nil
 	}
-	return r.shared(ranks[0].file, optimizerKeys(stage), m.shapes, whole)
+	return r.shared(ranks[0].file, optimizerKeys(stage), order, whole)
+}
+
+// ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they are of.
+func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
+	for dp := range r.dp {
+		name := r.optims[at{mp, dp}]
+		if name == "" {
+			return nil, 0, fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+		}
+		f, err := r.open(name)
+		if err != nil {
+			return nil, 0, err
+		}
+		one, s, err := openRank(f)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if dp > 0 && s != stage {
+			return nil, 0, fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name, s, stage)
+		}
+		stage, ranks = s, append(ranks, one)
+	}
+	return ranks, stage, nil
+}
+
+// addGroup adds the state of a group of parameters, or of the experts in it that some ranks share.
+func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
+	tensors, err := optimizerGroup(g, stage, c)
+	if err != nil {
+		return err
+	}
+	if mp%r.tp == 0 {
+		r.Values = append(r.Values, c.ranks[0].counts(g, c.called)...)
+	}
+	for _, t := range tensors {
+		t.At = r.place(mp)
+		if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
+			if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
+				t.Replicas = append(t.Replicas, same.Pieces...)
+			}
+		}
+		r.Tensors = append(r.Tensors, t)
+	}
+	return nil
 }
 
 // mapped finds the parameters of each group where the model states do not name them, as those of a mixture of experts before DeepSpeed 0.19.6: by what the ranks have
@@ -270,6 +292,7 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 	}
 	slices.Sort(kinds)
 	starts := make([]int, len(ranks)) // stage 3: where in each rank's buffer the next parameter starts
+	start := 0                        // and that of all ranks together
 	for n, p := range c.shapes {
 		for _, kind := range kinds {
 			parts := make([]*torchzip.Tensor, len(ranks))
@@ -286,6 +309,8 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 			var err error
 			if stage == 3 {
 				t, err = even(p, parts, starts[0])
+			} else if c.robin {
+				t, err = inOrder(p, g, ranks, parts, start)
 			} else {
 				t, err = fragments(p, g, ranks, parts)
 			}
@@ -298,8 +323,31 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 		for i := range starts {
 			starts[i] += share(p, len(ranks))
 		}
+		n, _ := p.shape.Elements()
+		start += n
 	}
 	return tensors, nil
+}
+
+// inOrder puts a parameter together that starts at an element of the flat buffer of all ranks.
+func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
+	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
+	n, _ := p.shape.Elements()
+	at, done := 0, 0
+	for i, one := range ranks {
+		own := one.fp32[g].Shape[0] // without what is filled up, which is behind all parameters
+		if from, to := max(start, at), min(start+n, at+own); from < to {
+			if err := add(&t, parts[i], from-start, to-start, from-at); err != nil {
+				return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)
+			}
+			done += to - from
+		}
+		at += own
+	}
+	if done != n {
+		return t, fmt.Errorf("%q: the ranks have %d of its %d elements", p.name, done, n)
+	}
+	return t, nil
 }
 
 // share is how many elements of a parameter each rank has in stage 3; the last ranks' are padded.

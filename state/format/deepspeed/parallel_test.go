@@ -15,7 +15,7 @@ import (
 )
 
 // parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
-var parallel = []string{"pipe", "pipebf16", "moe1", "moe2"}
+var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "robin"}
 
 // TestReadParallel reads what DeepSpeed wrote with four processes, and compares with what they had in memory.
 func TestReadParallel(t *testing.T) {
@@ -121,6 +121,23 @@ func TestExpertsWithoutZeRO(t *testing.T) {
 	delete(dir, "global_step2/expp_rank_0_mp_rank_00_optim_states.pt")
 	if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), "there is no file expp_rank_0_mp_rank_00_optim_states.pt") {
 		t.Error(err)
+	}
+}
+
+// TestTensorParallel keeps the parts of tensor parallel ranks apart, and says what puts them together.
+func TestTensorParallel(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/zero2.zip")
+	for name, f := range maps.Clone(dir) {
+		dir[strings.Replace(name, "mp_rank_00", "mp_rank_01", 1)] = f
+	}
+	c, _ := read(t, dir)
+	for _, x := range c.Tensors {
+		if len(x.At) != 1 || x.At[0].Axis != "tp" || x.At[0].Of != 2 || !strings.Contains(x.Apart, "ds_to_universal") {
+			t.Errorf("%s at %v: %q", x.Name, x.At, x.Apart)
+		}
+	}
+	if len(c.Tensors) != 44 {
+		t.Errorf("%d parts", len(c.Tensors))
 	}
 }
 

@@ -62,9 +62,6 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	if w.groups == nil {
 		return fmt.Errorf("nothing says which parameters are in which group of the optimizer, and in which order (values %s.param_groups.0.%s), which checkpoints of DeepSpeed tell, and it loads by position; choose universal, which it loads by names", stateKey, namesKey)
 	}
-	if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); v == true {
-		return fmt.Errorf("it was trained with round_robin_gradients, with which the order of parameters depends on the number of ranks; choose universal, which DeepSpeed loads by names")
-	}
 	for _, g := range w.groups {
 		for _, p := range g {
 			w.in[p] = true
@@ -88,8 +85,13 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	}
 	for g, names := range w.groups {
 		parts := [][]string{names}
-		if w.stage == 3 {
+		if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); w.stage == 3 {
 			parts = w.subGroups(names)
+		} else if v == true {
+			parts[0] = nil
+			for _, i := range robin(len(names), w.ranks) {
+				parts[0] = append(parts[0], names[i])
+			}
 		}
 		for _, part := range parts {
 			f := &flat{group: g, params: part}

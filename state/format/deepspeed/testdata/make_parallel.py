@@ -3,7 +3,7 @@
     PYTHON state/format/deepspeed/testdata/make_parallel.py state/format/deepspeed/testdata [KIND …]
 
 PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
-class of its own), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2). what.json in each is as make.py has it; experts have their global numbers.
+class of its own), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients). what.json in each is as make.py has it; experts have their global numbers.
 """
 
 import json
@@ -76,6 +76,34 @@ def experts(stage):
     return engine, lambda name: re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(first + int(m[2])), name)
 
 
+def robin():
+    import deepspeed
+    import torch
+    torch.manual_seed(5)
+    m = torch.nn.Sequential(*[torch.nn.Linear(4, 4, bias=i % 2 == 0) for i in range(4)])
+    config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+              "zero_optimization": {"stage": 2, "round_robin_gradients": True}, "bf16": {"enabled": True}}
+    engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=list(m.parameters()), config=config)
+    for _ in range(2):
+        engine.backward(engine(torch.rand(5, 4, dtype=torch.bfloat16)).sum())
+        engine.step()
+    return engine, lambda name: name
+
+
+def gathered(optimizer, kind):
+    """All of a kind of state, by parameter, where these lie in another order than DeepSpeed's own functions think."""
+    import torch
+    flat, found = optimizer.single_partition_of_fp32_groups[0], {}
+    own = flat.detach() if kind == "fp32" else optimizer.optimizer.state[flat][kind]
+    parts = [torch.zeros_like(own) for _ in range(RANKS)]
+    torch.distributed.all_gather(parts, own.contiguous())
+    whole, start = torch.cat(parts), 0
+    for p in optimizer.round_robin_bit16_groups[0]:
+        found[p] = whole[start:start + p.numel()].view(p.shape)
+        start += p.numel()
+    return found
+
+
 def state(optimizer, p, kind):
     """The optimizer's state of a parameter, from the parts of its ranks: DeepSpeed's own function finds none of experts."""
     import torch
@@ -97,14 +125,17 @@ def train(rank, kind, out):
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
     torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(f"{out}.meeting", RANKS), rank=int(rank), world_size=RANKS)
     deepspeed.init_distributed(dist_backend="gloo")
-    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else experts(int(kind[-1]))
+    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else experts(int(kind[-1]))
     engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"})
     what = {f"module.{called(name)}": make.show(t) for name, t in [*engine.module.named_parameters(), *engine.module.named_buffers()]}
-    for name, p in engine.module.named_parameters() if kind != "moe0" else []:
+    for name, p in engine.module.named_parameters() if kind not in ("moe0", "robin") else []:
         what[f"optimizer.fp32.{called(name)}"] = make.show(safe_get_full_fp32_param(p))
         for moment in ("exp_avg", "exp_avg_sq"):
             found = safe_get_full_optimizer_state(p, moment) if kind.startswith("pipe") else state(engine.optimizer, p, moment)
             what[f"optimizer.{moment}.{called(name)}"] = make.show(found)
+    for sort in ("fp32", "exp_avg", "exp_avg_sq") if kind == "robin" else []:
+        found = gathered(engine.optimizer, sort)
+        what |= {f"optimizer.{sort}.{name}": make.show(found[p]) for name, p in engine.module.named_parameters()}
     pathlib.Path(f"{out}.{rank}.json").write_text(json.dumps(what))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -127,4 +158,4 @@ if __name__ == "__main__":
     if sys.argv[1].isdigit():
         train(*sys.argv[1:])
     else:
-        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "moe0", "moe1", "moe2"])
+        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "moe0", "moe1", "moe2", "robin"])
