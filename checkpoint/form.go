@@ -96,9 +96,9 @@ var forms = []form{
 	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
-	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N", ranks: true, preset: "zero1", lay: layZero},
-	{name: "zero2", about: "the same of stage 2", ranks: true, preset: "zero2", lay: layZero},
-	{name: "zero3", about: "the same of stage 3", ranks: true, preset: "zero3", lay: layZero},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N", ranks: true, preset: "zero1", lay: layZero(1)},
+	{name: "zero2", about: "the same of stage 2", ranks: true, preset: "zero2", lay: layZero(2)},
+	{name: "zero3", about: "the same of stage 3", ranks: true, preset: "zero3", lay: layZero(3)},
 }
 
 // find returns the form of a name; that of an unknown one is empty.
@@ -144,40 +144,50 @@ func (f *Form) spec() *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
 }
 
-// layZero lays out what DeepSpeed saves in the stage that the last letter of the format is. It cuts in its own way, so of a spec only the size of dp counts.
-func layZero(c *Checkpoint, f Form) (*format.Output, error) {
-	ranks := 1
-	if f.Spec != nil {
-		m, err := layout.ParseMesh(f.Spec.Mesh)
-		if err == nil {
-			err = m.Within("dp")
-		}
-		var own *layout.Spec
-		if err == nil {
-			own, err = layout.Preset(f.Format, m, Catalogue(c.Checkpoint), 0)
-		}
+// layZero lays out what DeepSpeed saves in a stage. It cuts in its own way, so of a spec only the size of dp counts.
+func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
+	return func(c *Checkpoint, f Form) (*format.Output, error) {
+		ranks, err := zeroRanks(c, f)
 		if err != nil {
-			return nil, fmt.Errorf("%s is over dp only: %w", f.Format, err)
+			return nil, err
 		}
-		if !reflect.DeepEqual(own, f.Spec) {
-			return nil, fmt.Errorf("%s has a layout of its own; give it the ranks alone, --mesh %s", f.Format, m)
+		out, err := deepspeed.LayoutZero(stage, ranks, c.Tensors, c.Values, c.Files.Read)
+		if err != nil {
+			return nil, err
 		}
-		ranks = m.Ranks()
+		implied := map[string]*format.Proof{}
+		for _, p := range out.Implied {
+			implied[p.Model.Name] = p
+		}
+		for i := range c.Tensors {
+			if t := &c.Tensors[i]; implied[t.Name] != nil {
+				t.Proofs = append(t.Proofs, implied[t.Name]) // Move tries it
+			}
+		}
+		return out, nil
 	}
-	out, err := deepspeed.LayoutZero(int(f.Format[len(f.Format)-1]-'0'), ranks, c.Tensors, c.Values, c.Files.Read)
+}
+
+// zeroRanks is over how many ranks a checkpoint of ZeRO is to be.
+func zeroRanks(c *Checkpoint, f Form) (int, error) {
+	if f.Spec == nil {
+		return 1, nil
+	}
+	m, err := layout.ParseMesh(f.Spec.Mesh)
+	if err == nil {
+		err = m.Within("dp")
+	}
+	var own *layout.Spec
+	if err == nil {
+		own, err = layout.Preset(f.Format, m, Catalogue(c.Checkpoint), 0)
+	}
 	if err != nil {
-		return nil, err
+		return 0, fmt.Errorf("%s is over dp only: %w", f.Format, err)
 	}
-	implied := map[string]*format.Proof{}
-	for _, p := range out.Implied {
-		implied[p.Model.Name] = p
+	if !reflect.DeepEqual(own, f.Spec) {
+		return 0, fmt.Errorf("%s has a layout of its own; give it the ranks alone, --mesh %s", f.Format, m)
 	}
-	for i := range c.Tensors {
-		if t := &c.Tensors[i]; implied[t.Name] != nil {
-			t.Proofs = append(t.Proofs, implied[t.Name]) // Move tries it
-		}
-	}
-	return out, nil
+	return m.Ranks(), nil
 }
 
 func layHF(c *Checkpoint, f Form) (*format.Output, error) {

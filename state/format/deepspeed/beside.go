@@ -134,11 +134,7 @@ func (w *writer) model() error {
 	for _, file := range []string{"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"} {
 		root, module := &pickle.Dict{}, &pickle.Dict{}
 		root.Add("module", module)
-		shapes, err := w.shapes()
-		if err != nil {
-			return err
-		}
-		root.Add("param_shapes", shapes)
+		root.Add("param_shapes", w.shapes())
 		var tensors []*format.Tensor
 		add := func(d *pickle.Dict, path string, t *format.Tensor) error {
 			p, err := torchzip.Placeholder(len(tensors), *t)
@@ -179,7 +175,7 @@ func (w *writer) model() error {
 // shapes are those of the parameters that are trained, by which a reader knows that none is missing. DeepSpeed does not look for them in a universal
 // checkpoint. A parameter with weights alone is frozen, or a buffer, if others have more. There is a dict for each group, or where groups are not known one for
 // all, with an empty one, which no group has: nobody takes their order for that of a group.
-func (w *writer) shapes() (*pickle.List, error) {
+func (w *writer) shapes() *pickle.List {
 	list := &pickle.List{}
 	add := func(names []string) {
 		d := &pickle.Dict{}
@@ -192,22 +188,19 @@ func (w *writer) shapes() (*pickle.List, error) {
 		_, step := w.steps[p]
 		return !step && !slices.ContainsFunc(w.states[p], func(t *format.Tensor) bool { return !strings.HasPrefix(t.Name, "optimizer.fp32.") })
 	}
+	trained := slices.DeleteFunc(slices.Clone(w.params), alone)
+	if len(trained) == 0 {
+		trained = w.params
+	}
 	groups, err := w.order()
-	if err != nil {
-		return nil, err
+	grouped := slices.Concat(groups...)
+	if err != nil || slices.ContainsFunc(trained, func(p string) bool { return !slices.Contains(grouped, p) }) { // some of the state was left out
+		groups = [][]string{trained, nil}
 	}
 	for _, names := range groups {
 		add(names)
 	}
-	if groups == nil {
-		trained := slices.DeleteFunc(slices.Clone(w.params), alone)
-		if len(trained) == 0 {
-			trained = w.params
-		}
-		add(trained)
-		add(nil)
-	}
-	return list, nil
+	return list
 }
 
 // sizeOf is a shape as torch has it.

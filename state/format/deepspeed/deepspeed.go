@@ -268,7 +268,7 @@ func (r *reader) model(name string) (*model, error) {
 		}
 	}
 	if m.module, err = pickle.Get[*pickle.Dict](f.Root, "module"); err != nil {
-		if none, _ := pickle.Get[any](f.Root, "module"); none != nil || len(r.layers) == 0 && r.pp == 1 {
+		if none, _ := pickle.Get[any](f.Root, "module"); none != nil || len(r.layers) == 0 && r.pp == 1 && r.Format != universalFormat {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		m.module = &pickle.Dict{} // a pipeline's is in the files of its layers

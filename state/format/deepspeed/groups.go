@@ -86,6 +86,18 @@ func roundRobin(m *model, one *rank) bool {
 	return is && err == nil && stage != nil
 }
 
+// aligned reports whether there is something between parameters that lie side by side, as parameter_alignment has it from DeepSpeed 0.19.8 on.
+func aligned(one *rank) bool {
+	groups, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_alignment_paddings")
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(groups.Items, func(g any) bool {
+		list, ok := g.(*pickle.List)
+		return !ok || slices.ContainsFunc(list.Items, func(n any) bool { return n != int64(0) })
+	})
+}
+
 // robin says in which order the parameters of a group lie that are dealt out to ranks in turn: first each of the first rank.
 func robin(n, ranks int) (order []int) {
 	for r := range ranks {

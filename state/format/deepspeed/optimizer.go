@@ -29,6 +29,9 @@ func (r *reader) optimizer(mp int, m *model) error {
 	if err != nil {
 		return err
 	}
+	if roundRobin(m, ranks[0]) && aligned(ranks[0]) {
+		return fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, with which shoal does not know where parameters lie", ranks[0].file.Name)
+	}
 	if len(m.shapes) == 0 && stage < 3 {
 		if roundRobin(m, ranks[0]) {
 			return fmt.Errorf("%s: with round_robin_gradients the order of parameters is in param_shapes only, which it lacks", m.file.Name)

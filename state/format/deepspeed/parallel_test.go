@@ -3,6 +3,7 @@ package deepspeed_test
 import (
 	"bytes"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -19,7 +20,7 @@ var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "robin"}
 
 // TestReadParallel reads what DeepSpeed wrote with four processes, and compares with what they had in memory.
 func TestReadParallel(t *testing.T) {
-	for _, name := range parallel {
+	for _, name := range append(parallel, "universalpipe") {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			c, files := read(t, dir)
@@ -55,6 +56,22 @@ func TestParallelToUniversal(t *testing.T) {
 		again, other := read(t, universal(t, c, files))
 		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestUniversalOfPart leaves out some of the state, of which the groups then tell nothing.
+func TestUniversalOfPart(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/zero2.zip")
+	c, files := read(t, dir)
+	const names = "optimizer_state.param_groups.0.param_names"
+	for _, part := range []bool{false, true} {
+		if part {
+			c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return strings.HasSuffix(x.Name, "2.weight") })
+		}
+		again, _ := read(t, universal(t, c, files))
+		if list, ok := again.Value(names); ok == part {
+			t.Errorf("part %v: %v", part, list)
 		}
 	}
 }

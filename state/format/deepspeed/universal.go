@@ -31,7 +31,7 @@ func (r *reader) universal() error {
 			return err
 		}
 		m := group[0]
-		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); mp == 0 && !robin { // else the order may be that of some ranks
+		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); r.mp == 1 && !robin { // else the order is that of a stage, or of a number of ranks
 			order = m.shapes
 		}
 		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {

@@ -2,7 +2,7 @@
 
     PYTHON state/format/deepspeed/testdata/make_parallel.py state/format/deepspeed/testdata [KIND …]
 
-PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
+PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1; universalpipe is the same converted), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
 class of its own), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients). what.json in each is as make.py has it; experts have their global numbers.
 """
 
@@ -152,6 +152,17 @@ def main(target, kinds):
             what |= json.loads(pathlib.Path(f"{tmp}.{r}.json").read_text())
         (tmp / "what.json").write_text(json.dumps(what, indent=0))
         make.pack(tmp, target / f"{kind}.zip")
+        if kind == "pipe":
+            universal(tmp, target, what)
+
+
+def universal(folder, target, what):
+    """Converts a pipeline with DeepSpeed's own script, which leaves the model to the optimizer's state."""
+    to = pathlib.Path(tempfile.mkdtemp())
+    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", folder / "global_step2",
+                    "--output_folder", to / "global_step2_universal", "--inject_missing_state"], check=True)
+    (to / "what.json").write_text(json.dumps({n: w for n, w in what.items() if n.startswith("optimizer.")}, indent=0))
+    make.pack(to, target / "universalpipe.zip")
 
 
 if __name__ == "__main__":
