@@ -2,6 +2,7 @@ package deepspeed
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -254,8 +255,8 @@ func (w *zeroWriter) leftOver() error {
 	if w.stage < 3 {
 		return nil
 	}
-	for name, other := range w.shared {
-		if err := w.imply(name, other); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(w.shared)) {
+		if err := w.imply(name, w.shared[name]); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -23,6 +24,9 @@ func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Fi
 	out, err := deepspeed.LayoutZero(stage, ranks, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if again, err := deepspeed.LayoutZero(stage, ranks, c.Tensors, c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
+		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
 	return formattest.WritePadded(t, out, c, files)
 }
