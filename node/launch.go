@@ -180,7 +180,7 @@ func (l *launch) agentConfig() AgentConfig {
 	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
 		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
 	if l.record != nil {
-		cfg.Orders.Decided = l.record.decided
+		cfg.Orders.Decided = l.record.Decided
 	}
 	if l.job != nil {
 		spec := l.job.Spec

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,41 +20,19 @@ type RecordConfig struct {
 	TakeOver bool        // the job gets the name even if the store says that somebody leads it
 }
 
-const (
-	// maxKept bounds the generations that a host remembers in case it must write them for a head that was lost.
-	maxKept = 64
-	// recordPatience is how long the end of a job waits for its store.
-	recordPatience = 3 * time.Second
-)
+// recordPatience is how long the end of a job waits for its store.
+const recordPatience = 3 * time.Second
 
 // recording keeps the record of a job where it is led. Nothing of it waits for the store but close.
 type recording struct {
-	host string        // the name of this host in the job
-	at   func() string // HOST:PORT where this host lets others join; "" = nowhere
-	say  func(line string)
+	*store.Recorder
+	at func() string // HOST:PORT where this host lets others join; "" = nowhere
 
 	mu       sync.Mutex
 	note     *recordNote     // which record; nil = not known yet
 	after    topo.Generation // which it has already, of heads that have ended
 	store    store.Store     // that it is in
 	borrowed bool            // the store is not closed here
-	kept     []member.Record // newest decisions, not yet written by this host
-	recorder *store.Recorder // nil before this host leads
-	owner    store.Owner     // as which it does
-}
-
-// decided takes a generation, on the engine's thread.
-func (r *recording) decided(g member.Record) {
-	if g.View.Generation == 0 {
-		return
-	}
-	g.View.Members, g.Hosts = slices.Clone(g.View.Members), slices.Clone(g.Hosts)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.kept = append(r.kept, g); len(r.kept) > maxKept {
-		r.kept = slices.Delete(r.kept, 0, 1)
-	}
-	r.write()
 }
 
 // learn is told which record it is, and where.
@@ -63,34 +40,7 @@ func (r *recording) learn(n recordNote, after topo.Generation, s store.Store) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note, r.after, r.store = &n, after, s
-	r.write()
-}
-
-// write gives the recorder what this host knows, if it leads or did so. What the head before it has written already is written again, which
-// changes nothing.
-func (r *recording) write() {
-	if r.note == nil || len(r.kept) == 0 {
-		return
-	}
-	if newest := r.kept[len(r.kept)-1]; r.recorder == nil && newest.Head == r.host {
-		r.lead(newest.Since)
-	}
-	if r.recorder == nil {
-		return
-	}
-	for _, g := range r.kept {
-		g.View.Generation += r.after
-		g.Since += r.after
-		r.recorder.Decided(g)
-	}
-	r.kept = nil
-}
-
-// lead begins to write.
-func (r *recording) lead(since topo.Generation) {
-	r.recorder = store.NewRecorder(r.store, r.note.Job, r.note.Run, r.say)
-	r.owner = store.Owner{Job: r.note.Job, Run: r.note.Run, Host: r.host, Address: r.at(), Generation: r.after + since, Since: time.Now()}
-	r.recorder.Leads(r.owner)
+	r.Learn(s, n.Job, n.Run, after)
 }
 
 // shared is what the job's other hosts must know to go on with the record; nil if they cannot.
@@ -113,15 +63,9 @@ func (r *recording) had() topo.Generation {
 func (r *recording) close(ended bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var err error
 	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
 	defer cancel()
-	if r.recorder != nil {
-		err = r.recorder.Close(ctx)
-	}
-	if ended && err == nil && r.note != nil { // else the job has no record
-		err = store.Release(ctx, r.store, r.owner, time.Now())
-	}
+	err := r.Close(ctx, ended)
 	if r.store != nil && !r.borrowed {
 		err = errors.Join(err, r.store.Close())
 	}
@@ -146,59 +90,26 @@ func (r *resumption) String() string {
 		"training begins anew, or where the script resumes", r.where, r.newest.View.Generation, strings.Join(workers, ", "))
 }
 
-// ElsewhereError says that a job whose head has ended may be led from another host by now, of which this store cannot know.
-type ElsewhereError struct {
-	Job    string
-	Newest member.Record
-	Hosts  []string // that are enough to go on without this one
-}
-
-func (e *ElsewhereError) Error() string {
-	return fmt.Sprintf("the job %q may go on without this host: when its head ended, in generation %d or later, %s could go on by themselves: look there with shoal ps; if you know that they are gone for good, take the name over by force",
-		e.Job, e.Newest.View.Generation, strings.Join(e.Hosts, ", "))
-}
-
 // claim makes this host the head of the job of a name, or says who is. It touches no agent, and comes before anything starts.
 func (l *launch) claim(ctx context.Context, name string) error {
 	c := l.cfg.Record
 	if c == nil {
 		return nil
 	}
-	n, after := recordNote{URL: c.URL, Job: name, Run: l.place.Run}, topo.Generation(0)
-	have, err := store.Find(ctx, c.Store, name)
-	switch {
-	case errors.Is(err, store.ErrNotFound), c.TakeOver:
-	case err != nil:
-		return err
-	case c.URL == "" && have.Ended.IsZero() && have.Host == l.host: // whoever opens the folder knows that the process before has ended
-		if l.resumed, err = resume(ctx, c.Store, have); err != nil {
-			return err
-		}
-		n.Run, after = have.Run, max(have.Generation, l.resumed.newest.View.Generation)
-	}
-	owner := store.Owner{Job: name, Run: n.Run, Host: l.host, Generation: after, Since: time.Now()}
-	if err := store.Claim(ctx, c.Store, owner, c.TakeOver); err != nil {
+	o := store.Owner{Job: name, Run: l.place.Run, Host: l.host, Since: time.Now()}
+	alone := c.URL == "" // whoever opens the folder knows that the process before has ended
+	o, newest, err := store.Begin(ctx, c.Store, o, alone, c.TakeOver)
+	if err != nil {
 		return err
 	}
-	l.record = &recording{at: l.joinAddress, say: func(line string) { l.console.Note(line) }, note: &n, after: after, store: c.Store, borrowed: true, owner: owner}
+	if newest != nil {
+		l.resumed = &resumption{c.Store.String(), *newest}
+	}
+	n := recordNote{URL: c.URL, Job: name, Run: o.Run}
+	say := func(line string) { l.console.Note(line) }
+	l.record = &recording{Recorder: store.NewRecorder(say), at: l.joinAddress, note: &n, after: o.Generation, store: c.Store, borrowed: true}
+	l.record.Claimed(c.Store, o)
 	return nil
-}
-
-func resume(ctx context.Context, s store.Store, have store.Owner) (*resumption, error) {
-	newest, err := store.NewJournal(s, have.Job, have.Run).Newest(ctx)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
-	}
-	var others []string
-	for _, h := range newest.Hosts {
-		if h.Name != have.Host {
-			others = append(others, h.Name)
-		}
-	}
-	if err == nil && newest.Quorum(others) {
-		return nil, &ElsewhereError{have.Job, newest, others}
-	}
-	return &resumption{s.String(), newest}, nil
 }
 
 // joinAddress is where other hosts join.
@@ -215,16 +126,14 @@ func (l *launch) openRecord() {
 	if l.record == nil {
 		return
 	}
-	l.record.host = l.host
+	l.record.Is(l.host, l.record.at())
 	if l.least == 0 {
 		return
 	}
 	if l.resumed != nil {
 		l.console.Note(l.resumed.String())
 	}
-	l.record.mu.Lock()
-	defer l.record.mu.Unlock()
-	l.record.lead(0)
+	l.record.Lead()
 }
 
 // recorded tells what becomes of the record at the end of this host's part in the job.

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/node/proc"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/mem"
+	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -25,7 +26,9 @@ func generation(g topo.Generation, head string, since topo.Generation, hosts ...
 }
 
 func newRecording(host string, lines *[]string) *recording {
-	return &recording{host: host, at: func() string { return host + ":7077" }, say: func(line string) { *lines = append(*lines, line) }}
+	r := &recording{Recorder: store.NewRecorder(func(line string) { *lines = append(*lines, line) })}
+	r.Is(host, host+":7077")
+	return r
 }
 
 // inStore is what a store has of a run of the job "train".
@@ -50,18 +53,21 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	var said []string
 	a, b := newRecording("a", &said), newRecording("b", &said)
 	for g := topo.Generation(1); g <= 3; g++ {
-		a.decided(generation(g, "a", 0, "a", "b", "c"))
-		b.decided(generation(g, "a", 0, "a", "b", "c"))
+		a.Decided(generation(g, "a", 0, "a", "b", "c"))
+		b.Decided(generation(g, "a", 0, "a", "b", "c"))
 	}
 	a.learn(note, 5, down.Open()) // returns, and so does what is decided from now on
 	b.learn(note, 5, server.Open())
-	a.decided(generation(4, "a", 0, "a", "b", "c"))
-	b.decided(generation(4, "a", 0, "a", "b", "c"))
-	if b.recorder != nil {
-		t.Error("a host that does not lead writes")
+	a.Decided(generation(4, "a", 0, "a", "b", "c"))
+	b.Decided(generation(4, "a", 0, "a", "b", "c"))
+	if err := b.Flush(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	b.decided(generation(5, "b", 5, "b", "c"))
-	if err := b.recorder.Flush(t.Context()); err != nil {
+	if _, err := store.Find(t.Context(), server.Open(), "train"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a host that does not lead writes: %v", err)
+	}
+	b.Decided(generation(5, "b", 5, "b", "c"))
+	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	o, all := inStore(t, server.Open(), "r")
@@ -80,19 +86,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	close(hung)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := a.recorder.Close(ctx); err == nil {
+	if err := a.Close(ctx, false); err == nil {
 		t.Error("what was never written is not missed")
-	}
-}
-
-func TestFewDecisionsAreKept(t *testing.T) {
-	var said []string
-	r := newRecording("b", &said)
-	for g := topo.Generation(0); g <= 100; g++ {
-		r.decided(generation(g, "a", 0, "a", "b"))
-	}
-	if n := len(r.kept); n != maxKept || r.kept[0].View.Generation != 37 || r.kept[n-1].View.Generation != 100 {
-		t.Errorf("%d are kept, from %v", n, r.kept[0].View)
 	}
 }
 
@@ -143,7 +138,7 @@ func TestWhoMayLeadAgain(t *testing.T) {
 			l, err := claim(t, s, "r2", c.url, c.takeOver)
 			if c.refused != "" {
 				var taken *store.TakenError
-				var elsewhere *ElsewhereError
+				var elsewhere *record.ElsewhereError
 				if err == nil || !strings.Contains(err.Error(), c.refused) || !errors.As(err, &taken) && !errors.As(err, &elsewhere) {
 					t.Errorf("got %v, want %q", err, c.refused)
 				}
@@ -167,7 +162,7 @@ func TestWhoMayLeadAgain(t *testing.T) {
 func TestNoRecord(t *testing.T) {
 	var said []string
 	r := newRecording("b", &said)
-	r.decided(generation(1, "b", 0, "a", "b"))
+	r.Decided(generation(1, "b", 0, "a", "b"))
 	if err := r.close(true); err != nil || len(said) > 0 {
 		t.Errorf("the end without a record: %v, %q", err, said)
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -30,99 +32,71 @@ func (e *TakenError) Error() string {
 		o.Job, o.Host, cmp.Or(o.Address, "no address"), o.Run, o.Since.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
-// Claim makes o the head of its job, which succeeds when
-//   - nobody leads a job of this name, or that job has ended;
-//   - o leads the same run with a later generation: the hosts of the job have decided so;
-//   - o is the same host in the same run with the same generation: it has restarted;
-//   - it is done by force, because a person said so.
-//
-// Otherwise it fails with a [*TakenError]. No clock is compared: a head that says nothing for long keeps its job.
-func Claim(ctx context.Context, s Store, o Owner, force bool) error {
-	value, err := o.encode()
-	if err != nil {
-		return err
+// told is an error with times as people write them.
+func told(err error) error {
+	var taken *record.TakenError
+	if errors.As(err, &taken) {
+		return &TakenError{ownerOf(taken.Owner)}
 	}
-	for {
-		have, revision, err := readOwner(ctx, s, o.Job)
-		switch {
-		case errors.Is(err, ErrNotFound):
-			_, err = s.Create(ctx, ownerKey(o.Job), value)
-		case err != nil && (revision == 0 || !force): // force also overrules what cannot be read
-			return err
-		case err == nil && !force && !o.mayFollow(have):
-			return &TakenError{have}
-		default:
-			_, err = s.Update(ctx, ownerKey(o.Job), value, revision)
-		}
-		if !errors.Is(err, ErrExists) && !errors.Is(err, ErrConflict) { // else somebody was faster: look who
-			return err
-		}
-	}
+	return err
 }
 
-func (o Owner) mayFollow(have Owner) bool {
-	switch {
-	case !have.Ended.IsZero():
-		return true
-	case o.Run != have.Run:
-		return false
-	case o.Host == have.Host:
-		return o.Generation >= have.Generation
-	}
-	return o.Generation > have.Generation
+// Claim makes o the head of its job, by the rules of [record.Claim].
+func Claim(ctx context.Context, s Store, o Owner, force bool) error {
+	t, err := record.Claim(o.value(), force)
+	return carryOut(ctx, s, t, err)
+}
+
+// Begin makes o the head of its job before anything of the job has started, by the rules of [record.Beginning]. It returns the owner that it
+// has made, and the newest generation of the head before if it goes on with the record of one that has ended.
+func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, *member.Record, error) {
+	b := record.Beginning{Owner: o.value(), Alone: alone, TakeOver: takeOver}
+	t, err := b.Task()
+	err = carryOut(ctx, s, t, err)
+	return ownerOf(b.Owner), b.Resumed, err
 }
 
 // Release tells that the job of o has ended. It fails with a [*TakenError] if somebody else leads it by now.
 func Release(ctx context.Context, s Store, o Owner, now time.Time) error {
-	for {
-		have, revision, err := readOwner(ctx, s, o.Job)
-		if err != nil {
-			return err
-		}
-		if have.Run != o.Run || have.Host != o.Host {
-			return &TakenError{have}
-		}
-		if !have.Ended.IsZero() {
-			return nil
-		}
-		have.Ended = now
-		value, err := have.encode()
-		if err != nil {
-			return err
-		}
-		if _, err = s.Update(ctx, ownerKey(o.Job), value, revision); !errors.Is(err, ErrConflict) {
-			return err
-		}
-	}
+	return carryOut(ctx, s, record.Release(o.value(), seconds(now)), nil)
 }
 
 // Find returns who leads a job, or led it last: ErrNotFound if the store knows no such job.
 func Find(ctx context.Context, s Store, job string) (Owner, error) {
-	o, _, err := readOwner(ctx, s, job)
-	return o, err
-}
-
-func (o Owner) encode() ([]byte, error) {
-	return encode(&ownerValue{header{kindOwner, version}, o.Job, o.Run, o.Host, o.Address, o.Generation, seconds(o.Since), seconds(o.Ended)})
-}
-
-func decodeOwner(key string, data []byte) (Owner, error) {
-	var v ownerValue
-	if err := decode(key, kindOwner, data, &v); err != nil {
+	if err := record.CheckJob(job); err != nil {
 		return Owner{}, err
 	}
-	return Owner{v.Job, v.Run, v.Host, v.Address, v.Generation, at(v.Since), at(v.Ended)}, nil
+	key := record.OwnerKey(job)
+	e, err := s.Get(ctx, key)
+	if err != nil {
+		return Owner{}, err
+	}
+	o, err := record.DecodeOwner(key, e.Value)
+	if err != nil {
+		return Owner{}, err
+	}
+	return ownerOf(o), nil
 }
 
-// readOwner returns the revision also of a value that it cannot read.
-func readOwner(ctx context.Context, s Store, job string) (Owner, Revision, error) {
-	if err := checkName("job", job); err != nil {
-		return Owner{}, 0, err
+func (o Owner) value() record.Owner {
+	return record.Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation, Since: seconds(o.Since), Ended: seconds(o.Ended)}
+}
+
+func ownerOf(o record.Owner) Owner {
+	return Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation, Since: at(o.Since), Ended: at(o.Ended)}
+}
+
+// seconds is a time in seconds since 1970; 0 = none.
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
 	}
-	e, err := s.Get(ctx, ownerKey(job))
-	if err != nil {
-		return Owner{}, 0, err
+	return t.Unix()
+}
+
+func at(seconds int64) time.Time {
+	if seconds == 0 {
+		return time.Time{}
 	}
-	o, err := decodeOwner(ownerKey(job), e.Value)
-	return o, e.Revision, err
+	return time.Unix(seconds, 0).UTC()
 }

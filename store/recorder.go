@@ -4,79 +4,89 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/store/record"
+	"github.com/shoal-ml/shoal/topo"
 )
 
-const (
-	// maxWaiting bounds the generations that wait for a store that is away. Beyond it the oldest are left out.
-	maxWaiting = 1024
-	// A store that does not answer is asked again after a time that doubles from firstPause to lastPause.
-	firstPause = 50 * time.Millisecond
-	lastPause  = 5 * time.Second
-)
-
-// Recorder writes the record of a job in the background: nobody who trains waits for the store. Generations are written in the order in
-// which they were decided; of several owners the last. While the store does not answer they wait, and that is reported once.
+// Recorder writes the record of a job in the background: nobody who trains waits for the store. It carries out what a [record.Writer]
+// decides, which has the rules; the methods that are not explained here are as there.
 type Recorder struct {
-	store   Store
-	journal *Journal
-	report  func(line string)
-	writer  *group.Group
+	report func(line string)
 
 	mu      sync.Mutex
-	owner   *Owner          // to be written, before any generation
-	waiting []member.Record // to be written; the first may be under way
-	omitted int             // were left out
+	writer  record.Writer
+	store   Store
+	away    error           // why the store did not answer last
+	refused error           // why the end of the job is not written
 	work    chan struct{}   // holds one token when there may be something to write
-	idle    []chan struct{} // closed when nothing waits
-
-	failures int // of the present outage; the writer's
+	idle    []chan struct{} // closed when nothing is left
+	run     *group.Group    // the goroutine that writes; nil before there is something to write
 }
 
-// NewRecorder starts to write the record of a run. It tells report, one line at a time and not from several goroutines at once, what a
-// person should know. The caller closes it before the store.
-func NewRecorder(s Store, job, run string, report func(line string)) *Recorder {
-	r := &Recorder{store: s, journal: NewJournal(s, job, run), report: report, work: make(chan struct{}, 1), writer: group.New(context.Background())}
-	r.writer.Go("recorder", r.run)
-	return r
+// NewRecorder returns the recorder of a host. It starts to write when it has something to write, and tells report, one line at a time and not
+// from several goroutines at once, what a person should know. The caller closes it before the store.
+func NewRecorder(report func(line string)) *Recorder {
+	return &Recorder{report: report, work: make(chan struct{}, 1)}
 }
 
-// Decided tells of a generation. It does not wait.
-func (r *Recorder) Decided(g member.Record) {
+// tell gives the writer news, and wakes the goroutine if there is something to do.
+func (r *Recorder) tell(news func(w *record.Writer)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting = append(r.waiting, g)
-	if len(r.waiting) > maxWaiting {
-		r.waiting = slices.Delete(r.waiting, 1, 2) // the first may be under way, the last is the newest
-		r.omitted++
+	news(&r.writer)
+	if changes, end := r.writer.Left(); r.store == nil || changes == 0 && !end {
+		return
 	}
-	r.wake()
-}
-
-// Leads tells that o leads from now on, by decision of the hosts: a [Claim] without force, that does not wait.
-func (r *Recorder) Leads(o Owner) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.owner = &o
-	r.wake()
-}
-
-func (r *Recorder) wake() {
+	if r.run == nil {
+		r.run = group.New(context.Background())
+		r.run.Go("recorder", r.write)
+	}
 	select {
 	case r.work <- struct{}{}:
 	default: // the token is there
 	}
 }
 
+// Is tells where this host is.
+func (r *Recorder) Is(host, address string) {
+	r.tell(func(w *record.Writer) { w.Is(host, address) })
+}
+
+// Learn tells which record it is, and in which store.
+func (r *Recorder) Learn(s Store, job, run string, after topo.Generation) {
+	r.tell(func(w *record.Writer) {
+		r.store = s
+		w.Learn(job, run, after, time.Now().Unix())
+	})
+}
+
+// Claimed tells that this host leads by [Begin].
+func (r *Recorder) Claimed(s Store, o Owner) {
+	r.tell(func(w *record.Writer) {
+		r.store = s
+		w.Claimed(o.value())
+	})
+}
+
+// Lead makes this host write, as the head of a job that begins.
+func (r *Recorder) Lead() {
+	r.tell(func(w *record.Writer) { w.Lead(time.Now().Unix()) })
+}
+
+// Decided tells of a generation. It does not wait.
+func (r *Recorder) Decided(g member.Record) {
+	r.tell(func(w *record.Writer) { w.Decided(g, time.Now().Unix()) })
+}
+
 // Flush waits until everything told before is written, or was reported as impossible to write.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.mu.Lock()
-	if r.owner == nil && len(r.waiting) == 0 {
+	if changes, end := r.writer.Left(); r.store == nil || changes == 0 && !end {
 		r.mu.Unlock()
 		return nil
 	}
@@ -87,29 +97,41 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%s are not recorded: %w", r.unwritten(), context.Cause(ctx))
+		return r.unwritten(context.Cause(ctx))
 	}
 }
 
-// Close waits as Flush does, and then ends the writer. What could not be written is in the error.
-func (r *Recorder) Close(ctx context.Context) error {
+// Close waits as Flush does, and then ends the writing. With ended it has the end of the job written first, behind all else. What could not
+// be written is in the error.
+func (r *Recorder) Close(ctx context.Context, ended bool) error {
+	if ended {
+		r.tell(func(w *record.Writer) { w.End(time.Now().Unix()) })
+	}
 	err := r.Flush(ctx)
-	r.writer.Stop(nil)
-	return errors.Join(err, r.writer.Wait())
+	r.mu.Lock()
+	run := r.run
+	r.mu.Unlock()
+	if run != nil {
+		run.Stop(nil)
+		err = errors.Join(err, run.Wait())
+	}
+	return errors.Join(err, r.refused)
 }
 
-func (r *Recorder) unwritten() string {
+func (r *Recorder) unwritten(why error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.waiting)
-	if r.owner != nil {
-		n++
+	if r.away != nil {
+		why = fmt.Errorf("%w (%w)", r.away, why)
 	}
-	return fmt.Sprintf("%d membership changes", n)
+	if changes, _ := r.writer.Left(); changes > 0 {
+		return fmt.Errorf("%d membership changes are not recorded: %w", changes, why)
+	}
+	return fmt.Errorf("the end of the job is not recorded: %w", why)
 }
 
-// run is the writer.
-func (r *Recorder) run(ctx context.Context) error {
+// write is the goroutine.
+func (r *Recorder) write(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,85 +143,75 @@ func (r *Recorder) run(ctx context.Context) error {
 	}
 }
 
-// next writes one thing; false if there is none, or the writer is to end.
+// next makes one call; false if there is none to make, or the writing is to end.
 func (r *Recorder) next(ctx context.Context) bool {
 	r.mu.Lock()
-	owner := r.owner
-	if owner == nil && len(r.waiting) == 0 {
-		for _, done := range r.idle {
-			close(done)
-		}
-		r.idle = nil
-		r.mu.Unlock()
-		return false
-	}
-	var g member.Record
-	if len(r.waiting) > 0 {
-		g = r.waiting[0]
-	}
+	c, ok := r.writer.Next()
+	store, reports := r.store, r.writer.Reports()
 	r.mu.Unlock()
-
-	var err error
-	if owner != nil {
-		err = Claim(ctx, r.store, *owner, false)
-	} else {
-		err = r.journal.Write(ctx, g)
-	}
-	if errors.Is(err, ErrUnavailable) {
-		return r.pause(ctx, err)
-	}
-	r.answered(err)
-	r.written(owner)
-	return ctx.Err() == nil
-}
-
-// written takes away what was written: the owner if it is still that, else the first generation.
-func (r *Recorder) written(owner *Owner) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case owner == nil:
-		r.waiting = slices.Delete(r.waiting, 0, 1)
-	case owner == r.owner:
-		r.owner = nil
-	}
-}
-
-// pause waits before the next attempt; false if the writer is to end.
-func (r *Recorder) pause(ctx context.Context, err error) bool {
-	if ctx.Err() != nil {
+	r.say(store, reports)
+	if !ok {
+		r.rest()
 		return false
 	}
-	if r.failures == 0 {
-		r.report(fmt.Sprintf("the store %s is unreachable: training goes on, membership changes are recorded later (%v)", r.store, err))
+	a := call(ctx, store, c)
+	if ctx.Err() != nil && a.Said == record.Silent {
+		return false
 	}
-	wait := min(firstPause<<min(r.failures, 10), lastPause)
-	r.failures++
-	t := time.NewTimer(wait)
+	r.mu.Lock()
+	r.away = nil
+	if a.Said == record.Silent {
+		r.away = a.Err
+	}
+	r.writer.Answered(a)
+	pause, reports := r.writer.Pause(), r.writer.Reports()
+	r.mu.Unlock()
+	r.say(store, reports)
+	if pause == 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(time.Duration(pause) * time.Millisecond)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
 	case <-ctx.Done():
 		return false
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writer.Again()
+	return true
 }
 
-// answered reports that an outage is over, and what the store refused.
-func (r *Recorder) answered(err error) {
-	if r.failures > 0 {
-		r.mu.Lock()
-		late, omitted := len(r.waiting), r.omitted
-		r.omitted = 0
-		r.mu.Unlock()
-		line := fmt.Sprintf("the store %s answers again: %d membership changes are being recorded", r.store, late)
-		if omitted > 0 {
-			line += fmt.Sprintf("; %d older ones are not", omitted)
-		}
-		r.report(line)
-		r.failures = 0
+// rest ends the wait for what is written, unless there is more by now.
+func (r *Recorder) rest() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if changes, end := r.writer.Left(); changes > 0 || end {
+		return
 	}
-	if err != nil {
-		r.report(err.Error())
+	for _, done := range r.idle {
+		close(done)
+	}
+	r.idle = nil
+}
+
+// say puts reports into words.
+func (r *Recorder) say(s Store, reports []record.Report) {
+	for _, report := range reports {
+		switch {
+		case report.Unreachable != nil:
+			r.report(fmt.Sprintf("the store %s is unreachable: training goes on, membership changes are recorded later (%v)", s, report.Unreachable))
+		case report.Back:
+			line := fmt.Sprintf("the store %s answers again: %d membership changes are being recorded", s, report.Late)
+			if report.Omitted > 0 {
+				line += fmt.Sprintf("; %d older ones are not", report.Omitted)
+			}
+			r.report(line)
+		case report.End:
+			r.refused = told(report.Refused)
+		default:
+			r.report(told(report.Refused).Error())
+		}
 	}
 }

@@ -1,6 +1,7 @@
 // Package store keeps the record of jobs outside their agents: who leads, and which generations were decided. Training does not wait
 // for it (docs/design/store.md).
 //
+// What is written when, and what is made of the answers, is decided in [github.com/shoal-ml/shoal/store/record]; this package carries it out.
 // A [Store] is a small map with revisions: [github.com/shoal-ml/shoal/store/nats] has one in a folder and one on a NATS server,
 // [github.com/shoal-ml/shoal/store/mem] one in memory. What is written into it is in docs/formats/record.md: [Claim] says who leads
 // a job, [Journal] has its generations, and [Recorder] writes without making anybody wait.
@@ -9,10 +10,8 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 
-	"github.com/shoal-ml/shoal/topo"
+	"github.com/shoal-ml/shoal/store/record"
 )
 
 // Store is a map from keys to values that several processes share. A write succeeds for one of those who try at the same time. All
@@ -51,53 +50,42 @@ var (
 	ErrUnavailable = errors.New("the store does not answer")
 )
 
-// Limits that are the same for all stores.
-const (
-	MaxKey   = 2048      // bytes
-	MaxValue = 512 << 10 // bytes
-)
-
-// CheckKey refuses what is not a key: words of letters, digits, "-", "_" and "=", joined by dots.
-func CheckKey(key string) error {
-	if key == "" || len(key) > MaxKey {
-		return fmt.Errorf("a key of %d bytes: it has 1 to %d", len(key), MaxKey)
-	}
-	for word := range strings.SplitSeq(key, ".") {
-		if word == "" || strings.TrimLeft(word, plain+"=") != "" {
-			return fmt.Errorf("the key %q: it consists of words of letters, digits, «-», «_» and «=», joined by dots", key)
+// carryOut does a task, and asks again where somebody else was faster. An answer that is lost ends it with ErrUnavailable.
+func carryOut(ctx context.Context, s Store, t *record.Task, err error) error {
+	for t != nil && err == nil {
+		a := call(ctx, s, t.Call)
+		if a.Said == record.Silent {
+			return a.Err
 		}
+		t, err = t.Answered(a)
 	}
-	return nil
+	return told(err)
 }
 
-// Check refuses what cannot be written: implementations begin Create and Update with it.
-func Check(key string, value []byte) error {
-	if len(value) > MaxValue {
-		return fmt.Errorf("a value of %d bytes for the key %s: at most %d are kept", len(value), key, MaxValue)
+// call makes one call.
+func call(ctx context.Context, s Store, c record.Call) (a record.Answer) {
+	switch c.Op {
+	case record.Get:
+		var e Entry
+		e, a.Err = s.Get(ctx, c.Key)
+		a.Value, a.Revision = e.Value, uint64(e.Revision)
+	case record.Create:
+		_, a.Err = s.Create(ctx, c.Key, c.Value)
+	case record.Update:
+		_, a.Err = s.Update(ctx, c.Key, c.Value, Revision(c.Was))
+	case record.Keys:
+		a.Keys, a.Err = s.Keys(ctx, c.Key)
 	}
-	return CheckKey(key)
-}
-
-// plain are the characters that stand for themselves in a word.
-const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-
-// word writes any name as one word of a key: other bytes become = and two hexadecimal digits.
-func word(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		if strings.IndexByte(plain, name[i]) >= 0 {
-			b.WriteByte(name[i])
-		} else {
-			fmt.Fprintf(&b, "=%02X", name[i])
-		}
+	switch {
+	case a.Err == nil:
+	case errors.Is(a.Err, ErrNotFound):
+		a.Said = record.Empty
+	case errors.Is(a.Err, ErrExists), errors.Is(a.Err, ErrConflict):
+		a.Said = record.Taken
+	case errors.Is(a.Err, ErrUnavailable):
+		a.Said = record.Silent
+	default:
+		a.Said = record.Denied
 	}
-	return b.String()
-}
-
-func ownerKey(job string) string         { return "owner." + word(job) }
-func generations(job, run string) string { return "generation." + word(job) + "." + word(run) }
-
-// generationKey has the number in twenty digits, so that keys sort as generations do.
-func generationKey(job, run string, g topo.Generation) string {
-	return fmt.Sprintf("%s.%020d", generations(job, run), g)
+	return a
 }

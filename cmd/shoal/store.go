@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/node"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/nats"
+	"github.com/shoal-ml/shoal/store/record"
 )
 
 // storeFlags say where the record of jobs is kept.
@@ -105,7 +106,7 @@ func (f *storeFlags) find(ctx context.Context, job string) (address string, err 
 // byForce names the flag that the message of the store cannot know.
 func byForce(err error) error {
 	var taken *store.TakenError
-	var elsewhere *node.ElsewhereError
+	var elsewhere *record.ElsewhereError
 	if errors.As(err, &taken) || errors.As(err, &elsewhere) {
 		return fmt.Errorf("%w (--take-over)", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/record"
 )
 
 // Server holds what its clients share.
@@ -66,7 +67,7 @@ type client struct {
 }
 
 func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
-	if err := store.CheckKey(key); err != nil {
+	if err := record.CheckKey(key); err != nil {
 		return e, err
 	}
 	err = c.call(ctx, Get, key, func(s *Server) (err error) {
@@ -79,7 +80,7 @@ func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error)
 }
 
 func (c *client) Create(ctx context.Context, key string, value []byte) (r store.Revision, err error) {
-	if err := store.Check(key, value); err != nil {
+	if err := record.Check(key, value); err != nil {
 		return 0, err
 	}
 	err = c.call(ctx, Create, key, func(s *Server) error {
@@ -93,7 +94,7 @@ func (c *client) Create(ctx context.Context, key string, value []byte) (r store.
 }
 
 func (c *client) Update(ctx context.Context, key string, value []byte, was store.Revision) (r store.Revision, err error) {
-	if err := store.Check(key, value); err != nil {
+	if err := record.Check(key, value); err != nil {
 		return 0, err
 	}
 	err = c.call(ctx, Update, key, func(s *Server) error {
@@ -107,7 +108,7 @@ func (c *client) Update(ctx context.Context, key string, value []byte, was store
 }
 
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
-	if err := store.CheckKey(prefix); err != nil {
+	if err := record.CheckKey(prefix); err != nil {
 		return nil, err
 	}
 	err = c.call(ctx, Keys, prefix, func(s *Server) error {

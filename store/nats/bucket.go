@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/record"
 )
 
 const (
@@ -78,7 +79,7 @@ type client struct {
 func (c *client) String() string { return c.where }
 
 func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
-	if err := store.CheckKey(key); err != nil {
+	if err := record.CheckKey(key); err != nil {
 		return e, err
 	}
 	err = c.call(ctx, key, func(ctx context.Context, s *session) error {
@@ -107,7 +108,7 @@ func (c *client) Update(ctx context.Context, key string, value []byte, was store
 }
 
 func (c *client) write(ctx context.Context, key string, value []byte, do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {
-	if err := store.Check(key, value); err != nil {
+	if err := record.Check(key, value); err != nil {
 		return 0, err
 	}
 	err = c.call(ctx, key, func(ctx context.Context, s *session) error {
@@ -120,7 +121,7 @@ func (c *client) write(ctx context.Context, key string, value []byte, do func(co
 
 // Keys asks for the names alone. The lister of the client library takes a lost connection for the end of the list.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
-	if err := store.CheckKey(prefix); err != nil {
+	if err := record.CheckKey(prefix); err != nil {
 		return nil, err
 	}
 	err = c.call(ctx, prefix, func(ctx context.Context, s *session) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -56,7 +57,7 @@ func generationRace(t *testing.T, server Server) {
 	var winner atomic.Pointer[member.Record]
 	together(t, 8, func(i int) error {
 		r := Record(7, fmt.Sprintf("h%d", i))
-		var diverged *store.DivergedError
+		var diverged *record.DivergedError
 		switch err := store.NewJournal(clients[i%2], "digits", "run1").Write(t.Context(), r); {
 		case err == nil && !winner.CompareAndSwap(nil, &r):
 			return errors.New("a generation was decided twice")

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/record"
 )
 
 // create writes a key that must be free.
@@ -114,7 +115,7 @@ func manyKeys(t *testing.T, server Server) {
 
 func badKeysAndValues(t *testing.T, server Server) {
 	s := open(t, server)
-	for _, key := range []string{"", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "ü", "a\n", "a/b", strings.Repeat("k", store.MaxKey+1)} {
+	for _, key := range []string{"", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "ü", "a\n", "a/b", strings.Repeat("k", record.MaxKey+1)} {
 		_, e1 := s.Get(t.Context(), key)
 		_, e2 := s.Create(t.Context(), key, nil)
 		_, e3 := s.Update(t.Context(), key, nil, 1)
@@ -126,8 +127,8 @@ func badKeysAndValues(t *testing.T, server Server) {
 			fails(t, "a bad key", err, nil)
 		}
 	}
-	create(t, s, strings.Repeat("k", store.MaxKey), "")
-	_, err := s.Create(t.Context(), "a", make([]byte, store.MaxValue+1))
+	create(t, s, strings.Repeat("k", record.MaxKey), "")
+	_, err := s.Create(t.Context(), "a", make([]byte, record.MaxValue+1))
 	if err == nil {
 		t.Error("a value that is too large is taken")
 	}
@@ -136,7 +137,7 @@ func badKeysAndValues(t *testing.T, server Server) {
 
 func allSizes(t *testing.T, server Server) {
 	s := open(t, server)
-	for _, n := range []int{0, 1, 1000, store.MaxValue} {
+	for _, n := range []int{0, 1, 1000, record.MaxValue} {
 		value := strings.Repeat("\x00\xff\r\n", n/4+1)[:n]
 		key := fmt.Sprintf("size.%d", n)
 		r := create(t, s, key, value)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -88,24 +89,31 @@ func acknowledgedStays(t *testing.T, server Server) {
 func recorderGoesOn(t *testing.T, server Server) {
 	s := open(t, server)
 	lines := make(chan string, 100)
-	r := store.NewRecorder(s, "digits", "run1", func(line string) { lines <- line })
-	r.Leads(owner("run1", "h1"))
+	r := store.NewRecorder(func(line string) { lines <- line })
+	r.Is("h2", "h2:7000")
+	r.Learn(s, "digits", "run1", 0)
+	if err := store.Claim(t.Context(), s, owner("run1", "h1"), false); err != nil {
+		t.Fatal(err)
+	}
+	last := func(g topo.Generation) member.Record {
+		r := Record(g, "h2")
+		r.Since = 2
+		return r
+	}
 	r.Decided(Record(1, "h1"))
+	r.Decided(last(2))
 	if err := r.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	server.Stop(t)
-	for g := topo.Generation(2); g <= 6; g++ {
-		r.Decided(Record(g, "h2"))
+	for g := topo.Generation(3); g <= 6; g++ {
+		r.Decided(last(g))
 	}
-	next := owner("run1", "h2")
-	next.Generation = 6
-	r.Leads(next)
 	if line := <-lines; !strings.Contains(line, "is unreachable: training goes on, membership changes are recorded later") {
 		t.Errorf("reported %q", line)
 	}
 	server.Start(t)
-	if err := r.Close(t.Context()); err != nil {
+	if err := r.Close(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	if line := <-lines; !strings.Contains(line, "answers again") {
@@ -118,10 +126,10 @@ func recorderGoesOn(t *testing.T, server Server) {
 	if all, err := j.Generations(t.Context()); err != nil || !slices.Equal(all, []topo.Generation{1, 2, 3, 4, 5, 6}) {
 		t.Errorf("recorded %v (%v)", all, err)
 	}
-	if newest, err := j.Newest(t.Context()); err != nil || !newest.Equal(Record(6, "h2")) {
+	if newest, err := j.Newest(t.Context()); err != nil || !newest.Equal(last(6)) {
 		t.Errorf("the newest is %v (%v)", newest, err)
 	}
-	if o, err := store.Find(t.Context(), s, "digits"); err != nil || o != next {
+	if o, err := store.Find(t.Context(), s, "digits"); err != nil || o.Host != "h2" || o.Address != "h2:7000" || o.Generation != 2 || o.Ended.IsZero() {
 		t.Errorf("led by %v (%v)", o, err)
 	}
 }

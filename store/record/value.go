@@ -1,11 +1,10 @@
-package store
+package record
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
@@ -26,15 +25,16 @@ type header struct {
 	Version int    `json:"version"`
 }
 
-type ownerValue struct {
+// Owner says who leads a job, and is where an agent that knows the job's name finds it. Times are in seconds since 1970; 0 = none.
+type Owner struct {
 	header
 	Job        string          `json:"job"`
-	Run        string          `json:"run"`
-	Host       string          `json:"host"`
-	Address    string          `json:"address"`
-	Generation topo.Generation `json:"generation"`
-	Since      int64           `json:"since"`
-	Ended      int64           `json:"ended"`
+	Run        string          `json:"run"`        // one start of the job, from its first head to its end
+	Host       string          `json:"host"`       // of the head
+	Address    string          `json:"address"`    // where its agent listens; "" = nowhere
+	Generation topo.Generation `json:"generation"` // with which the head began to lead; 0 = the job begins
+	Since      int64           `json:"since"`      // when that was, by the head's clock
+	Ended      int64           `json:"ended"`      // when the job ended
 }
 
 type generationValue struct {
@@ -148,17 +148,32 @@ func (v *recordValue) record() member.Record {
 	return r
 }
 
-// seconds writes a time as seconds since 1970; 0 = none.
-func seconds(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.Unix()
+// encode writes an owner.
+func (o Owner) encode() ([]byte, error) {
+	o.header = header{kindOwner, version}
+	return encode(&o)
 }
 
-func at(seconds int64) time.Time {
-	if seconds == 0 {
-		return time.Time{}
+// DecodeOwner reads what a key holds.
+func DecodeOwner(key string, data []byte) (Owner, error) {
+	var o Owner
+	if err := decode(key, kindOwner, data, &o); err != nil {
+		return Owner{}, err
 	}
-	return time.Unix(seconds, 0).UTC()
+	o.header = header{}
+	return o, nil
+}
+
+// encodeGeneration writes a generation of a run.
+func encodeGeneration(job, run string, r member.Record) ([]byte, error) {
+	return encode(&generationValue{header{kindGeneration, version}, job, run, recordToValue(r)})
+}
+
+// DecodeGeneration reads what a key holds.
+func DecodeGeneration(key string, data []byte) (member.Record, error) {
+	var v generationValue
+	if err := decode(key, kindGeneration, data, &v); err != nil {
+		return member.Record{}, err
+	}
+	return v.Record.record(), nil
 }

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"bytes"
@@ -20,11 +20,11 @@ const (
 )
 
 func values() map[string]checker {
-	return map[string]checker{kindOwner: &ownerValue{}, kindGeneration: &generationValue{}}
+	return map[string]checker{kindOwner: &Owner{}, kindGeneration: &generationValue{}}
 }
 
 func TestDecodeWhatIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../docs/formats/record.md")
+	page, err := os.ReadFile("../../docs/formats/record.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,10 +77,10 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 func TestDecodeUnderAnotherKey(t *testing.T) {
-	if _, err := decodeOwner("owner.digits", []byte(ownerText)); err != nil {
+	if _, err := DecodeOwner("owner.digits", []byte(ownerText)); err != nil {
 		t.Error(err)
 	}
-	if _, err := decodeOwner("owner.other", []byte(ownerText)); err == nil || !strings.Contains(err.Error(), "belongs under owner.digits") {
+	if _, err := DecodeOwner("owner.other", []byte(ownerText)); err == nil || !strings.Contains(err.Error(), "belongs under owner.digits") {
 		t.Error(err)
 	}
 }
@@ -111,11 +111,11 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := topo.Generation(rapid.Uint64().Draw(t, "generation"))
 		want := drawRecord(t, g)
-		data, err := encode(&generationValue{header{kindGeneration, version}, "j", "r", recordToValue(want)})
+		data, err := encodeGeneration("j", "r", want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decodeGeneration(generationKey("j", "r", g), data)
+		got, err := DecodeGeneration(Key("j", "r", g), data)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Fatalf("%s (%v): %s", data, err, diff)
 		}

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"errors"
@@ -16,10 +16,10 @@ type checker interface {
 	key() string
 }
 
-func (v *ownerValue) key() string      { return ownerKey(v.Job) }
-func (v *generationValue) key() string { return generationKey(v.Job, v.Run, v.Record.Generation) }
+func (v *Owner) key() string           { return OwnerKey(v.Job) }
+func (v *generationValue) key() string { return Key(v.Job, v.Run, v.Record.Generation) }
 
-func (v *ownerValue) check() error {
+func (v *Owner) check() error {
 	if v.Since < 0 || v.Ended < 0 {
 		return errors.New("a time before 1970")
 	}
@@ -62,6 +62,9 @@ func (v *recordValue) check() error {
 	}
 	return err
 }
+
+// CheckJob refuses what is no name of a job.
+func CheckJob(name string) error { return checkName("job", name) }
 
 // maxName bounds names, so that the keys made of them are keys.
 const maxName = 128

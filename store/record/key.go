@@ -1,0 +1,78 @@
+package record
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Limits that are the same for all stores.
+const (
+	MaxKey   = 2048      // bytes
+	MaxValue = 512 << 10 // bytes
+)
+
+// CheckKey refuses what is not a key: words of letters, digits, "-", "_" and "=", joined by dots.
+func CheckKey(key string) error {
+	if key == "" || len(key) > MaxKey {
+		return fmt.Errorf("a key of %d bytes: it has 1 to %d", len(key), MaxKey)
+	}
+	for word := range strings.SplitSeq(key, ".") {
+		if word == "" || strings.TrimLeft(word, plain+"=") != "" {
+			return fmt.Errorf("the key %q: it consists of words of letters, digits, «-», «_» and «=», joined by dots", key)
+		}
+	}
+	return nil
+}
+
+// Check refuses what cannot be written: stores begin Create and Update with it.
+func Check(key string, value []byte) error {
+	if len(value) > MaxValue {
+		return fmt.Errorf("a value of %d bytes for the key %s: at most %d are kept", len(value), key, MaxValue)
+	}
+	return CheckKey(key)
+}
+
+// plain are the characters that stand for themselves in a word.
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
+// word writes any name as one word of a key: other bytes become = and two hexadecimal digits.
+func word(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		if strings.IndexByte(plain, name[i]) >= 0 {
+			b.WriteByte(name[i])
+		} else {
+			fmt.Fprintf(&b, "=%02X", name[i])
+		}
+	}
+	return b.String()
+}
+
+// OwnerKey holds who leads a job.
+func OwnerKey(job string) string { return "owner." + word(job) }
+
+// Prefix is what the keys of the generations of a run are below.
+func Prefix(job, run string) string { return "generation." + word(job) + "." + word(run) }
+
+// Key holds a generation. It has the number in twenty digits, so that keys sort as generations do.
+func Key(job, run string, g topo.Generation) string {
+	return fmt.Sprintf("%s.%020d", Prefix(job, run), g)
+}
+
+// Generations reads the numbers in the keys of a run's generations, and sorts them.
+func Generations(job, run string, keys []string) ([]topo.Generation, error) {
+	all := make([]topo.Generation, 0, len(keys))
+	for _, key := range keys {
+		var g topo.Generation
+		rest, below := strings.CutPrefix(key, Prefix(job, run))
+		if _, err := fmt.Sscanf(rest, ".%d", &g); err != nil || !below || Key(job, run, g) != key {
+			return nil, fmt.Errorf("the store holds the key %s, which is no generation: delete it", key)
+		}
+		all = append(all, g)
+	}
+	slices.Sort(all)
+	return all, nil
+}

@@ -1,0 +1,181 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// shelf is a store of which a test sees every call.
+type shelf struct {
+	values    map[string][]byte
+	revisions map[string]uint64
+	last      uint64
+}
+
+func newShelf() *shelf { return &shelf{map[string][]byte{}, map[string]uint64{}, 0} }
+
+func (s *shelf) do(c Call) (a Answer) {
+	have := s.revisions[c.Key]
+	switch {
+	case c.Op == Get && have == 0:
+		return Answer{Said: Empty, Err: errors.New("nothing")}
+	case c.Op == Get:
+		return Answer{Value: s.values[c.Key], Revision: have}
+	case c.Op == Keys:
+		for key := range s.values {
+			if strings.HasPrefix(key, c.Key+".") {
+				a.Keys = append(a.Keys, key)
+			}
+		}
+		return a
+	case c.Op == Create && have != 0, c.Op == Update && have != c.Was:
+		return Answer{Said: Taken, Err: errors.New("taken")}
+	}
+	s.last++
+	s.values[c.Key], s.revisions[c.Key] = c.Value, s.last
+	return a
+}
+
+// write has the writer do all that it wants; it returns what it told.
+func (s *shelf) write(w *Writer) (told []Report) {
+	for c, ok := w.Next(); ok; c, ok = w.Next() {
+		w.Answered(s.do(c))
+	}
+	return w.Reports()
+}
+
+func (s *shelf) owner(t *testing.T) Owner {
+	t.Helper()
+	o, err := DecodeOwner("owner.train", s.values["owner.train"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func generation(g topo.Generation, head string, since topo.Generation) member.Record {
+	return member.Record{View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: head}}}, Head: head, Since: since, Hosts: []member.Host{{Name: head}}}
+}
+
+func writer(host string) *Writer {
+	w := &Writer{}
+	w.Is(host, host+":7077")
+	w.Learn("train", "r", 5, 1)
+	return w
+}
+
+func TestFewDecisionsAreKept(t *testing.T) {
+	w := writer("b")
+	for g := topo.Generation(0); g <= 100; g++ {
+		w.Decided(generation(g, "a", 0), 1)
+	}
+	if n := len(w.waiting); n != maxKept || w.waiting[0].View.Generation != 37 || w.waiting[n-1].View.Generation != 100 {
+		t.Errorf("%d are kept, from %v", n, w.waiting[0].View)
+	}
+	if _, ok := w.Next(); ok {
+		t.Error("a host that does not lead writes")
+	}
+}
+
+// A head that hands over and later leads again is the owner again, so that it can tell of the end.
+func TestAHeadThatLeadsAgain(t *testing.T) {
+	s, a, b := newShelf(), writer("a"), writer("b")
+	a.Lead(1)
+	for g, head := range []string{"", "a", "b", "a"} {
+		r := generation(topo.Generation(g), head, topo.Generation(g))
+		a.Decided(r, 1)
+		b.Decided(r, 1)
+		for _, w := range []*Writer{a, b} {
+			if told := s.write(w); len(told) > 0 {
+				t.Errorf("generation %d: told %+v", g, told)
+			}
+		}
+		if o := s.owner(t); head != "" && o.Host != head {
+			t.Errorf("generation %d is led by %s, and the owner is %+v", g, head, o)
+		}
+	}
+	a.End(9)
+	if told := s.write(a); len(told) > 0 || s.owner(t).Ended != 9 {
+		t.Errorf("the end: told %+v, and the owner is %+v", told, s.owner(t))
+	}
+	if len(s.values) != 1+3 {
+		t.Errorf("the store has %d values", len(s.values))
+	}
+}
+
+// A host that led, and could not reach the store before the job ended, does not take the end back, and has nothing to complain of.
+func TestTheEndStays(t *testing.T) {
+	s, a, b := newShelf(), writer("a"), writer("b")
+	a.Lead(1)
+	a.Next()
+	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
+	if told := a.Reports(); len(told) != 1 || told[0].Unreachable == nil {
+		t.Errorf("told %+v", told)
+	}
+	b.Decided(generation(2, "b", 2), 1)
+	b.End(9)
+	s.write(b)
+	a.Again()
+	if told := s.write(a); len(told) != 1 || !told[0].Back {
+		t.Errorf("told %+v", told)
+	}
+	if o := s.owner(t); o.Host != "b" || o.Ended != 9 {
+		t.Errorf("the owner is %+v", o)
+	}
+	o := s.owner(t)
+	o.Host, o.Generation, o.Ended = "a", 99, 0
+	claim, err := Claim(o, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = claim.Answered(s.do(claim.Call))
+	var taken *TakenError
+	if !errors.As(err, &taken) {
+		t.Errorf("a run that has ended is led on: %v", err)
+	}
+}
+
+// An owner that is not the newest any more is not claimed after an outage.
+func TestTheNewestOwner(t *testing.T) {
+	s, a := newShelf(), writer("a")
+	a.Lead(1)
+	a.Next()
+	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
+	for i, want := range []int{50, 100, 200, 400, 800, 1600, 3200, 5000, 5000} {
+		if got := a.Pause(); got != want {
+			t.Errorf("pause %d takes %d ms, want %d", i, got, want)
+		}
+		if _, ok := a.Next(); ok {
+			t.Error("it asks while it waits")
+		}
+		a.Again()
+		a.Next()
+		a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
+	}
+	a.Decided(generation(4, "a", 4), 1)
+	if n, end := a.Left(); n != 2 || end {
+		t.Errorf("%d changes are left, and the end: %v", n, end)
+	}
+	a.Again()
+	s.write(a)
+	if o := s.owner(t); o.Generation != 9 || s.last != 2 {
+		t.Errorf("after %d writes the owner is %+v", s.last, o)
+	}
+}
+
+func TestGenerationsOfKeys(t *testing.T) {
+	good := []string{Key("train", "r", 12), Key("train", "r", 3)}
+	if all, err := Generations("train", "r", good); err != nil || fmt.Sprint(all) != "[3 12]" {
+		t.Errorf("%v, %v", all, err)
+	}
+	for _, key := range []string{"generation.train.r.3", "generation.train.r", "generation.other.r.00000000000000000003", good[0] + "x"} {
+		if all, err := Generations("train", "r", []string{key}); err == nil {
+			t.Errorf("%s is read as %v", key, all)
+		}
+	}
+}
