@@ -57,6 +57,7 @@ func (c *Cluster) notice() {
 func (c *Cluster) round() {
 	for _, h := range c.living() {
 		h.tick()
+		c.served(h)
 		for len(h.orders) > 0 && h.alive {
 			id := h.orders[0]
 			h.orders = h.orders[1:]
@@ -94,6 +95,7 @@ func (c *Cluster) Finally() error {
 	}
 	before := c.ledger.newest
 	c.Calm(3)
+	c.store.caughtUp(c)
 	c.ledger.settled(c)
 	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn(c.newest().Min) {
 		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
@@ -110,6 +112,7 @@ func (c *Cluster) Finally() error {
 		c.answered()
 	}
 	c.outlives()
+	c.store.caughtUp(c)
 	return c.ledger.broken
 }
 

@@ -55,6 +55,10 @@ func (c *Cluster) letter(m head.Message) any {
 // tick lets time pass: the agent repeats itself, and so do those who wait for inputs.
 func (h *host) tick() {
 	h.agent.Tick()
+	if h.writer != nil {
+		h.writer.Again()
+		h.writer.Next() // what was given up is asked for again
+	}
 	for _, n := range slices.Sorted(maps.Keys(h.runs)) {
 		run := h.runs[n]
 		for _, peer := range run.Hosts {
@@ -119,6 +123,7 @@ func (h *host) carryOut(action head.Action) {
 		c.ledger.fail("%s refuses w%d: %s", h.name, a.Worker, a.Why)
 	case head.Decided:
 		c.ledger.decided(h, a.Record)
+		h.decided(a.Record)
 	case head.Meshed:
 		c.print("%s: %s", h.name, a.Because)
 	case head.News:
@@ -131,6 +136,7 @@ func (h *host) carryOut(action head.Action) {
 			c.print("%s ends, ok=%v: %s", h.name, a.OK, a.Because)
 		}
 		h.ended = true
+		h.over()
 	}
 }
 

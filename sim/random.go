@@ -14,17 +14,34 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1, apart: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
+	k := newClerk(c, seed)
 	do := func(line string) {
 		if broken == nil && line != "" {
 			lines = append(lines, line)
 			broken = c.Do(line)
 		}
 	}
-	for _, line := range g.beginning() {
+	for i, line := range g.beginning() {
+		if i == 0 && k.kind != "" {
+			line += " store=" + k.kind
+		}
 		do(line)
+		if i == 0 {
+			do(k.begin())
+		}
 	}
-	for i := 0; i < events && !g.over(); i++ {
-		do(g.next())
+	live := func(events int) {
+		for i := 0; i < events && !g.over(); i++ {
+			do(g.next())
+			do(k.next())
+		}
+	}
+	live(events)
+	if list := k.end(); list != nil {
+		for _, line := range list {
+			do(line)
+		}
+		live(events / 4)
 	}
 	if broken == nil {
 		broken = c.Finally()

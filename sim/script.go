@@ -20,6 +20,7 @@ import (
 //	  saves=2                                                they write a checkpoint every two steps
 //	  redundant=1                    parts that are on two workers are to be on two hosts
 //	  ahead=8                                                hosts begin with 8 bytes, a collective, before its step is complete
+//	  store=servers                  the job has a record, that all hosts can reach; folder: that host A can
 //	host B slots=2        another host joins; slots=-1: one that takes no workers
 //	deliver A>B 1         the second message that waits from A to B arrives; also: lose, and repeat, after which it still waits
 //	tick A                time passes on A
@@ -31,6 +32,8 @@ import (
 //	cut A B · heal A B    nothing gets from one to the other, either way · it does again, what waited too
 //	down A B              A notices that its link to B is gone
 //	resize 4 · drain B · release · force B · reshape dp=4,tp=1
+//	serve A · unheard A · miss A · late A · arrive 1 · store down · rival R · split 4   what becomes of calls to the store: store.go has them
+//	restart A             the job is run again on its first host, which is lost, with the store in its folder
 //	calm 3                all waits end, in order, until three more steps are committed or nothing happens any more
 func (c *Cluster) Do(line string) error {
 	words := strings.Fields(line)
@@ -74,7 +77,10 @@ func (c *Cluster) perform(words []string) error {
 		}
 		c.disk.every = uint64(number("saves"))
 		c.groups, c.ahead, c.flat, c.apart, c.mesh = number("groups") > 0, number("ahead"), number("flat") > 0, number("redundant") > 0, text("mesh")
-		c.begin(arg(1), number("slots"), member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")})
+		c.slots, c.job = number("slots"), member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
+		if c.store.kind = text("store"); c.store.kind == "" || c.starts(arg(1)) {
+			c.begin(arg(1))
+		}
 	case "host":
 		c.join(arg(1), number("slots"))
 	case "deliver", "lose", "repeat":
@@ -95,9 +101,15 @@ func (c *Cluster) perform(words []string) error {
 		c.lead(func(h *host) error { h.agent.Release("you asked for the end"); return nil })
 	case "cut", "heal":
 		c.net.setCut(arg(1), arg(2), words[0] == "cut")
+	case "restart":
+		c.restart(arg(1))
 	case "calm":
 		c.Calm(n)
 	default:
+		if OfStore(words[0]) {
+			c.stored(words[0], arg(1), arg(2))
+			return nil
+		}
 		return c.onHost(words[0], arg(1), arg(2))
 	}
 	return nil

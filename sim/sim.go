@@ -1,8 +1,8 @@
 // Package sim runs a job on many simulated hosts: the agents, the membership and the matching of calls are the real ones (head,
-// member, collective); workers, their memory, the network and the faults are models. Everything happens one event after
+// member, collective), and so is what they have recorded in a store (store/record); workers, their memory, the network, the store and the faults are models. Everything happens one event after
 // another, each of them a line of text, so that a schedule can be written, printed, replayed and made smaller.
 //
-// After every event the invariants of docs/design/quorum.md are checked; ledger.go has them.
+// After every event the invariants of docs/design/quorum.md and docs/design/store.md are checked; ledger.go, audit.go and recorded.go have them.
 package sim
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -33,6 +34,9 @@ type Cluster struct {
 	disk   disk
 	last   uint64 // the step after which a job with a mesh ends; 0 = it does not
 	ahead  int    // bytes of a step that hosts begin with before its end
+	store  store
+	job    member.Config // and the slots of its first host
+	slots  int
 	out    strings.Builder
 	quiet  bool
 }
@@ -46,6 +50,10 @@ type host struct {
 	alive   bool // it runs, and its agent takes part
 	ended   bool // its agent was told that the job is over
 
+	writer   *record.Writer    // nil = it cannot reach the store
+	told     []topo.Generation // that the writer was told of
+	diverged []topo.Generation // that it has told to be recorded otherwise
+
 	settling bool
 	orders   []topo.Worker
 	workers  map[topo.Worker]*worker
@@ -58,6 +66,7 @@ func New() *Cluster {
 	c.net.links = map[pair]*link{}
 	c.ledger.init()
 	c.disk.init()
+	c.store.held, c.store.away = map[string]held{}, map[string]bool{}
 	return c
 }
 
@@ -75,8 +84,10 @@ func (c *Cluster) print(format string, args ...any) {
 }
 
 // begin makes the first host, which leads.
-func (c *Cluster) begin(name string, slots int, job member.Config) {
-	h := c.add(name, head.Config{Self: name, Slots: slots, Job: &job})
+func (c *Cluster) begin(name string) {
+	job := c.job
+	h := c.add(name, head.Config{Self: name, Slots: c.slots, Job: &job})
+	h.keeps(&c.store, true)
 	h.settle()
 }
 
@@ -86,6 +97,7 @@ func (c *Cluster) join(name string, slots int) {
 		return
 	}
 	h := c.add(name, head.Config{Self: name, Slots: slots})
+	h.keeps(&c.store, false)
 	for _, other := range c.hosts {
 		if other == h || !other.alive {
 			continue

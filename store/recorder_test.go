@@ -73,6 +73,33 @@ func TestRecorderBacksOff(t *testing.T) {
 	})
 }
 
+// TestNobodyWaitsForTheStore: who tells of a generation goes on while the store hangs in the middle of a call (C5). Else this test never ends.
+func TestNobodyWaitsForTheStore(t *testing.T) {
+	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+		asked, hung := make(chan struct{}, 1), make(chan struct{})
+		server.Fail(func(mem.Op, string) mem.Fate {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			<-hung
+			return mem.Works
+		})
+		r.Decided(storetest.Record(1, "h1"))
+		<-asked
+		for g := topo.Generation(2); g <= 5; g++ {
+			r.Decided(storetest.Record(g, "h1"))
+		}
+		close(hung)
+		if err := r.Close(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		if got := recordedGenerations(t, server); len(got) != 5 {
+			t.Errorf("recorded %v", got)
+		}
+	})
+}
+
 func TestRecorderWritesInOrder(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		var order []string

@@ -1,0 +1,269 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/store/record"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// jobName is what the store knows the job by.
+const jobName = "train"
+
+// store is a model of the store that the record of the job is in: a map, of which every call is lost, answered, done without an answer that
+// arrives, or done when nobody waits for it any more. What is written when is decided by the real code (store/record). Nothing of the store
+// reaches the agents.
+type store struct {
+	kind  string // "folder": of the first host alone; "servers": that all hosts can reach; "" = the job has no record
+	down  bool
+	away  map[string]bool // hosts that cannot reach it
+	held  map[string]held
+	last  uint64
+	late  []errand   // calls that were given up, and may still be done
+	apart []*starter // other starts of a job of this name
+	recorded
+}
+
+// held is what a key holds.
+type held struct {
+	value    []byte
+	revision uint64
+}
+
+// errand is a call and who makes it.
+type errand struct {
+	by    string
+	force bool // a person has said that the name is to be taken over
+	record.Call
+}
+
+// starter is another start of a job of the same name.
+type starter struct {
+	name  string
+	begin *record.Beginning
+	task  *record.Task
+}
+
+var errSilent = errors.New("it does not answer")
+
+// do is what the store does with a call that has arrived.
+func (s *store) do(c *Cluster, e errand) record.Answer {
+	have, there := s.held[e.Key]
+	switch {
+	case e.Op == record.Keys:
+		var keys []string
+		for _, key := range slices.Sorted(maps.Keys(s.held)) {
+			if strings.HasPrefix(key, e.Key+".") {
+				keys = append(keys, key)
+			}
+		}
+		return record.Answer{Keys: keys}
+	case e.Op == record.Get && there:
+		return record.Answer{Value: have.value, Revision: have.revision}
+	case e.Op == record.Get:
+		return record.Answer{Said: record.Empty, Err: errors.New("it holds nothing")}
+	case e.Op == record.Create && there, e.Op == record.Update && (!there || have.revision != e.Was):
+		return record.Answer{Said: record.Taken, Err: errors.New("somebody was faster")}
+	}
+	s.wrote(c, e, have.value)
+	s.last++
+	s.held[e.Key] = held{e.Value, s.last}
+	return record.Answer{}
+}
+
+// OfStore reports whether an event is of the store alone: of what becomes of the calls to it.
+func OfStore(line string) bool {
+	what, _, _ := strings.Cut(line, " ")
+	return slices.Contains([]string{"serve", "unheard", "miss", "late", "arrive", "store", "rival", "split"}, what)
+}
+
+// stored performs an event of the store:
+//
+//	serve A · unheard A   it does what A asks for, and A hears the answer · the answer is lost
+//	miss A · late A       it does not hear A · nor yet, and A waits no longer
+//	arrive 1              it does the second of the calls that nobody waits for any more
+//	store down · store up · store down A · store up A   for all · for one host
+//	rival R · rival R force   somebody starts a job of the same name elsewhere · and says that it is to have the name
+//	split 4               a part of the job that a person has parted from it by force records another generation 4
+func (c *Cluster) stored(what, arg, more string) {
+	s, n := &c.store, 0
+	if s.kind == "" {
+		return
+	}
+	switch what {
+	case "store":
+		if more != "" {
+			s.away[more] = arg == "down"
+		} else {
+			s.down = arg == "down"
+		}
+	case "arrive":
+		if n, _ = strconv.Atoi(arg); !s.down && len(s.late) > 0 {
+			n %= len(s.late)
+			e := s.late[n]
+			s.late = slices.Delete(s.late, n, n+1)
+			s.do(c, e)
+		}
+	case "rival":
+		if s.kind == "servers" && s.starter(arg) == nil && c.host(arg) == nil {
+			b := &record.Beginning{Owner: record.Owner{Job: jobName, Run: "of " + arg, Host: arg, Since: 1}, TakeOver: more == "force"}
+			task, err := b.Task()
+			if err != nil {
+				c.ledger.fail("%s cannot begin: %v", arg, err)
+			}
+			s.apart = append(s.apart, &starter{arg, b, task})
+		}
+	case "split":
+		if n, _ = strconv.Atoi(arg); n > 0 && s.kind == "servers" {
+			s.split(c, topo.Generation(n))
+		}
+	default:
+		c.call(what, arg)
+	}
+}
+
+func (s *store) starter(name string) *starter {
+	if i := slices.IndexFunc(s.apart, func(x *starter) bool { return x.name == name }); i >= 0 {
+		return s.apart[i]
+	}
+	return nil
+}
+
+// call decides what becomes of the call that somebody has under way.
+func (c *Cluster) call(what, name string) {
+	s := &c.store
+	h, x := c.host(name), s.starter(name)
+	e := errand{by: name}
+	switch {
+	case x != nil:
+		e.force, e.Call = x.begin.TakeOver, x.task.Call
+	case h != nil && h.alive && h.writer != nil:
+		var asks bool
+		if e.Call, asks = h.writer.Next(); !asks {
+			return
+		}
+	default:
+		return
+	}
+	a := record.Answer{Said: record.Silent, Err: errSilent}
+	switch {
+	case what == "late":
+		s.late = append(s.late, e)
+	case s.down || s.away[name] || what == "miss":
+	case what == "serve":
+		a = s.do(c, e)
+	default:
+		s.do(c, e)
+	}
+	if x != nil {
+		s.began(c, x, a)
+		return
+	}
+	h.writer.Answered(a)
+	h.hears()
+}
+
+// began takes an answer to another start of the job, which is told at once if it fails.
+func (s *store) began(c *Cluster, x *starter, a record.Answer) {
+	err := a.Err
+	if a.Said != record.Silent {
+		x.task, err = x.task.Answered(a)
+	}
+	if x.task != nil && err == nil {
+		return
+	}
+	s.apart = slices.DeleteFunc(s.apart, func(y *starter) bool { return x == y })
+	if err != nil {
+		c.noted("%s does not begin: %v", x.name, err)
+	}
+}
+
+// noted prints what becomes of the record.
+func (c *Cluster) noted(format string, args ...any) { c.print("store: "+format, args...) }
+
+// decided tells the host's writer of a generation.
+func (h *host) decided(r member.Record) {
+	if h.writer != nil && r.View.Generation > 0 {
+		h.told = append(h.told, r.View.Generation)
+		h.writer.Decided(r, 1)
+		h.writer.Next() // is asked for at once
+	}
+}
+
+// keeps gives a host that can reach the store a writer; first is the one that the job begins on.
+func (h *host) keeps(s *store, first bool) {
+	if s.kind == "" || !first && s.kind != "servers" {
+		return
+	}
+	h.writer = &record.Writer{}
+	h.writer.Is(h.name, h.name+":7000")
+	if first {
+		h.writer.Claimed(s.owner)
+		h.writer.Lead(1)
+	} else {
+		h.writer.Learn(jobName, s.run, s.after, 1)
+	}
+	h.writer.Next() // is asked for at once
+}
+
+// over tells the host's writer that the job is.
+func (h *host) over() {
+	h.cluster.store.over = true
+	if h.writer != nil && h.agent.Record().Head == h.name {
+		h.writer.End(2)
+		h.writer.Next()
+	}
+}
+
+// starts makes a host the first of a job with a record; false if it may not begin.
+func (c *Cluster) starts(name string) bool {
+	s := &c.store
+	s.lives++
+	b := &record.Beginning{Owner: record.Owner{Job: jobName, Run: fmt.Sprint("r", s.lives), Host: name, Since: 1}, Alone: s.kind == "folder"}
+	t, err := b.Task()
+	for t != nil && err == nil {
+		if s.down {
+			err = errSilent
+			break
+		}
+		s.run, s.after = b.Owner.Run, b.Owner.Generation
+		t, err = t.Answered(s.do(c, errand{by: name, Call: t.Call}))
+	}
+	if err != nil {
+		c.noted("%s does not begin: %v", name, err)
+		return false
+	}
+	s.owner, s.over, s.foreign = b.Owner, false, map[topo.Generation]bool{}
+	return true
+}
+
+// restart runs the job anew on its first host, which is lost, with the store in its folder. The hosts that are left of the old job are on
+// their own.
+func (c *Cluster) restart(name string) {
+	s, h := &c.store, c.host(name)
+	if s.kind != "folder" || h == nil || h != c.hosts[0] || h.alive {
+		return
+	}
+	run, after, over := s.run, s.after, s.over
+	s.late = nil // the server was in the process that has ended
+	if !c.starts(name) {
+		s.run, s.after = run, after
+		return
+	}
+	if s.resumes(c, run, after, over); c.ledger.broken != nil {
+		return
+	}
+	c.noted("%s begins again, after generation %d of run %s", name, s.after, s.run)
+	every := c.disk.every
+	c.hosts, c.net.links, c.last = nil, map[pair]*link{}, 0
+	c.ledger.init()
+	c.disk.init()
+	c.disk.every = every
+	c.begin(name)
+}

@@ -1,0 +1,69 @@
+package sim_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/sim"
+)
+
+// Whatever becomes of the store, the job does the same things at the same events as without it (C5).
+func TestTheStoreIsNotInTheWay(t *testing.T) {
+	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
+	compared := 0
+	for s := seed; s <= seed+count; s++ {
+		lines, err := sim.Random(s, 300)
+		if err != nil {
+			t.Fatalf("SEED=%d: %v", s, err)
+		}
+		if !strings.Contains(lines[0], "store=") {
+			continue
+		}
+		compared++
+		with, without, down := sim.New(), sim.New(), sim.New()
+		for _, line := range lines {
+			if strings.HasPrefix(line, "restart ") {
+				break // only with a store is there another job
+			}
+			if err := with.Do(line); err != nil {
+				t.Fatalf("SEED=%d: %v", s, err)
+			}
+			if sim.OfStore(line) {
+				continue
+			}
+			bare, _, first := strings.Cut(line, " store=")
+			if err := without.Do(bare); err != nil {
+				t.Fatalf("SEED=%d, without the store: %v", s, err)
+			}
+			if err := down.Do(line); err != nil {
+				t.Fatalf("SEED=%d, with the store away: %v", s, err)
+			}
+			if first {
+				_ = down.Do("store down")
+			}
+		}
+		did := ofJob(without.Output())
+		for name, other := range map[string]*sim.Cluster{"with the store": with, "with the store away": down} {
+			if diff := cmp.Diff(did, ofJob(other.Output())); diff != "" {
+				t.Fatalf("SEED=%d: without a store, and %s:\n%s", s, name, diff)
+			}
+		}
+	}
+	if compared == 0 && count > 10 {
+		t.Error("no schedule has a store")
+	}
+	t.Logf("%d schedules", compared)
+}
+
+// ofJob leaves out what is told of the store.
+func ofJob(output string) string {
+	var b strings.Builder
+	for line := range strings.Lines(output) {
+		if !strings.HasPrefix(line, "  store: ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
