@@ -26,7 +26,6 @@ const recordPatience = 3 * time.Second
 // recording keeps the record of a job where it is led. Nothing of it waits for the store but close.
 type recording struct {
 	*store.Recorder
-	at func() string // HOST:PORT where this host lets others join; "" = nowhere
 
 	mu       sync.Mutex
 	note     *recordNote     // which record; nil = not known yet
@@ -107,7 +106,7 @@ func (l *launch) claim(ctx context.Context, name string) error {
 	}
 	n := recordNote{URL: c.URL, Job: name, Run: o.Run}
 	say := func(line string) { l.console.Note(line) }
-	l.record = &recording{Recorder: store.NewRecorder(say), at: l.joinAddress, note: &n, after: o.Generation, store: c.Store, borrowed: true}
+	l.record = &recording{Recorder: store.NewRecorder(say), note: &n, after: o.Generation, store: c.Store, borrowed: true}
 	l.record.Claimed(c.Store, o)
 	return nil
 }
@@ -126,7 +125,7 @@ func (l *launch) openRecord() {
 	if l.record == nil {
 		return
 	}
-	l.record.Is(l.host, l.record.at())
+	l.record.Is(l.host, l.joinAddress())
 	if l.least == 0 {
 		return
 	}

@@ -145,7 +145,7 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 		return err
 	}
 	if cfg.Store != nil {
-		l.record = &recording{Recorder: store.NewRecorder(func(line string) { l.console.Note(line) }), at: l.joinAddress}
+		l.record = &recording{Recorder: store.NewRecorder(func(line string) { l.console.Note(line) })}
 		l.stores = cfg.Store
 	}
 	err = l.run(ctx, cfg.Leave)

@@ -1,8 +1,9 @@
-// Package sim runs a job on many simulated hosts: the agents, the membership and the matching of calls are the real ones (head,
-// member, collective), and so is what they have recorded in a store (store/record); workers, their memory, the network, the store and the faults are models. Everything happens one event after
-// another, each of them a line of text, so that a schedule can be written, printed, replayed and made smaller.
+// Package sim runs a job on many simulated hosts: the agents, the membership, the matching of calls and what is recorded of them are the real
+// ones (head, member, collective, store/record); workers, their memory, the network, the store and the faults are models. Everything
+// happens one event after another, each of them a line of text, so that a schedule can be written, printed, replayed and made smaller.
 //
-// After every event the invariants of docs/design/quorum.md and docs/design/store.md are checked; ledger.go, audit.go and recorded.go have them.
+// After every event the invariants of docs/design/quorum.md, reshape.md and store.md are checked; ledger.go, audit.go and recorded.go have
+// them.
 package sim
 
 import (

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/topo"
 )
 
 // Beginning makes a host the head of the job of a name, before anything of the job has started.
@@ -98,6 +97,3 @@ func (b *Beginning) resume(have Owner, newest member.Record) (*Task, error) {
 	b.Owner.Run, b.Owner.Generation = have.Run, max(have.Generation, newest.View.Generation)
 	return b.claim()
 }
-
-// After is how many generations the record has of heads that have ended.
-func (b *Beginning) After() topo.Generation { return b.Owner.Generation }
