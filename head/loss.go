@@ -73,7 +73,14 @@ func (r *leader) hostLost(host, how string) {
 	delete(r.peers, host)
 	r.machine.HostLost(host, how)
 	if r.reports != nil {
+		r.machine.Numbered(r.reports[host].Next)
 		delete(r.reports, host)
+		r.late = slices.DeleteFunc(r.late, func(w word) bool { // nobody has heard what they follow
+			if w.host == host {
+				r.agent.shelf.release(w.body)
+			}
+			return w.host == host
+		})
 		r.obey()
 		r.recover()
 		return
