@@ -61,7 +61,7 @@ type part struct {
 	distributed *torchzip.File // the distributed optimizer's, nil without it
 }
 
-// degrees are the sizes of the axes.
+// degrees are the sizes of the axes, or a place on them.
 type degrees struct{ tp, pp, ep int }
 
 // Read reads a folder with latest_checkpointed_iteration.txt, or one of its iterations.
@@ -119,6 +119,7 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 	}
 	var parts []*part
 	var size degrees
+	there := map[degrees]string{} // the folders of the ranks
 	for _, e := range entries {
 		m := rankFolder.FindStringSubmatch(e.Name())
 		if m == nil {
@@ -140,13 +141,53 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 		if err := p.rank(m[1:], size); err != nil {
 			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
 		}
+		rank := degrees{p.tp, p.pp, p.ep}
+		if other := there[rank]; other != "" {
+			return nil, none, fmt.Errorf("%s and %s are both of rank %s; keep the one that is of this checkpoint", path.Join(dir, other), e.Name(), rank.text(size))
+		}
+		there[rank] = e.Name()
 		parts = append(parts, p)
 	}
-	if want := size.tp * size.pp * size.ep; len(parts) != want || want == 0 {
-		return nil, none, fmt.Errorf("%s has the files of %d ranks, and with tp=%d pp=%d ep=%d there are %d", dir, len(parts), size.tp, size.pp, size.ep, want)
+	if len(parts) == 0 {
+		return nil, none, fmt.Errorf("%s has no folder mp_rank_*", dir)
+	}
+	if err := allThere(dir, parts[0].file.Name, there, size); err != nil {
+		return nil, none, err
 	}
 	slices.SortFunc(parts, func(a, b *part) int { return cmp.Or(a.pp-b.pp, a.tp-b.tp, a.ep-b.ep) })
 	return parts, size, nil
+}
+
+// allThere fails when ranks have no folder, and names these. from is the file that tells how many ranks there are.
+func allThere(dir, from string, there map[degrees]string, size degrees) error {
+	const most = 8 // to name
+	all := size.tp * size.pp * size.ep
+	missing := all - len(there)
+	if missing == 0 {
+		return nil
+	}
+	var names []string
+	for i := 0; i < all && len(names) < min(missing, most); i++ {
+		rank := degrees{i / size.ep % size.tp, i / size.ep / size.tp, i % size.ep}
+		if there[rank] == "" {
+			s := seat{tp: rank.tp, pp: rank.pp, ep: rank.ep}
+			names = append(names, fmt.Sprintf("%s (%s)", s.folder(size), rank.text(size)))
+		}
+	}
+	if missing > most {
+		names = append(names, fmt.Sprintf("and %d more", missing-most))
+	}
+	return fmt.Errorf("%s lacks %s: by the args in %s there are %d ranks (tp=%d, pp=%d, ep=%d), and %d have a folder; copy what is missing here too",
+		dir, strings.Join(names, ", "), from, all, size.tp, size.pp, size.ep, len(there))
+}
+
+// text is a rank on the axes of these sizes.
+func (d degrees) text(size degrees) string {
+	text := fmt.Sprintf("tp=%d, pp=%d", d.tp, d.pp)
+	if size.ep > 1 {
+		text += fmt.Sprintf(", ep=%d", d.ep)
+	}
+	return text
 }
 
 // understand finds the models in a file.

@@ -63,13 +63,19 @@ func TestRefuses(t *testing.T) {
 		change func(fstest.MapFS)
 		err    string
 	}{
-		{"a rank is missing", func(d fstest.MapFS) { delete(d, file) }, "the files of 3 ranks, and with tp=2 pp=2 ep=1 there are 4"},
+		{"a rank is missing", func(d fstest.MapFS) { delete(d, file) }, "iter_0000012 lacks mp_rank_01_001 (tp=1, pp=1): by the args in iter_0000012/mp_rank_00_000/model_optim_rng.pt there are 4 ranks (tp=2, pp=2, ep=1), and 3 have a folder"},
+		{"the first rank is missing, and another", func(d fstest.MapFS) {
+			delete(d, "iter_0000012/mp_rank_00_000/model_optim_rng.pt")
+			delete(d, "iter_0000012/mp_rank_01_000/model_optim_rng.pt")
+		}, "lacks mp_rank_00_000 (tp=0, pp=0), mp_rank_01_000 (tp=1, pp=0): by the args in iter_0000012/mp_rank_00_001/model_optim_rng.pt"},
+		{"a folder without its file", func(d fstest.MapFS) { delete(d, file); d["iter_0000012/mp_rank_01_001/other"] = &fstest.MapFile{} }, file},
+		{"a rank twice", func(d fstest.MapFS) { d["iter_0000012/mp_rank_001_001/model_optim_rng.pt"] = d[file] }, "mp_rank_001_001 and mp_rank_01_001 are both of rank tp=1, pp=1"},
 		{"a rank too many", func(d fstest.MapFS) { d["iter_0000012/mp_rank_02_000/model_optim_rng.pt"] = d[file] }, "of no rank with tp=2 pp=2"},
 		{"a name without a stage", func(d fstest.MapFS) { d["iter_0000012/mp_rank_00/model_optim_rng.pt"] = d[file] }, "the folder's name has 1 ranks"},
 		{"path traversal", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("../../x")} }, `"../../x" is no iteration`},
 		{"no such iteration", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("13")} }, "iter_0000013"},
 		{"a changed pickle", func(d fstest.MapFS) { replace(d, file, "AttnBackend", "AttnBackenx") }, "is damaged: its checksum is "},
-		{"an empty folder", func(d fstest.MapFS) { clear(d) }, "the files of 0 ranks"},
+		{"an empty folder", func(d fstest.MapFS) { clear(d) }, "has no folder mp_rank_*"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/tp2pp2.zip")
 		c.change(dir)
