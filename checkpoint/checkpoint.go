@@ -36,6 +36,7 @@ type Checkpoint struct {
 
 	sealed  *manifest.Manifest // nil without one
 	renamed map[string]string  // what renamed tensors are called in it
+	apart   bool               // whether there are tensors that it has only joined
 }
 
 // A stamp tells whether a file was changed.

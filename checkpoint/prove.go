@@ -62,6 +62,15 @@ func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]
 	if unread, err = c.recorded(ctx, workers); err != nil {
 		return nil, err
 	}
+	if c.sealed != nil && c.apart { // fingerprints are of what is joined, so it is the files that are compared
+		damage, err := c.files(ctx, c.sealed, workers)
+		if err != nil {
+			return nil, err
+		}
+		if len(damage) > 0 {
+			return nil, fmt.Errorf("%s: %v; shoal state verify shows where the damage is", c.path, damage[0])
+		}
+	}
 	if err := c.replicasAgree(ctx, workers); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,31 +8,23 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/state/format/hf"
-	"github.com/shoal-ml/shoal/state/format/megatron"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // layoutFlags say which rank has what.
-type layoutFlags struct {
-	mesh, preset, file string
-	kvHeads            int
-}
+type layoutFlags struct{ mesh, preset, file string }
 
 // add defines the flags, with a prefix where a command has two layouts.
 func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.mesh, prefix+"mesh", "", "the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
 	flags.StringVar(&l.preset, prefix+"preset", "", "who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
 	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML (docs/formats/layout.md)")
-	if prefix == "" {
-		flags.IntVar(&l.kvHeads, "kv-heads", 0, "heads of k and v in a layer, which megatron-core needs; by default as the model's config.json or Megatron's arguments say")
-	}
 }
 
 func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
 
-// spec is the layout that was asked for, of the tensors of a checkpoint; nil when none was.
-func (l *layoutFlags) spec(c *checkpoint.Checkpoint) (*layout.Spec, error) {
+// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil when none was.
+func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
 	switch {
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
 		return nil, usageError("a layout file says everything: give either that, or a mesh and a preset")
@@ -52,30 +43,27 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint) (*layout.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.kvHeads == 0 && strings.Contains(l.preset, "megatron-core") {
-		if l.kvHeads, err = hf.KVHeads(c.Files); err != nil {
-			return nil, fmt.Errorf("%w; say with --kv-heads how many heads of k and v a layer has", err)
-		}
-		if l.kvHeads == 0 {
-			l.kvHeads = megatron.KVHeads(c.Checkpoint)
-		}
-		if l.kvHeads == 0 {
-			return nil, usageError("megatron-core interleaves heads of q, k and v, and the checkpoint has no config.json and no arguments of Megatron that tell how many there are; add --kv-heads")
+	kvHeads := 0
+	if strings.Contains(l.preset, "megatron-core") {
+		if kvHeads, err = model.heads(c); err != nil {
+			return nil, err
 		}
 	}
-	return layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), l.kvHeads)
+	return layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), kvHeads)
 }
 
-// sourceFlags say what of a checkpoint is meant.
+// sourceFlags say what of a checkpoint is meant, and as what.
 type sourceFlags struct {
 	only, rename []string
 	noValues     bool
+	model        modelFlags
 }
 
 func (s *sourceFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&s.only, "only", nil, "only tensors whose name matches; ** is anything, * anything but a dot, # a number")
 	flags.StringArrayVar(&s.rename, "rename", nil, "OLD=NEW: another beginning of names, such as module.= or model.=")
 	flags.BoolVar(&s.noValues, "no-values", false, "leave out what is no tensor")
+	s.model.add(flags)
 }
 
 // open opens a checkpoint and leaves of it what was asked for.
@@ -105,6 +93,9 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 		if err == nil {
 			err = c.Rename(from, to)
 		}
+	}
+	if err == nil {
+		err = s.model.apply(c)
 	}
 	if s.noValues {
 		c.Values = nil

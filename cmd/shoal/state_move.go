@@ -96,12 +96,17 @@ Megatron's names, joined, cut and numbered as it does, and random numbers, which
 --no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up. DeepSpeed loads zero1, zero2 and zero3 by position and over
 as many ranks as they are written for, universal by names and over any number. To zero3 the model's copy of the master weights stays behind.
 
+--names hf goes the other way: a decoder of Megatron, in whichever format, gets the names that Hugging Face's transformers load (llama, mistral, qwen2, qwen3,
+qwen3_moe), q, k, v, gate and up by themselves, without the rows that fill up the vocabulary; so does its optimizer. How many heads and rows there are
+say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. The folder still needs a config.json and the tokenizer: shoal writes neither.
+
 ` + published,
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
   shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
   shoal state convert model.safetensors model.pt --format pt
   shoal state convert model out --format megatron --mesh pp=2,tp=4
   shoal state convert megatron out --format torch_dist --only 'model.**' --only 'optimizer.**'
+  shoal state convert megatron model --format hf --names hf --config config.json --only 'model.**'
   shoal state convert zero out --format universal
   shoal state convert zero out --format zero3 --mesh dp=6
   shoal state convert runs/step-1000 s3://models/out/model.safetensors --format hf --only 'model.**'`,
@@ -137,7 +142,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if m.layout.file == "" && m.layout.preset == "" {
 		m.layout.preset = checkpoint.Preset(m.format)
 	}
-	spec, err := m.layout.spec(c)
+	spec, err := m.layout.spec(c, &m.source.model)
 	if err != nil {
 		return err
 	}

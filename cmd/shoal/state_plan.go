@@ -42,7 +42,7 @@ busiest host. Where the state is in files, that host is the one that reads them.
 				return err
 			}
 			defer c.Close()
-			p, err := planned(c, &from, &to, devices)
+			p, err := planned(c, &from, &to, &source.model, devices)
 			if err != nil {
 				return err
 			}
@@ -59,16 +59,15 @@ busiest host. Where the state is in files, that host is the one that reads them.
 }
 
 // planned plans from a layout to another, or from the files of a checkpoint.
-func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, devices int) (*plan.Plan, error) {
-	from.kvHeads = to.kvHeads
-	dst, err := resolve(to, c)
+func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags, devices int) (*plan.Plan, error) {
+	dst, err := resolve(to, c, model)
 	if err != nil {
 		return nil, err
 	}
 	if dst == nil {
 		return nil, usageError("say to which layout: --mesh and --preset, or --layout")
 	}
-	src, err := resolve(from, c)
+	src, err := resolve(from, c, model)
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +87,8 @@ func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, devices int) (*pla
 }
 
 // resolve is the layout of flags, nil when they say none.
-func resolve(l *layoutFlags, c *checkpoint.Checkpoint) (*layout.Layout, error) {
-	spec, err := l.spec(c)
+func resolve(l *layoutFlags, c *checkpoint.Checkpoint, model *modelFlags) (*layout.Layout, error) {
+	spec, err := l.spec(c, model)
 	if err != nil || spec == nil {
 		return nil, err
 	}

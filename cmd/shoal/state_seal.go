@@ -82,15 +82,18 @@ The exit code is 0 when everything is as it was, else 1.`,
 func newStateDiffCommand() *cobra.Command {
 	var workers int
 	var asJSON bool
-	var flags sourceFlags
+	flags := sourceFlags{model: modelFlags{either: true}}
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare the tensors of two checkpoints, whatever their layouts and formats",
 		Long: `Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats: which are in one only, have another type
 or shape, or other content, and in how many elements. Checksums in the files of torch.save are compared first: what is damaged is not compared further.
 
+With --names hf, what has Megatron's names is compared under those of Hugging Face, as shoal state convert would write it.
+
 The exit code is 0 when the tensors are the same, else 1. What is no tensor is not compared.`,
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
+  shoal state diff megatron/iter_0001000 model --names hf --config model/config.json --only 'model.**' --only lm_head.weight
   shoal state diff --json before after | jq -r .tensor`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -122,6 +125,7 @@ The exit code is 0 when the tensors are the same, else 1. What is no tensor is n
 		},
 	}
 	cmd.Flags().StringArrayVar(&flags.only, "only", nil, "only tensors whose name matches; ** is anything, * anything but a dot, # a number")
+	flags.model.add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each tensor that differs")
 	addWorkers(cmd, &workers)
 	return cmd

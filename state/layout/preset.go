@@ -264,7 +264,6 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 
 // megatronNames says what is joined, and what is called otherwise.
 func (p *preset) megatronNames(moe bool) error {
-	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	units, err := p.headRows()
 	if err != nil {
 		return err
@@ -273,38 +272,7 @@ func (p *preset) megatronNames(moe bool) error {
 	if i := p.mesh.index("tp"); i >= 0 {
 		pad *= p.mesh[i].Size
 	}
-	join := func(name string, units []int, parts ...string) {
-		for i := range parts {
-			parts[i] = from + parts[i]
-		}
-		p.spec.Store = append(p.spec.Store, Store{Name: to + name, Parts: parts, Units: units})
-	}
-	rename := func(name, part string) {
-		p.spec.Store = append(p.spec.Store, Store{Name: name, Parts: []string{part}})
-	}
-	for _, kind := range []string{"weight", "bias"} {
-		join("self_attention.linear_qkv."+kind, units, "self_attn.q_proj."+kind, "self_attn.k_proj."+kind, "self_attn.v_proj."+kind)
-	}
-	join("mlp.linear_fc1.weight", nil, "mlp.gate_proj.weight", "mlp.up_proj.weight")
-	norm := "mlp.linear_fc1.layer_norm_weight"
-	if moe {
-		norm = "pre_mlp_layernorm.weight"
-		p.spec.Store = append(p.spec.Store, Store{Name: to + "mlp.experts.#.linear_fc1.weight",
-			Parts: []string{from + "mlp.experts.#.gate_proj.weight", from + "mlp.experts.#.up_proj.weight"}})
-		rename(to+"mlp.experts.#.linear_fc2.weight", from+"mlp.experts.#.down_proj.weight")
-	}
-	for _, r := range [][2]string{
-		{"self_attention.linear_proj.weight", "self_attn.o_proj.weight"}, {"mlp.linear_fc2.weight", "mlp.down_proj.weight"},
-		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"}, {norm, "post_attention_layernorm.weight"},
-		{"self_attention.q_layernorm.weight", "self_attn.q_norm.weight"}, {"self_attention.k_layernorm.weight", "self_attn.k_norm.weight"},
-		{"mlp.router.weight", "mlp.gate.weight"},
-	} {
-		rename(to+r[0], from+r[1])
-	}
-	rename("**decoder.final_layernorm.weight", "**model.norm.weight")
-	for _, r := range [][2]string{{"**embedding.word_embeddings.weight", "**model.embed_tokens.weight"}, {"**output_layer.weight", "**lm_head.weight"}} {
-		p.spec.Store = append(p.spec.Store, Store{Name: r[0], Parts: []string{r[1]}, Pad: &Pad{Multiple: pad}})
-	}
+	p.spec.Store = MegatronCore(units, moe, pad)
 	return nil
 }
 

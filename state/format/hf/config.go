@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,39 +11,76 @@ import (
 )
 
 const (
-	configName = "config.json"
-	maxConfig  = 4 << 20
-	maxHeads   = 1 << 20
+	// ConfigName is the file that Hugging Face's libraries keep beside the tensors of a model.
+	ConfigName = "config.json"
+	// MaxConfig bounds its bytes.
+	MaxConfig = 4 << 20
+
+	maxHeads = 1 << 20
+	maxRows  = 1 << 30
 )
 
-// KVHeads returns how many heads k and v have in each layer of a model, from the configuration that Hugging Face's libraries keep beside
-// its tensors. It is 0 where there is none, or where that does not say.
-func KVHeads(files *format.Files) (int, error) {
-	text, err := files.All(configName, maxConfig)
+// A Config is what such a file says of the shape of a model, 0 where it says nothing.
+type Config struct {
+	Type       string // of model, such as llama
+	Heads      int    // of q in each layer
+	KVHeads    int    // of k and v
+	HeadSize   int    // rows of one of k or v
+	Vocabulary int    // rows
+	Tied       *bool  // whether the output layer has the weights of the embedding
+}
+
+// ReadConfig reads the file beside the tensors of a model; where there is none, nothing is said.
+func ReadConfig(files *format.Files) (Config, error) {
+	text, err := files.All(ConfigName, MaxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return Config{}, nil
 	}
 	if err != nil {
-		return 0, err
+		return Config{}, err
 	}
-	type heads struct {
-		KV    int `json:"num_key_value_heads"`
-		Query int `json:"num_attention_heads"` // so many have k and v too where nothing else is said
+	c, err := ParseConfig(text)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", ConfigName, err)
+	}
+	return c, nil
+}
+
+// ParseConfig reads the text of one.
+func ParseConfig(text []byte) (c Config, err error) {
+	type numbers struct {
+		KV         int   `json:"num_key_value_heads"`
+		Query      int   `json:"num_attention_heads"` // so many have k and v too where nothing else is said
+		Size       int   `json:"head_dim"`
+		Vocabulary int   `json:"vocab_size"`
+		Tied       *bool `json:"tie_word_embeddings"`
 	}
 	var config struct {
-		heads
-		Text heads `json:"text_config"` // of a model with other parts too
+		numbers
+		Type string  `json:"model_type"`
+		Text numbers `json:"text_config"` // of a model with other parts too
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
-		return 0, fmt.Errorf("%s: %w", configName, err)
+		return c, err
 	}
-	for _, n := range []int{config.KV, config.Text.KV, config.Query, config.Text.Query} {
-		if n < 0 || n > maxHeads {
-			return 0, fmt.Errorf("%s: a layer with %d heads", configName, n)
+	top, inner := config.numbers, config.Text // of these the latter, where it is there, are those of the decoder
+	for _, n := range []numbers{top, inner} {
+		for _, heads := range []int{n.KV, n.Query} {
+			if heads < 0 || heads > maxHeads {
+				return c, fmt.Errorf("a layer with %d heads", heads)
+			}
 		}
-		if n > 0 {
-			return n, nil
+		if n.Size < 0 || n.Size > maxRows || n.Vocabulary < 0 || n.Vocabulary > maxRows {
+			return c, fmt.Errorf("a head of %d rows, or a vocabulary of %d", n.Size, n.Vocabulary)
 		}
 	}
-	return 0, nil
+	c = Config{Type: config.Type, Heads: cmp.Or(inner.Query, top.Query), KVHeads: cmp.Or(inner.KV, top.KV, inner.Query, top.Query),
+		HeadSize: cmp.Or(inner.Size, top.Size), Vocabulary: cmp.Or(inner.Vocabulary, top.Vocabulary), Tied: cmp.Or(top.Tied, inner.Tied)}
+	return c, nil
+}
+
+// KVHeads returns how many heads k and v have in each layer of a model, by its configuration. It is 0 where there is none, or where that does not say.
+func KVHeads(files *format.Files) (int, error) {
+	c, err := ReadConfig(files)
+	return c.KVHeads, err
 }

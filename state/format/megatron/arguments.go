@@ -66,6 +66,11 @@ func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 	if s := w.shape(wordEmbeddings); len(s) == 2 {
 		args.Add("hidden_size", int64(s[1]))
 	}
+	for _, t := range w.layout.Tensors { // under Megatron's own name it can have been filled up
+		if strings.HasSuffix(t.Name, "model.embed_tokens.weight") && !strings.HasPrefix(t.Name, optimizerKey+".") && len(t.Shape) == 2 {
+			args.Add("vocab_size", int64(t.Shape[0]))
+		}
+	}
 	const layer = "decoder.layers.0."
 	up, down := w.shape(layer+"mlp.linear_fc1.weight"), w.shape(layer+"mlp.linear_fc2.weight")
 	if len(up) == 0 {

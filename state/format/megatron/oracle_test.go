@@ -29,11 +29,12 @@ type dims struct {
 	Hidden, FFN, Vocab, Layers, Expert int
 	Cuts                               []int // the first layer of each stage
 	Tied                               bool
+	Bias, Norms                        bool // of q, k and v; of q and k
 	Mesh                               string
 	DType                              tensor.DType
 }
 
-// model is one of random weights under Hugging Face's names; its vectors are matrices of one row.
+// model is one of random weights under Hugging Face's names; its norms are matrices of one row, its biases of one column.
 type model struct {
 	dims
 	whole map[string]rows
@@ -43,6 +44,7 @@ func drawModel(r *rand.Rand) *model {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
 	d := dims{TP: pick(1, 2, 3, 4), PP: 1 + r.IntN(4), EP: 1, Each: 1 + r.IntN(3), Head: 1 + r.IntN(3), Hidden: 1 + r.IntN(6), Vocab: 1 + r.IntN(20), Tied: r.IntN(2) == 0}
 	d.Groups, d.FFN = d.TP*(1+r.IntN(2)), d.TP*(1+r.IntN(3))
+	d.Bias, d.Norms = r.IntN(3) == 0, r.IntN(3) == 0
 	d.DType = []tensor.DType{tensor.BF16, tensor.F32, tensor.U8}[r.IntN(3)]
 	if r.IntN(3) == 0 {
 		d.EP = 1 + r.IntN(3)
@@ -58,6 +60,11 @@ func drawModel(r *rand.Rand) *model {
 	axes := []string{fmt.Sprint("tp=", d.TP), fmt.Sprint("pp=", d.PP), fmt.Sprint("ep=", d.EP)}
 	r.Shuffle(3, func(i, j int) { axes[i], axes[j] = axes[j], axes[i] })
 	d.Mesh = strings.Join(axes, ",")
+	return fillModel(r, d)
+}
+
+// fillModel draws the weights of a model of some sizes.
+func fillModel(r *rand.Rand, d dims) *model {
 	m := &model{d, map[string]rows{}}
 	add := func(name string, n, columns int) {
 		for range n {
@@ -78,6 +85,15 @@ func drawModel(r *rand.Rand) *model {
 		add(p+"self_attn.q_proj.weight", d.Groups*d.Each*d.Head, d.Hidden)
 		add(p+"self_attn.k_proj.weight", d.Groups*d.Head, d.Hidden)
 		add(p+"self_attn.v_proj.weight", d.Groups*d.Head, d.Hidden)
+		if d.Bias {
+			add(p+"self_attn.q_proj.bias", d.Groups*d.Each*d.Head, 1)
+			add(p+"self_attn.k_proj.bias", d.Groups*d.Head, 1)
+			add(p+"self_attn.v_proj.bias", d.Groups*d.Head, 1)
+		}
+		if d.Norms {
+			add(p+"self_attn.q_norm.weight", 1, d.Head)
+			add(p+"self_attn.k_norm.weight", 1, d.Head)
+		}
 		add(p+"self_attn.o_proj.weight", d.Hidden, d.Groups*d.Each*d.Head)
 		add(p+"input_layernorm.weight", 1, d.Hidden)
 		add(p+"post_attention_layernorm.weight", 1, d.Hidden)
@@ -101,6 +117,9 @@ func drawModel(r *rand.Rand) *model {
 // shape is that of a tensor: norms are vectors.
 func (m *model) shape(name string) tensor.Shape {
 	x := m.whole[name]
+	if strings.HasSuffix(name, ".bias") {
+		return tensor.Shape{len(x)}
+	}
 	if strings.Contains(name, "norm.") {
 		return tensor.Shape{len(x[0]) / m.DType.Size()}
 	}
@@ -178,7 +197,7 @@ func (m *model) test(t *testing.T) {
 	for path, want := range map[string]any{
 		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden), "args.ffn_hidden_size": int64(m.FFN), "args.num_attention_heads": int64(m.Groups * m.Each),
 		"args.num_query_groups": int64(m.Groups), "args.kv_channels": int64(m.Head), "args.swiglu": true, "args.untie_embeddings_and_output_weights": !m.Tied,
-		"args.tensor_model_parallel_size": int64(m.TP), "args.padded_vocab_size": int64(128 * m.TP), "iteration": int64(0),
+		"args.vocab_size": int64(m.Vocab), "args.tensor_model_parallel_size": int64(m.TP), "args.padded_vocab_size": int64(128 * m.TP), "iteration": int64(0),
 	} {
 		if got, ok := again.Value(path); !ok || got != want {
 			t.Errorf("%s is %v, want %v", path, got, want)
@@ -206,8 +225,10 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 	size := m.DType.Size()
 	add := func(name string, x rows, vector bool) {
 		s := tensor.Shape{len(x), len(x[0]) / size}
-		if vector {
+		if vector && s[0] == 1 {
 			s = s[1:]
+		} else if vector {
+			s = s[:1]
 		}
 		all["model."+name] = fmt.Sprint(m.DType, s, bytes.Join(x, nil))
 	}
@@ -237,14 +258,23 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 	}
 	for i := m.Cuts[pp]; i < end; i++ {
 		from, to := fmt.Sprintf("model.layers.%d.", i), fmt.Sprintf("decoder.layers.%d.", i-m.Cuts[pp])
-		var qkv rows
-		for g := range m.Groups {
-			q, kv := m.Each*m.Head, m.Head
-			qkv = append(qkv, whole[from+"self_attn.q_proj.weight"][g*q:(g+1)*q]...)
-			qkv = append(qkv, whole[from+"self_attn.k_proj.weight"][g*kv:(g+1)*kv]...)
-			qkv = append(qkv, whole[from+"self_attn.v_proj.weight"][g*kv:(g+1)*kv]...)
+		for _, kind := range []string{"weight", "bias"} {
+			var qkv rows
+			for g := range m.Groups {
+				for i, x := range []string{"q", "k", "v"} {
+					if n := []int{m.Each * m.Head, m.Head, m.Head}[i]; kind == "weight" || m.Bias {
+						qkv = append(qkv, whole[from+"self_attn."+x+"_proj."+kind][g*n:(g+1)*n]...)
+					}
+				}
+			}
+			if qkv != nil {
+				add(to+"self_attention.linear_qkv."+kind, part(qkv), kind == "bias")
+			}
 		}
-		add(to+"self_attention.linear_qkv.weight", part(qkv), false)
+		if m.Norms {
+			add(to+"self_attention.q_layernorm.weight", whole[from+"self_attn.q_norm.weight"], true)
+			add(to+"self_attention.k_layernorm.weight", whole[from+"self_attn.k_norm.weight"], true)
+		}
 		add(to+"self_attention.linear_proj.weight", columns(whole[from+"self_attn.o_proj.weight"]), false)
 		add(to+"self_attention.linear_qkv.layer_norm_weight", whole[from+"input_layernorm.weight"], true)
 		mlp := func(from, to string) {

@@ -1,0 +1,93 @@
+package checkpoint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+)
+
+// Facts are what people say of a model whose tensors and arguments do not tell it. What is 0 or empty they do not say.
+type Facts struct {
+	Config     *hf.Config // nil for the config.json beside the checkpoint, if there is one
+	KVHeads    int        // of k and v in a layer
+	Vocabulary int        // rows
+}
+
+// decoders are the types of models that have the names of layout.MegatronCore, and compute with the same numbers.
+var decoders = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+
+// Logical gives the tensors of a model of Megatron the names of Hugging Face, and takes apart what Megatron joins (megatron.Logical). It fails where there are none.
+func (c *Checkpoint) Logical(facts Facts) error {
+	config, err := facts.config(c.Files)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.path, err)
+	}
+	if config.Type != "" && !slices.Contains(decoders, config.Type) {
+		return fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s", c.path, hf.ConfigName, config.Type, strings.Join(decoders, ", "))
+	}
+	m, err := facts.model(config, megatron.Tell(c.Checkpoint))
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.path, err)
+	}
+	whole, err := megatron.Logical(c.Checkpoint, m)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.path, err)
+	}
+	for name, old := range whole {
+		c.renamed[name] = cmp.Or(c.renamed[old], old)
+	}
+	c.apart = true
+	return c.tied(config)
+}
+
+// config is what the configuration says.
+func (f *Facts) config(files *format.Files) (hf.Config, error) {
+	if f.Config != nil {
+		return *f.Config, nil
+	}
+	return hf.ReadConfig(files)
+}
+
+// model puts together what people, the configuration and the arguments say, the first that says something first. The latter two must be of one model.
+func (f *Facts) model(config hf.Config, args megatron.Model) (m megatron.Model, err error) {
+	tell := func(given int, flag string, said int, args megatron.Fact) megatron.Fact {
+		switch {
+		case given > 0:
+			return megatron.Fact{N: given, By: flag}
+		case said > 0 && args.N > 0 && said != args.N && err == nil:
+			err = fmt.Errorf("%s says %d where %s is %d: it is of another model", hf.ConfigName, said, args.By, args.N)
+		}
+		if said > 0 {
+			return megatron.Fact{N: said, By: hf.ConfigName}
+		}
+		return args
+	}
+	m.Heads = tell(0, "", config.Heads, args.Heads)
+	m.KVHeads = tell(f.KVHeads, "--kv-heads", config.KVHeads, args.KVHeads)
+	m.HeadSize = tell(0, "", config.HeadSize, args.HeadSize)
+	m.Vocabulary = tell(f.Vocabulary, "--vocab-size", config.Vocabulary, megatron.Fact{})
+	if m.Vocabulary.N == 0 { // which can have less than the configuration, and that is what the model is loaded by
+		m.Vocabulary = args.Vocabulary
+	}
+	return m, err
+}
+
+// tied fails when the configuration says of the output layer what the checkpoint does not have.
+func (c *Checkpoint) tied(config hf.Config) error {
+	has := func(name string) bool {
+		return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Name == name })
+	}
+	switch output := has("lm_head.weight"); {
+	case config.Tied == nil:
+	case *config.Tied && output:
+		return fmt.Errorf("%s: by %s the output layer has the weights of the embedding (tie_word_embeddings), and the checkpoint has an output layer of its own, which would be ignored", c.path, hf.ConfigName)
+	case !*config.Tied && !output && has("model.embed_tokens.weight") && has("model.norm.weight"):
+		return fmt.Errorf("%s: by %s the model has an output layer of its own (tie_word_embeddings is false), and the checkpoint has none", c.path, hf.ConfigName)
+	}
+	return nil
+}

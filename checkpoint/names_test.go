@@ -1,0 +1,99 @@
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/format/hf"
+)
+
+// config parses a configuration of Hugging Face.
+func config(t *testing.T, text string) *hf.Config {
+	t.Helper()
+	c, err := hf.ParseConfig([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &c
+}
+
+// TestLogicalFacts takes what is not in the tensors from people, from a configuration, and from Megatron's arguments.
+func TestLogicalFacts(t *testing.T) {
+	dir, _ := megatronSample(t, "mixed")
+	for _, x := range []struct {
+		name  string
+		facts Facts
+		err   string // "" for none
+	}{
+		{"flags", Facts{Vocabulary: 9, KVHeads: 2}, ""},
+		{"arguments", Facts{Vocabulary: 10}, ""},
+		{"a configuration", Facts{Config: config(t, `{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 9, "tie_word_embeddings": true}`)}, ""},
+		{"without type and ties", Facts{Config: config(t, `{"vocab_size": 9}`)}, ""},
+		{"no vocabulary", Facts{}, "or the number (--vocab-size)"},
+		{"another model", Facts{Config: config(t, `{"num_attention_heads": 8, "vocab_size": 9}`)}, "config.json says 8 where args.num_attention_heads is 4: it is of another model"},
+		{"other groups", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`)}, "config.json says 4 where args.num_query_groups is 2"},
+		{"a flag over that", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`), KVHeads: 2}, ""},
+		{"a wrong flag", Facts{Vocabulary: 9, KVHeads: 3}, "heads of k and v (--kv-heads)"},
+		{"another kind", Facts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)}, "by its config.json the model is a gemma2, and shoal has the names of llama, "},
+		{"an output layer is due", Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)}, "the model has an output layer of its own"},
+	} {
+		err := opened(t, dir).Logical(x.facts)
+		if x.err == "" && err != nil || x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
+			t.Errorf("%s: %v; want %q", x.name, err, x.err)
+		}
+	}
+	// The one beside the tensors counts where none was given.
+	if err := os.WriteFile(filepath.Join(dir, "iter_0000012", hf.ConfigName), []byte(`{"vocab_size": 9}`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := opened(t, dir).Logical(Facts{}); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "iter_0000012", hf.ConfigName), []byte(`{`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := opened(t, dir).Logical(Facts{}); err == nil || !strings.Contains(err.Error(), "config.json: ") {
+		t.Error(err)
+	}
+	c := opened(t, dir)
+	for i := range c.Tensors {
+		if x := &c.Tensors[i]; x.Name == "model.embedding.word_embeddings.weight" {
+			y := *x
+			y.Name = "model.output_layer.weight"
+			c.Tensors = append(c.Tensors, y)
+			break
+		}
+	}
+	if err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil || !strings.Contains(err.Error(), "which would be ignored") {
+		t.Error(err)
+	}
+}
+
+// TestLogicalOfSealed: fingerprints of a seal are of tensors that are joined. What was damaged since is noticed all the same, in what comes apart and in what has another name.
+func TestLogicalOfSealed(t *testing.T) {
+	dir, _ := megatronSample(t, "mixed")
+	for _, name := range []string{"", "model.decoder.layers.1.self_attention.linear_qkv.weight", "model.decoder.final_layernorm.weight"} {
+		sealed := filepath.Join(t.TempDir(), "sealed")
+		convert(t, dir, sealed, Form{Format: "hf"}, Options{Workers: 2, Seal: true}) // which has no checksums of its own
+		src := opened(t, sealed)
+		for _, x := range src.Tensors {
+			if x.Name == name {
+				change(t, filepath.Join(sealed, x.Pieces[0].File), func(b []byte) []byte { b[x.Pieces[0].Offset] ^= 1; return b })
+			}
+		}
+		src = opened(t, sealed)
+		if err := src.Logical(Facts{Vocabulary: 9, KVHeads: 2}); err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := src.Lay(Form{Format: "hf"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := filepath.Join(t.TempDir(), "dst")
+		if _, err = Move(t.Context(), src, out, dst, Options{Workers: 2}); (err == nil) != (name == "") || err != nil && !strings.Contains(err.Error(), "not what was sealed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

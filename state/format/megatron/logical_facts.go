@@ -1,0 +1,145 @@
+package megatron
+
+import (
+	"fmt"
+	"strings"
+)
+
+// plainly fails when Megatron computes with numbers that are others in Hugging Face's libraries, or in another order: shoal moves bits.
+func (u *unfolding) plainly() error {
+	for _, x := range []struct{ name, why string }{
+		{"apply_layernorm_1p", "norms have the difference of their weights to 1"},
+		{"rotary_interleaved", "q and k have their rows in another order"},
+		{"attention_output_gate", "linear_qkv has a gate too"},
+	} {
+		if v, _ := u.c.Value("args." + x.name); v == true {
+			return fmt.Errorf("args.%s is true: %s, which Hugging Face's decoders do not have; shoal changes no numbers", x.name, x.why)
+		}
+	}
+	if v, _ := u.c.Value("checkpoint_version"); v != nil {
+		if n, ok := v.(float64); ok && n < 2 {
+			return fmt.Errorf("checkpoint_version is %v: q, k and v lie in another order than from version 2 on; have Megatron load it and save it again", n)
+		}
+	}
+	return nil
+}
+
+// units finds the rows of q, k and v in a group of heads. q has as many rows as linear_proj has columns.
+func (u *unfolding) units() ([]int, error) {
+	var fused *folded
+	for _, f := range u.params {
+		if is := strings.HasSuffix(f.param, ".linear_qkv.weight") || strings.HasSuffix(f.param, ".linear_qkv.bias"); !is || f.scalar() {
+			continue
+		}
+		if fused == nil {
+			fused = f
+		}
+		if f.Shape[0] != fused.Shape[0] {
+			return nil, fmt.Errorf("%s has %d rows, and %s has %d: the layers have unlike heads, for which shoal has no rule", fused.in(), fused.Shape[0], f.in(), f.Shape[0])
+		}
+	}
+	if fused == nil {
+		return nil, nil
+	}
+	m, rows := &u.model, fused.Shape[0]
+	wrong := func(what string, args ...any) error {
+		return fmt.Errorf("%s has %d rows for q, k and v: %s", fused.in(), rows, fmt.Sprintf(what, args...))
+	}
+	if m.KVHeads.N == 0 {
+		return nil, wrong("nobody says of how many heads; give the model's config.json (--config), or the number of heads of k and v in a layer (--kv-heads)")
+	}
+	attention := u.matrix(".linear_proj.weight")
+	each := m.HeadSize.N // rows of a head
+	if each == 0 && m.Heads.N > 0 {
+		each = rows / (m.Heads.N + 2*m.KVHeads.N)
+	} else if each == 0 && attention != nil {
+		each = (rows - attention.Shape[1]) / 2 / m.KVHeads.N
+	}
+	if each < 1 {
+		return nil, wrong("they are not enough for %v, or nobody says how many rows a head has; give the model's config.json (--config)", m.KVHeads.heads("k and v"))
+	}
+	q := rows - 2*m.KVHeads.N*each
+	switch {
+	case q <= 0 || q%(m.KVHeads.N*each) != 0:
+		return nil, wrong("they are not for %v with %v", m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
+	case m.Heads.N > 0 && q != m.Heads.N*each:
+		return nil, wrong("they are not for %v and %v with %v", m.Heads.heads("q"), m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
+	case attention != nil && q != attention.Shape[1]:
+		return nil, wrong("with %v and %v, q has %d of them, and %s has %d columns for it", m.KVHeads.heads("k and v"), m.HeadSize.rows(each), q, attention.in(), attention.Shape[1])
+	}
+	for _, f := range u.params {
+		if norm := strings.HasSuffix(f.param, "self_attention.q_layernorm.weight") || strings.HasSuffix(f.param, "self_attention.k_layernorm.weight"); norm && !f.scalar() && f.Shape[0] != each {
+			return nil, fmt.Errorf("%s is for heads of %d rows, and by %s they have %d", f.in(), f.Shape[0], fused.in(), each)
+		}
+	}
+	return []int{q / m.KVHeads.N, each, each}, nil
+}
+
+func (f Fact) heads(of string) string {
+	if f.By == "" {
+		return fmt.Sprintf("%d heads of %s", f.N, of)
+	}
+	return fmt.Sprintf("%d heads of %s (%s)", f.N, of, f.By)
+}
+
+func (f Fact) rows(n int) string {
+	if f.N == 0 {
+		return fmt.Sprintf("%d rows each", n)
+	}
+	return fmt.Sprintf("%d rows each (%s)", n, f.By)
+}
+
+// scalar reports whether what an optimizer has for a parameter is one number.
+func (f *folded) scalar() bool { return len(f.Shape) == 0 || f.kind == "step" }
+
+// matrix finds one by the end of its name, or what an optimizer has for it.
+func (u *unfolding) matrix(end string) *folded {
+	for _, f := range u.params {
+		if strings.HasSuffix(f.param, end) && len(f.Shape) == 2 {
+			return f
+		}
+	}
+	return nil
+}
+
+// gates fails when linear_fc1 is not gate and up: with both it has twice the rows that linear_fc2 has columns.
+func (u *unfolding) gates() error {
+	const up, down = "linear_fc1.", "linear_fc2.weight"
+	columns := map[string]*folded{} // by what stands before the name
+	for _, f := range u.params {
+		if before, ok := strings.CutSuffix(f.param, down); ok && len(f.Shape) == 2 && columns[before] == nil {
+			columns[before] = f
+		}
+	}
+	gated, _ := u.c.Value("args.swiglu")
+	for _, f := range u.params {
+		before, kind, ok := strings.Cut(f.param, up)
+		if !ok || kind != "weight" && kind != "bias" || f.scalar() {
+			continue
+		}
+		switch other := columns[before]; {
+		case gated == false:
+			return fmt.Errorf("args.swiglu is false: %s has no gate, and Hugging Face's decoders that shoal knows have one", f.in())
+		case other == nil && gated == nil:
+			return fmt.Errorf("nobody says whether %s has a gate: there is no %s%s", f.in(), before, down)
+		case other != nil && f.Shape[0] != 2*other.Shape[1]:
+			return fmt.Errorf("%s has %d rows, and %s %d columns: with a gate it would be twice as many, and Hugging Face's decoders that shoal knows have one", f.in(), f.Shape[0], other.in(), other.Shape[1])
+		}
+	}
+	return nil
+}
+
+// vocabulary is how many rows of an embedding, or of an output layer, are not there only to fill it up.
+func (u *unfolding) vocabulary(f *folded) (int, error) {
+	v := u.model.Vocabulary
+	if len(f.Shape) == 0 {
+		return 0, fmt.Errorf("%s has no rows", f.in())
+	}
+	if v.N == 0 {
+		return 0, fmt.Errorf("%s has %d rows, and nobody says how many of them are of the vocabulary and do not only fill it up; give the model's config.json (--config), or the number (--vocab-size)", f.in(), f.Shape[0])
+	}
+	if v.N > f.Shape[0] {
+		return 0, fmt.Errorf("%s has %d rows, fewer than the vocabulary: %d (%s)", f.in(), f.Shape[0], v.N, v.By)
+	}
+	return v.N, nil
+}

@@ -1,0 +1,87 @@
+package layout
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Parts reads stores the other way: from a stored tensor to the logical ones of which it is made. It knows those that are not stacked.
+type Parts struct{ stores []storeEntry }
+
+// NewParts fails for stores that are none.
+func NewParts(stores []Store) (*Parts, error) {
+	p := &Parts{}
+	for i, s := range stores {
+		e, err := s.compile()
+		if err != nil {
+			return nil, fmt.Errorf("layout: store %d: %w", i+1, err)
+		}
+		if e.stack < 0 {
+			p.stores = append(p.stores, e)
+		}
+	}
+	return p, nil
+}
+
+// Names are those of the logical tensors of which one with this name is made, in the order in which they are joined; none if no store makes one of this name.
+func (p *Parts) Names(stored string) (names []string) {
+	_, names = p.find(stored)
+	return names
+}
+
+func (p *Parts) find(stored string) (*storeEntry, []string) {
+	for i := range p.stores {
+		e := &p.stores[i]
+		if caught, ok := e.name.match(stored); ok {
+			var names []string
+			for _, part := range e.parts {
+				names = append(names, part.fill(caught))
+			}
+			return e, names
+		}
+	}
+	return nil, nil
+}
+
+// Of are the logical tensors of which a stored one is made; none if no store makes one of its name. Parts that are joined without units are taken to have as many
+// rows each. unpadded is the size of a dimension that is padded, before that.
+func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
+	e, names := p.find(stored.Name)
+	if e == nil {
+		return nil, nil
+	}
+	units, dim := e.Units, e.Dim
+	if units == nil {
+		units = slices.Repeat([]int{1}, len(names))
+	}
+	if len(names) > 1 && dim >= len(stored.Shape) {
+		return nil, fmt.Errorf("layout: %s is joined along dimension %d, and its shape is %v", stored.Name, dim, stored.Shape)
+	}
+	all := 0
+	for _, u := range units {
+		all += u
+	}
+	for i, name := range names {
+		t := Tensor{Name: name, DType: stored.DType, Shape: slices.Clone(stored.Shape)}
+		if len(names) > 1 {
+			if t.Shape[dim]%all != 0 {
+				return nil, fmt.Errorf("layout: %s has %d rows, which do not come out even over %v of %d parts", stored.Name, t.Shape[dim], units, len(names))
+			}
+			t.Shape[dim] = t.Shape[dim] / all * units[i]
+		}
+		if e.Pad != nil {
+			if d := e.Pad.Dim; d >= len(t.Shape) || unpadded < 1 || unpadded > t.Shape[d] {
+				return nil, fmt.Errorf("layout: %s has shape %v, of which %d along dimension %d cannot be what is not padding", stored.Name, t.Shape, unpadded, d)
+			}
+			t.Shape[e.Pad.Dim] = unpadded
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// Padded reports whether a store extends what it stores under a name.
+func (p *Parts) Padded(stored string) bool {
+	e, _ := p.find(stored)
+	return e != nil && e.Pad != nil
+}
