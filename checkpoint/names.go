@@ -91,3 +91,15 @@ func (c *Checkpoint) tied(config hf.Config) error {
 	}
 	return nil
 }
+
+// Fold prepares an optimizer under the names of Hugging Face to be written for Megatron (megatron.Fold).
+func (c *Checkpoint) Fold() error {
+	renamed, err := megatron.Fold(c.Checkpoint)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.path, err)
+	}
+	for name, old := range renamed {
+		c.renamed[name] = cmp.Or(c.renamed[old], old)
+	}
+	return nil
+}

@@ -142,6 +142,11 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if m.layout.file == "" && m.layout.preset == "" {
 		m.layout.preset = checkpoint.Preset(m.format)
 	}
+	if m.format == "megatron" || m.format == "torch_dist" {
+		if err := c.Fold(); err != nil {
+			return err
+		}
+	}
 	spec, err := m.layout.spec(c, &m.source.model)
 	if err != nil {
 		return err

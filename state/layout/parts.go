@@ -43,6 +43,19 @@ func (p *Parts) find(stored string) (*storeEntry, []string) {
 	return nil, nil
 }
 
+// Stored is the name of what a logical tensor is a part of, and how many parts that has; empty if no store takes one of this name.
+func (p *Parts) Stored(logical string) (name string, parts int) {
+	for i := range p.stores {
+		e := &p.stores[i]
+		for _, part := range e.parts {
+			if caught, ok := part.match(logical); ok {
+				return e.name.fill(caught), len(e.parts)
+			}
+		}
+	}
+	return "", 0
+}
+
 // Of are the logical tensors of which a stored one is made; none if no store makes one of its name. Parts that are joined without units are taken to have as many
 // rows each. unpadded is the size of a dimension that is padded, before that.
 func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {

@@ -30,6 +30,9 @@ func TestParts(t *testing.T) {
 			var names []string
 			for _, x := range list {
 				names = append(names, x.Name)
+				if stored, n := parts.Stored(x.Name); stored != local.Name || n != len(list) {
+					t.Errorf("%s is one of %d parts of %s, want %d of %s", x.Name, n, stored, len(list), local.Name)
+				}
 			}
 			if again := parts.Names(local.Name); !slices.Equal(again, names) {
 				t.Errorf("%s: %v, and by name %v", local.Name, names, again)
@@ -76,6 +79,9 @@ func TestPartsRefuses(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"s", "x", "abx"} {
+		if stored, n := parts.Stored(name); stored != "" || n != 0 {
+			t.Errorf("%s is part of %q", name, stored)
+		}
 		if list, err := parts.Of(layout.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{4}}, 0); list != nil || err != nil || parts.Names(name) != nil {
 			t.Errorf("%s: %v, %v", name, list, err)
 		}

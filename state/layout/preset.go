@@ -141,7 +141,7 @@ func (p *preset) flatOptimizer() error {
 	return nil
 }
 
-// count returns one more than the largest number that the first # of a pattern catches in the catalogue, 0 for none.
+// count returns one more than the largest number that the first # of a pattern catches in the catalogue, 0 for none. What has no dimension does not count.
 func (p *preset) count(text string) (int, error) {
 	pattern, err := parsePattern(text)
 	if err != nil {
@@ -149,7 +149,7 @@ func (p *preset) count(text string) (int, error) {
 	}
 	most := 0
 	for _, t := range p.tensors {
-		if caught, ok := pattern.match(t.Name); ok {
+		if caught, ok := pattern.match(t.Name); ok && len(t.Shape) > 0 {
 			numbers, err := pattern.numbers(caught)
 			if err != nil {
 				return 0, err

@@ -1,6 +1,10 @@
 package megatron
 
-import "github.com/shoal-ml/shoal/state/format"
+import (
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+)
 
 // A Model is what the tensors of a model do not tell of it.
 type Model struct {
@@ -22,7 +26,8 @@ func Tell(c *format.Checkpoint) (m Model) {
 	if grouped, _ := c.Value("args.group_query_attention"); grouped == true {
 		m.KVHeads = argument(c, "num_query_groups")
 	}
-	if tokenizer, _ := c.Value("args.tokenizer_type"); tokenizer == "NullTokenizer" { // which has one more than it says
+	tokenizer, _ := c.Value("args.tokenizer_type")
+	if name, _ := tokenizer.(string); strings.HasPrefix(name, "Null") { // which has one more than it says
 		m.Vocabulary = Fact{}
 	}
 	return m

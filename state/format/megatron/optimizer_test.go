@@ -112,6 +112,25 @@ func TestKVHeads(t *testing.T) {
 	}
 }
 
+// TestTell finds what else arguments say of a model.
+func TestTell(t *testing.T) {
+	c := &format.Checkpoint{}
+	for path, is := range map[string]any{"args.num_attention_heads": int64(8), "args.kv_channels": int64(64), "args.vocab_size": int64(50257), "args.tokenizer_type": "GPT2BPETokenizer"} {
+		says(c, path, is)
+	}
+	want := megatron.Model{Heads: megatron.Fact{N: 8, By: "args.num_attention_heads"}, HeadSize: megatron.Fact{N: 64, By: "args.kv_channels"}, Vocabulary: megatron.Fact{N: 50257, By: "args.vocab_size"}}
+	want.KVHeads = want.Heads
+	if got := megatron.Tell(c); got != want {
+		t.Errorf("%+v", got)
+	}
+	says(c, "args.tokenizer_type", "NullTokenizer") // it does not count a token that it adds
+	says(c, "args.kv_channels", int64(1)<<40)
+	want.Vocabulary, want.HeadSize = megatron.Fact{}, megatron.Fact{}
+	if got := megatron.Tell(c); got != want {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestWrongValue changes one element of a copy in f32, or of the model: the proof names both places.
 func TestWrongValue(t *testing.T) {
 	const layer = "decoder.layers.1."

@@ -1,0 +1,108 @@
+package megatron_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// TestFold writes models with their optimizers, under the names of Hugging Face, for Megatron, and takes them back: parameters that Megatron joins have one place in its groups
+// and one number of steps, and the values prove that what goes by position is where it belongs.
+func TestFold(t *testing.T) {
+	for _, name := range []string{"mixed", "swapped", "half", "frozen", "distributed", "single"} {
+		t.Run(name, func(t *testing.T) {
+			dir, want := formattest.Load(t, "testdata/"+name+".zip")
+			for _, to := range []string{"pp=2,tp=2", "tp=1", "torch_dist"} {
+				c, files := read(t, dir)
+				model := told(c)
+				if _, err := megatron.Logical(c, model); err != nil {
+					t.Fatal(err)
+				}
+				renamed, err := megatron.Fold(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if steps := slices.ContainsFunc(c.Tensors, func(x format.Tensor) bool { return strings.HasPrefix(x.Name, "optimizer.step.") }); steps != (len(renamed) > 0) {
+					t.Errorf("renamed is %v", renamed)
+				}
+				for _, x := range c.Tensors {
+					if steps := "optimizer.step.decoder.layers.0.self_attention.linear_qkv.weight"; x.Name == steps && (renamed[steps] != "optimizer.step.model.layers.0.self_attn.k_proj.weight" || len(x.Replicas) < 2) {
+						t.Errorf("%s was %s, with the replicas %v", steps, renamed[steps], x.Replicas)
+					}
+				}
+				var again *format.Checkpoint
+				if to == "torch_dist" {
+					out, err := megatron.LayoutDist(preset(t, "", c), c.Tensors, c.Values, files.Read)
+					if err != nil {
+						t.Fatal(err)
+					}
+					again, files = readDist(t, inner(t, formattest.Write(t, out, c, files)))
+				} else {
+					out, err := megatron.Layout(preset(t, to, c), c.Tensors, c.Values)
+					if err != nil {
+						t.Fatal(err)
+					}
+					again, files = read(t, formattest.WritePadded(t, out, c, files))
+				}
+				if said := apart(again); said != "" {
+					t.Fatalf("%s: %s", to, said)
+				}
+				if _, err := megatron.Logical(again, model); err != nil {
+					t.Fatalf("%s: %v", to, err)
+				}
+				formattest.Compare(t, files, again, hugging(t, want))
+				if faults, err := formattest.Prove(files, again); err != nil || len(faults) > 0 {
+					t.Errorf("%s: %v, %v", to, faults, err)
+				}
+			}
+		})
+	}
+}
+
+func TestFoldRefuses(t *testing.T) {
+	const q, k, v, o = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.o_proj.weight"
+	step := func(param string, d tensor.DType) format.Tensor {
+		return format.Tensor{Name: "optimizer.step." + param, DType: d, Pieces: []format.Piece{{File: param}}}
+	}
+	group := func(path string, names ...any) format.Value {
+		return format.Value{Path: "optimizer.optimizer.param_groups." + path + ".param_names", Is: names}
+	}
+	for _, x := range []struct {
+		name string
+		c    format.Checkpoint
+		err  string // "" for none
+	}{
+		{"whole", format.Checkpoint{Tensors: []format.Tensor{step(q, tensor.F32), step(k, tensor.F32), step(v, tensor.F32), step(o, tensor.F32), step("vision.weight", tensor.F32), step("lm_head.weight", tensor.F32)},
+			Values: []format.Value{group("0", q, k, o, v, "lm_head.weight", "vision.weight"), {Path: "iteration", Is: int64(3)}}}, ""},
+		{"a step is missing", format.Checkpoint{Tensors: []format.Tensor{step(q, tensor.F32), step(v, tensor.F32)}},
+			"optimizer.step: of decoder.layers.0.self_attention.linear_qkv.weight, which has 3 parts, there is " + q + ", " + v + " only"},
+		{"steps of two types", format.Checkpoint{Tensors: []format.Tensor{step(q, tensor.F32), step(k, tensor.I64), step(v, tensor.F32)}}, "is of f32, and \"optimizer.step." + k + "\" of i64; Megatron has one for both"},
+		{"unlike values", format.Checkpoint{Values: []format.Value{{Path: "optimizer.step." + q, Is: int64(1)}, {Path: "optimizer.step." + k, Is: int64(2)}}}, "is 1, and \"optimizer.step." + k + "\" is 2; Megatron has one for both"},
+		{"two groups", format.Checkpoint{Values: []format.Value{group("0", q, k, v, o), group("1", v)}}, "both have parts of decoder.layers.0.self_attention.linear_qkv.weight; Megatron has it in one group"},
+		{"half of a group", format.Checkpoint{Values: []format.Value{group("0", q, k)}}, "param_names: of decoder.layers.0.self_attention.linear_qkv.weight, which has 3 parts, there is"},
+	} {
+		if _, err := megatron.Fold(&x.c); (err == nil) != (x.err == "") || err != nil && !strings.Contains(err.Error(), x.err) {
+			t.Errorf("%s: %v; want %q", x.name, err, x.err)
+		}
+		if x.err != "" {
+			continue
+		}
+		if is, _ := x.c.Value("optimizer.optimizer.param_groups.0.param_names"); !slices.Equal(is.([]any), []any{"decoder.layers.0.self_attention.linear_qkv.weight",
+			"decoder.layers.0.self_attention.linear_proj.weight", "output_layer.weight", "vision.weight"}) {
+			t.Errorf("the group has %v", is)
+		}
+		var names []string
+		for _, y := range x.c.Tensors {
+			names = append(names, y.Name)
+		}
+		if !slices.Equal(names, []string{"optimizer.step.decoder.layers.0.self_attention.linear_proj.weight", "optimizer.step.decoder.layers.0.self_attention.linear_qkv.weight",
+			"optimizer.step.output_layer.weight", "optimizer.step.vision.weight"}) {
+			t.Errorf("there are %v", names)
+		}
+	}
+}
