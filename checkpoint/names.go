@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 
 // Facts are what people say of a model whose tensors and arguments do not tell it. What is 0 or empty they do not say.
 type Facts struct {
-	Config     *hf.Config // nil for the config.json beside the checkpoint, if there is one
+	Config     *hf.Config // nil for what Checkpoint.Config finds
 	KVHeads    int        // of k and v in a layer
 	Vocabulary int        // rows
 }
@@ -21,40 +22,48 @@ type Facts struct {
 // decoders are the types of models that have the names of layout.MegatronCore, and compute with the same numbers.
 var decoders = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
 
-// Logical gives the tensors of a model of Megatron the names of Hugging Face, and takes apart what Megatron joins (megatron.Logical). It fails where there are none.
-func (c *Checkpoint) Logical(facts Facts) error {
-	config, err := facts.config(c.Files)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.path, err)
+// Config is the configuration of Hugging Face that lies beside the tensors of a checkpoint, or in the folder by which it was opened. Where there is none, nothing is said.
+func (c *Checkpoint) Config() (hf.Config, error) {
+	config, err := hf.ReadConfig(c.Files)
+	if err != nil || config != (hf.Config{}) {
+		return config, err
 	}
-	if config.Type != "" && !slices.Contains(decoders, config.Type) {
-		return fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s", c.path, hf.ConfigName, config.Type, strings.Join(decoders, ", "))
+	top := format.NewFiles(c.fsys)
+	config, err = hf.ReadConfig(top)
+	return config, errors.Join(err, top.Close())
+}
+
+// Logical gives the tensors of a model of Megatron the names of Hugging Face, and takes apart what Megatron joins (megatron.Logical). It fails where there are none. behind are so
+// many tensors that it leaves out, which are of no model.
+func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
+	if facts.Config == nil {
+		config, err := c.Config()
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", c.path, err)
+		}
+		facts.Config = &config
 	}
-	m, err := facts.model(config, megatron.Tell(c.Checkpoint))
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.path, err)
+	if t := facts.Config.Type; t != "" && !slices.Contains(decoders, t) {
+		return 0, fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s", c.path, hf.ConfigName, t, strings.Join(decoders, ", "))
 	}
-	whole, err := megatron.Logical(c.Checkpoint, m)
+	m, err := facts.model(megatron.Tell(c.Checkpoint))
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.path, err)
+		return 0, fmt.Errorf("%s: %w", c.path, err)
+	}
+	whole, behind, err := megatron.Logical(c.Checkpoint, m)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}
 	for name, old := range whole {
 		c.renamed[name] = cmp.Or(c.renamed[old], old)
 	}
 	c.apart = true
-	return c.tied(config)
-}
-
-// config is what the configuration says.
-func (f *Facts) config(files *format.Files) (hf.Config, error) {
-	if f.Config != nil {
-		return *f.Config, nil
-	}
-	return hf.ReadConfig(files)
+	return behind, c.tied(facts.Config)
 }
 
 // model puts together what people, the configuration and the arguments say, the first that says something first. The latter two must be of one model.
-func (f *Facts) model(config hf.Config, args megatron.Model) (m megatron.Model, err error) {
+func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
+	config := f.Config
 	tell := func(given int, flag string, said int, args megatron.Fact) megatron.Fact {
 		switch {
 		case given > 0:
@@ -78,7 +87,7 @@ func (f *Facts) model(config hf.Config, args megatron.Model) (m megatron.Model, 
 }
 
 // tied fails when the configuration says of the output layer what the checkpoint does not have.
-func (c *Checkpoint) tied(config hf.Config) error {
+func (c *Checkpoint) tied(config *hf.Config) error {
 	has := func(name string) bool {
 		return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Name == name })
 	}

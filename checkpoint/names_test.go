@@ -39,23 +39,22 @@ func TestLogicalFacts(t *testing.T) {
 		{"another kind", Facts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)}, "by its config.json the model is a gemma2, and shoal has the names of llama, "},
 		{"an output layer is due", Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)}, "the model has an output layer of its own"},
 	} {
-		err := opened(t, dir).Logical(x.facts)
+		_, err := opened(t, dir).Logical(x.facts)
 		if x.err == "" && err != nil || x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
 	}
-	// The one beside the tensors counts where none was given.
-	if err := os.WriteFile(filepath.Join(dir, "iter_0000012", hf.ConfigName), []byte(`{"vocab_size": 9}`), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if err := opened(t, dir).Logical(Facts{}); err != nil {
-		t.Error(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "iter_0000012", hf.ConfigName), []byte(`{`), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if err := opened(t, dir).Logical(Facts{}); err == nil || !strings.Contains(err.Error(), "config.json: ") {
-		t.Error(err)
+	// One beside the tensors counts where none was given, or else one in the folder above.
+	for _, x := range []struct{ file, text, err string }{
+		{hf.ConfigName, `{"vocab_size": 9}`, ""}, {hf.ConfigName, `{`, "config.json: "}, {"iter_0000012/" + hf.ConfigName, `{"vocab_size": 9}`, ""},
+		{"iter_0000012/" + hf.ConfigName, `{"vocab_size": 90}`, "fewer than the vocabulary: 90 (config.json)"},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, x.file), []byte(x.text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := opened(t, dir).Logical(Facts{}); (err == nil) != (x.err == "") || err != nil && !strings.Contains(err.Error(), x.err) {
+			t.Errorf("%s in %s: %v", x.text, x.file, err)
+		}
 	}
 	c := opened(t, dir)
 	for i := range c.Tensors {
@@ -66,7 +65,7 @@ func TestLogicalFacts(t *testing.T) {
 			break
 		}
 	}
-	if err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil || !strings.Contains(err.Error(), "which would be ignored") {
+	if _, err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil || !strings.Contains(err.Error(), "which would be ignored") {
 		t.Error(err)
 	}
 }
@@ -84,7 +83,7 @@ func TestLogicalOfSealed(t *testing.T) {
 			}
 		}
 		src = opened(t, sealed)
-		if err := src.Logical(Facts{Vocabulary: 9, KVHeads: 2}); err != nil {
+		if _, err := src.Logical(Facts{Vocabulary: 9, KVHeads: 2}); err != nil {
 			t.Fatal(err)
 		}
 		out, _, err := src.Lay(Form{Format: "hf"})

@@ -162,6 +162,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return errors.Join(err, goOn(cmd.Context(), dst))
 	}
+	if n := m.source.model.behind; n > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, which are random numbers of ranks, or beside parameters\n", counted(n, "tensor"))
+	}
 	if lost > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, for which the format %s has no place\n", counted(lost, "value"), m.format)
 	}

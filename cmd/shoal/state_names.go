@@ -19,7 +19,8 @@ type modelFlags struct {
 	vocabulary    int
 	either        bool // whether a checkpoint may have these names already
 
-	read *hf.Config // what is in config
+	read   *hf.Config // what is in config
+	behind int        // tensors that are of no model, and were left out
 }
 
 func (m *modelFlags) add(flags *pflag.FlagSet) {
@@ -45,7 +46,9 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 	if m.names == "" || m.either && !megatron.Named(c.Checkpoint) {
 		return nil
 	}
-	return c.Logical(checkpoint.Facts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
+	var err error
+	m.behind, err = c.Logical(checkpoint.Facts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
+	return err
 }
 
 // readConfig reads the file of --config, if one was given.
@@ -81,10 +84,11 @@ func (m *modelFlags) heads(c *checkpoint.Checkpoint) (int, error) {
 	if m.read != nil && m.read.KVHeads > 0 {
 		return m.read.KVHeads, nil
 	}
-	n, err := hf.KVHeads(c.Files)
+	config, err := c.Config()
 	if err != nil {
 		return 0, fmt.Errorf("%w; say with --kv-heads how many heads of k and v a layer has", err)
 	}
+	n := config.KVHeads
 	if n == 0 {
 		n = megatron.KVHeads(c.Checkpoint)
 	}

@@ -78,9 +78,3 @@ func ParseConfig(text []byte) (c Config, err error) {
 		HeadSize: cmp.Or(inner.Size, top.Size), Vocabulary: cmp.Or(inner.Vocabulary, top.Vocabulary), Tied: cmp.Or(top.Tied, inner.Tied)}
 	return c, nil
 }
-
-// KVHeads returns how many heads k and v have in each layer of a model, by its configuration. It is 0 where there is none, or where that does not say.
-func KVHeads(files *format.Files) (int, error) {
-	c, err := ReadConfig(files)
-	return c.KVHeads, err
-}

@@ -25,13 +25,14 @@ func TestKVHeads(t *testing.T) {
 		{`[`, 0, "config.json"},
 		{strings.Repeat(" ", 5<<20), 0, "the limit"},
 	} {
-		heads, err := hf.KVHeads(format.NewFiles(fstest.MapFS{"config.json": {Data: []byte(c.config)}}))
+		read, err := hf.ReadConfig(format.NewFiles(fstest.MapFS{"config.json": {Data: []byte(c.config)}}))
+		heads := read.KVHeads
 		if heads != c.heads || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%.80s: %d heads and the error %v, want %d and %q", c.config, heads, err, c.heads, c.err)
 		}
 	}
-	if heads, err := hf.KVHeads(format.NewFiles(fstest.MapFS{})); heads != 0 || err != nil {
-		t.Errorf("without config.json: %d heads, %v", heads, err)
+	if c, err := hf.ReadConfig(format.NewFiles(fstest.MapFS{})); c != (hf.Config{}) || err != nil {
+		t.Errorf("without config.json: %+v, %v", c, err)
 	}
 }
 

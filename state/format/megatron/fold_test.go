@@ -20,7 +20,7 @@ func TestFold(t *testing.T) {
 			for _, to := range []string{"pp=2,tp=2", "tp=1", "torch_dist"} {
 				c, files := read(t, dir)
 				model := told(c)
-				if _, err := megatron.Logical(c, model); err != nil {
+				if _, _, err := megatron.Logical(c, model); err != nil {
 					t.Fatal(err)
 				}
 				renamed, err := megatron.Fold(c)
@@ -52,7 +52,7 @@ func TestFold(t *testing.T) {
 				if said := apart(again); said != "" {
 					t.Fatalf("%s: %s", to, said)
 				}
-				if _, err := megatron.Logical(again, model); err != nil {
+				if _, _, err := megatron.Logical(again, model); err != nil {
 					t.Fatalf("%s: %v", to, err)
 				}
 				formattest.Compare(t, files, again, hugging(t, want))

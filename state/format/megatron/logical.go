@@ -14,18 +14,18 @@ import (
 
 // Logical gives the tensors of a model of Megatron Core the names of Hugging Face, and takes apart what Megatron joins, by the rules by which
 // layout.MegatronCore joins it: q, k and v, gate and up. Rows that only fill up the vocabulary go. What an optimizer has for a parameter comes along. No
-// element moves: the pieces are others. Random numbers, and what modules keep beside their parameters, stay behind. whole are the tensors that only have
-// another name, with the one they had.
-func Logical(c *format.Checkpoint, m Model) (whole map[string]string, err error) {
+// element moves: the pieces are others. whole are the tensors that only have another name, with the one they had. behind are so many that stay behind: random
+// numbers of ranks, and what modules keep beside their parameters.
+func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int, err error) {
 	u := unfolding{c: c, model: m, stored: map[string]*folded{}, whole: map[string]string{}}
 	for _, step := range []func() error{u.sort, u.plainly, u.rules, u.gates, u.unfold} {
 		if err := step(); err != nil {
-			return nil, fmt.Errorf("Megatron: %w", err)
+			return nil, 0, fmt.Errorf("Megatron: %w", err)
 		}
 	}
 	u.values()
 	c.Tensors = u.out
-	return u.whole, c.Finish()
+	return u.whole, u.behind, c.Finish()
 }
 
 // Named reports whether there are tensors with names of Megatron Core.
@@ -43,6 +43,7 @@ type unfolding struct {
 	logical []layout.Tensor    // what is made of those that come apart
 	stored  map[string]*folded // these, by what they are called in the layout
 	whole   map[string]string
+	behind  int
 	out     []format.Tensor
 }
 
@@ -87,6 +88,7 @@ func (u *unfolding) sort() error {
 		m := known.FindStringSubmatch(f.Name)
 		switch {
 		case staysBehind(f.Name):
+			u.behind++
 		case f.At != nil:
 			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out with --only, such as --only 'model.**'", f.Name, f.At, cmp.Or(f.Apart, "nobody says how the parts fit together"))
 		case m != nil:
@@ -221,13 +223,14 @@ func (u *unfolding) lay() error {
 	for _, f := range l.Families {
 		for member, index := range f.Tensors {
 			t := format.Tensor{Name: u.logical[index].Name, DType: u.logical[index].DType, Shape: u.logical[index].Shape}
-			for i, cell := range f.Grid.Cells {
+			for _, cell := range f.Grid.Cells {
+				if cell.Box.Empty() {
+					continue
+				}
 				held := cell.Held[0]
 				slot := &l.Slots[f.Slots[held.Slot]]
 				from := u.stored[slot.Names[member]]
-				if i == 0 {
-					t.Proofs = from.Proofs
-				}
+				t.Proofs = from.Proofs
 				moved := shifted(cell.Box, slot.Shape, held.View.At(cell.Box))
 				t.Pieces = append(t.Pieces, from.within(from.Pieces, moved, cell.Box)...)
 				t.Replicas = append(t.Replicas, from.within(from.Replicas, moved, cell.Box)...)

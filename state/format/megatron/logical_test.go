@@ -54,7 +54,7 @@ func (m *model) logical(t *testing.T) {
 
 func (m *model) same(t *testing.T, what string, c *format.Checkpoint, files *format.Files) {
 	t.Helper()
-	if _, err := megatron.Logical(c, megatron.Tell(c)); err != nil {
+	if _, _, err := megatron.Logical(c, megatron.Tell(c)); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	for _, f := range c.Check(files) {
@@ -178,7 +178,7 @@ func TestLogicalOptimizer(t *testing.T) {
 				files *format.Files
 			}{{c, files}, {dist, distFiles}} {
 				groups := strings.Count(fmt.Sprint(x.c.Values), "param_names")
-				whole, err := megatron.Logical(x.c, told(x.c))
+				whole, _, err := megatron.Logical(x.c, told(x.c))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -216,7 +216,7 @@ func TestLogicalOptimizer(t *testing.T) {
 	_, want := formattest.Load(t, "testdata/mixed.zip")
 	maps.DeleteFunc(want, func(name string, _ [3]any) bool { return strings.HasPrefix(name, "optimizer.step.") })
 	c, files := readDist(t, dir)
-	if _, err := megatron.Logical(c, told(c)); err != nil {
+	if _, _, err := megatron.Logical(c, told(c)); err != nil {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, files, c, hugging(t, want))
@@ -229,8 +229,10 @@ func TestLogicalSteps(t *testing.T) {
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return strings.HasPrefix(x.Name, "optimizer.step.") })
 	c.Values = append(c.Values, format.Value{Path: "model.decoder.layers.0.mlp.linear_fc1._extra_state", Is: int64(1)},
 		format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc1.weight", Is: int64(7)}, format.Value{Path: "optimizer.x.param_groups.0.param_names", Is: []any{"vision.weight"}})
-	if _, err := megatron.Logical(c, told(c)); err != nil {
-		t.Fatal(err)
+	c.Tensors = append(c.Tensors, format.Tensor{Name: "rng_state.0.torch_rng_state", DType: tensor.U8, Shape: tensor.Shape{8}, At: format.Place{{Axis: "tp", Index: 1, Of: 2}}},
+		format.Tensor{Name: "rng_state/shard_0_1", DType: tensor.U8, Shape: tensor.Shape{8}}, format.Tensor{Name: "model.decoder.layers.0.mlp.linear_fc2._extra_state", DType: tensor.U8, Shape: tensor.Shape{8}})
+	if _, behind, err := megatron.Logical(c, told(c)); err != nil || behind != 3 {
+		t.Fatalf("%d tensors stay behind, %v", behind, err)
 	}
 	for path, want := range map[string]any{"optimizer.step.model.layers.0.mlp.gate_proj.weight": int64(7), "optimizer.step.model.layers.0.mlp.up_proj.weight": int64(7), "iteration": int64(12)} {
 		if is, _ := c.Value(path); is != want {
@@ -241,6 +243,16 @@ func TestLogicalSteps(t *testing.T) {
 		if strings.Contains(v.Path, "linear_fc1") {
 			t.Errorf("%s is left", v.Path)
 		}
+	}
+}
+
+// TestLogicalEmpty: tensors without elements come apart too.
+func TestLogicalEmpty(t *testing.T) {
+	c := &format.Checkpoint{Tensors: []format.Tensor{
+		{Name: "model.decoder.layers.0.mlp.linear_fc1.weight", DType: tensor.F32, Shape: tensor.Shape{4, 0}}, {Name: "model.decoder.layers.0.mlp.linear_fc2.weight", DType: tensor.F32, Shape: tensor.Shape{0, 2}},
+	}}
+	if _, _, err := megatron.Logical(c, megatron.Model{}); err != nil || len(c.Tensors) != 3 || !c.Tensors[1].Shape.Equal(tensor.Shape{2, 0}) {
+		t.Errorf("%v, %v", c.Tensors, err)
 	}
 }
 
@@ -308,7 +320,7 @@ func TestLogicalRefuses(t *testing.T) {
 		c, _ := read(t, dir)
 		m := told(c)
 		x.change(c, &m)
-		if _, err := megatron.Logical(c, m); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, _, err := megatron.Logical(c, m); err == nil || !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
 	}
