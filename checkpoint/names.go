@@ -20,7 +20,7 @@ type Facts struct {
 }
 
 // decoders are the types of models that have the names of layout.MegatronCore, and compute with the same numbers.
-var decoders = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+var decoders = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}
 
 // Config is the configuration of Hugging Face that lies beside the tensors of a checkpoint, or in the folder by which it was opened. Where there is none, nothing is said.
 func (c *Checkpoint) Config() (hf.Config, error) {
@@ -76,6 +76,7 @@ func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 		}
 		return args
 	}
+	m.Type = config.Type
 	m.Heads = tell(0, "", config.Heads, args.Heads)
 	m.KVHeads = tell(f.KVHeads, "--kv-heads", config.KVHeads, args.KVHeads)
 	m.HeadSize = tell(0, "", config.HeadSize, args.HeadSize)

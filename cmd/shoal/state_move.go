@@ -97,7 +97,7 @@ Megatron's names, joined, cut and numbered as it does, and random numbers, which
 as many ranks as they are written for, universal by names and over any number. To zero3 the model's copy of the master weights stays behind.
 
 --names hf goes the other way: a decoder of Megatron, in whichever format, gets the names that Hugging Face's transformers load (llama, mistral, qwen2, qwen3,
-qwen3_moe), q, k, v, gate and up by themselves, without the rows that fill up the vocabulary; so does its optimizer. How many heads and rows there are
+qwen3_moe, mixtral), q, k, v, gate and up by themselves, without the rows that fill up the vocabulary; so does its optimizer. How many heads and rows there are
 say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. The folder still needs a config.json and the tokenizer: shoal writes neither.
 
 ` + published,

@@ -1,9 +1,38 @@
 package layout
 
+import "regexp"
+
+// A Mixture is how decoders of Hugging Face name their experts: by their type of model. Empty is a decoder without experts.
+type Mixture string
+
+// mixtures are the names of those that are known: where experts are, and what gate, up and down are called in each.
+var mixtures = map[Mixture]struct{ at, gate, up, down string }{
+	"qwen3_moe": {"mlp", "gate_proj", "up_proj", "down_proj"},
+	"mixtral":   {"block_sparse_moe", "w1", "w3", "w2"},
+}
+
+// Known reports whether MegatronCore has rules for it.
+func (m Mixture) Known() bool { return mixtures[m].at != "" }
+
+var expertName = regexp.MustCompile(`\.(mlp|block_sparse_moe)\.experts\.\d+\.`)
+
+// MixtureOf is how some names are those of a decoder with experts.
+func MixtureOf(names []string) Mixture {
+	for _, name := range names {
+		switch m := expertName.FindStringSubmatch(name); {
+		case m == nil:
+		case m[1] == "mlp":
+			return "qwen3_moe"
+		default:
+			return "mixtral"
+		}
+	}
+	return ""
+}
+
 // MegatronCore says how the tensors of decoders, under the names of Hugging Face, lie under those of Megatron Core: what is joined, and what is called
-// otherwise. units are the rows of q, k and v in a group of heads; moe says that there are experts; the vocabulary has rows in multiples of pad. Parts reads
-// it the other way.
-func MegatronCore(units []int, moe bool, pad int) (list []Store) {
+// otherwise. units are the rows of q, k and v in a group of heads; the vocabulary has rows in multiples of pad. Parts reads it the other way.
+func MegatronCore(units []int, experts Mixture, pad int) (list []Store) {
 	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	join := func(name string, units []int, parts ...string) {
 		for i := range parts {
@@ -18,15 +47,16 @@ func MegatronCore(units []int, moe bool, pad int) (list []Store) {
 		join("mlp.linear_fc2."+kind, nil, "mlp.down_proj."+kind)
 	}
 	norm := "mlp.linear_fc1.layer_norm_weight"
-	if moe {
+	if m := mixtures[experts]; experts.Known() {
 		norm = "pre_mlp_layernorm.weight"
-		join("mlp.experts.#.linear_fc1.weight", nil, "mlp.experts.#.gate_proj.weight", "mlp.experts.#.up_proj.weight")
-		join("mlp.experts.#.linear_fc2.weight", nil, "mlp.experts.#.down_proj.weight")
+		each := m.at + ".experts.#."
+		join("mlp.experts.#.linear_fc1.weight", nil, each+m.gate+".weight", each+m.up+".weight")
+		join("mlp.experts.#.linear_fc2.weight", nil, each+m.down+".weight")
+		join("mlp.router.weight", nil, m.at+".gate.weight")
 	}
 	for _, r := range [][2]string{
 		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"}, {norm, "post_attention_layernorm.weight"},
 		{"self_attention.q_layernorm.weight", "self_attn.q_norm.weight"}, {"self_attention.k_layernorm.weight", "self_attn.k_norm.weight"},
-		{"mlp.router.weight", "mlp.gate.weight"},
 	} {
 		join(r[0], nil, r[1])
 	}

@@ -180,7 +180,7 @@ func (p *preset) megatron() error {
 	if layers == 0 {
 		return fmt.Errorf("the catalogue has no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight")
 	}
-	if err := p.megatronNames(experts > 0); err != nil {
+	if err := p.megatronNames(); err != nil {
 		return err
 	}
 	p.megatronRules(layers, experts, "experts.#", "lm_head.weight", p.has("tp=shard(0,blocks=2)"))
@@ -263,7 +263,7 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 }
 
 // megatronNames says what is joined, and what is called otherwise.
-func (p *preset) megatronNames(moe bool) error {
+func (p *preset) megatronNames() error {
 	units, err := p.headRows()
 	if err != nil {
 		return err
@@ -272,7 +272,11 @@ func (p *preset) megatronNames(moe bool) error {
 	if i := p.mesh.index("tp"); i >= 0 {
 		pad *= p.mesh[i].Size
 	}
-	p.spec.Store = MegatronCore(units, moe, pad)
+	var names []string
+	for _, t := range p.tensors {
+		names = append(names, t.Name)
+	}
+	p.spec.Store = MegatronCore(units, MixtureOf(names), pad)
 	return nil
 }
 

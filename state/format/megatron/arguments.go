@@ -21,6 +21,9 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	args.Set("tensor_model_parallel_size", int64(w.size.tp))
 	args.Set("pipeline_model_parallel_size", int64(w.size.pp))
 	args.Set("expert_model_parallel_size", int64(w.size.ep))
+	if _, ok := args.Get("expert_tensor_parallel_size"); ok {
+		args.Set("expert_tensor_parallel_size", int64(w.size.tp))
+	}
 	args.Set("virtual_pipeline_model_parallel_size", nil)
 	args.Set("num_layers_per_virtual_pipeline_stage", nil)
 	args.Set("ckpt_format", "torch")

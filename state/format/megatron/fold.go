@@ -19,8 +19,11 @@ var hugging = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`
 // name in the groups. Of numbers that are tensors one stays, and the others are its replicas, which are compared by whoever moves it. Tensors that a layout
 // can join it leaves alone. renamed are the tensors that have other names now, with those they had.
 func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
-	moe := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return plainExpert.MatchString(t.Name) })
-	parts, err := layout.NewParts(layout.MegatronCore(nil, moe, 1))
+	var names []string
+	for _, t := range c.Tensors {
+		names = append(names, t.Name)
+	}
+	parts, err := layout.NewParts(layout.MegatronCore(nil, layout.MixtureOf(names), 1))
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,10 @@ import (
 
 // A Model is what the tensors of a model do not tell of it.
 type Model struct {
-	Heads, KVHeads Fact // of q, and of k and v, in each layer
-	HeadSize       Fact // rows of one of k or v
-	Vocabulary     Fact // rows, without those that only fill up
+	Heads, KVHeads Fact   // of q, and of k and v, in each layer
+	HeadSize       Fact   // rows of one of k or v
+	Vocabulary     Fact   // rows, without those that only fill up
+	Type           string // of model, as Hugging Face calls it; empty if nobody says it
 }
 
 // A Fact is a number, and who says it; 0 where nobody does.

@@ -36,7 +36,7 @@ var cuts = []struct {
 
 // Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas of what several ranks have
 // alike; what the optimizer has for a parameter is cut like it. Parts of which it does not know how they fit together it leaves as they
-// are, with their places: tensors of other models, experts without a number, what has no name in an optimizer.
+// are, with their places: tensors of other models, experts without a number, or cut over other ranks than the rest, what has no name in an optimizer.
 func Join(c *format.Checkpoint) error {
 	gated, known := c.Value("args.swiglu")
 	var joined []format.Tensor
@@ -48,6 +48,13 @@ func Join(c *format.Checkpoint) error {
 		parts := c.Tensors[from:to]
 		from = to
 		how, ok := cutOf(parts[0].Name)
+		if tp, its := c.Value("args.expert_tensor_parallel_size"); cutExperts.MatchString(parts[0].Name) && its && tp != nil {
+			if tp == int64(1) {
+				how = replicated
+			} else if own, _ := c.Value("args.tensor_model_parallel_size"); tp != own {
+				ok = false // other ranks share experts
+			}
+		}
 		if ok && how == byHalves {
 			if ok = known; gated == false {
 				how = byRows

@@ -38,6 +38,7 @@ func TestJoin(t *testing.T) {
 		{layer + "mlp.linear_fc2.bias", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
 		{layer + "input_layernorm.weight", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
 		{"model.embedding.word_embeddings.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "mlp.experts.local_experts.0.linear_fc1.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 5, 6, 3, 4, 7, 8}},
 		{layer + "something.else", true, nil, nil},
 		{"optimizer.linear_qkv.weight", true, nil, nil},
 	} {
@@ -65,6 +66,31 @@ func TestJoin(t *testing.T) {
 		} else if faults := f.Check(files); len(faults) > 0 {
 			t.Errorf("%s: %v", c.name, faults)
 		}
+	}
+}
+
+// TestJoinExperts: experts can be cut over other tensor parallel ranks than the rest, or be alike on all.
+func TestJoinExperts(t *testing.T) {
+	for etp, want := range map[any]tensor.Shape{nil: {2, 4}, int64(2): {2, 4}, int64(1): {2, 2}, int64(4): nil} {
+		dir := fstest.MapFS{}
+		const name = "model.decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight"
+		s := tensor.Shape{2, 2}
+		c := &format.Checkpoint{Tensors: []format.Tensor{part(name, 0, dir, s, 1, 2, 3, 4), part(name, 1, dir, s, 1, 2, 3, 4)},
+			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Is: etp}, {Path: "args.tensor_model_parallel_size", Is: int64(2)}}}
+		if err := megatron.Join(c); err != nil {
+			t.Fatal(err)
+		}
+		if x := c.Tensors[0]; want == nil && x.At == nil || want != nil && (x.At != nil || !x.Shape.Equal(want) || len(x.Replicas) != 4/want[1]-1) {
+			t.Errorf("over %v: %+v", etp, x)
+		}
+	}
+	dir, want := formattest.Load(t, "testdata/chained.zip")
+	c, files := read(t, dir)
+	says(c, "args.expert_tensor_parallel_size", int64(1))
+	again, files := read(t, relay(t, c, files, "ep=2,tp=2"))
+	formattest.Compare(t, files, again, want)
+	if is, _ := again.Value("args.expert_tensor_parallel_size"); is != int64(2) {
+		t.Errorf("experts are cut over %v ranks", is)
 	}
 }
 

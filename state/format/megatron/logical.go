@@ -115,8 +115,11 @@ func (u *unfolding) rules() error {
 	if err != nil {
 		return err
 	}
-	moe := slices.ContainsFunc(u.params, func(f *folded) bool { return cutExperts.MatchString(f.param) })
-	u.stores = layout.MegatronCore(units, moe, 1)
+	experts, err := u.experts()
+	if err != nil {
+		return err
+	}
+	u.stores = layout.MegatronCore(units, experts, 1)
 	if u.parts, err = layout.NewParts(u.stores); err != nil {
 		return err
 	}

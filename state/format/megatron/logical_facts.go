@@ -2,7 +2,10 @@ package megatron
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // plainly fails when Megatron computes with numbers that are others in Hugging Face's libraries, or in another order: shoal moves bits.
@@ -73,6 +76,22 @@ func (u *unfolding) units() ([]int, error) {
 		}
 	}
 	return []int{q / m.KVHeads.N, each, each}, nil
+}
+
+// experts finds out how a model names its experts, if it has any.
+func (u *unfolding) experts() (layout.Mixture, error) {
+	i := slices.IndexFunc(u.params, func(f *folded) bool {
+		return cutExperts.MatchString(f.param) || strings.HasSuffix(f.param, ".router.weight")
+	})
+	switch known := layout.Mixture(u.model.Type); {
+	case i < 0:
+		return "", nil
+	case known.Known():
+		return known, nil
+	case u.model.Type == "":
+		return "", fmt.Errorf("%s is of experts, which models name in ways of their own; give the model's config.json (--config)", u.params[i].in())
+	}
+	return "", fmt.Errorf("%s is of experts, and by its config.json the model is a %s, of whose experts shoal knows no names", u.params[i].in(), u.model.Type)
 }
 
 func (f Fact) heads(of string) string {

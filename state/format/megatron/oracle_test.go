@@ -30,6 +30,7 @@ type dims struct {
 	Cuts                               []int // the first layer of each stage
 	Tied                               bool
 	Bias, Norms                        bool // of q, k and v; of q and k
+	Mixtral                            bool // the names of experts
 	Mesh                               string
 	DType                              tensor.DType
 }
@@ -44,6 +45,7 @@ func drawModel(r *rand.Rand) *model {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
 	d := dims{TP: pick(1, 2, 3, 4), PP: 1 + r.IntN(4), EP: 1, Each: 1 + r.IntN(3), Head: 1 + r.IntN(3), Hidden: 1 + r.IntN(6), Vocab: 1 + r.IntN(20), Tied: r.IntN(2) == 0}
 	d.Groups, d.FFN = d.TP*(1+r.IntN(2)), d.TP*(1+r.IntN(3))
+	d.Mixtral = r.IntN(2) == 0
 	d.Bias, d.Norms = r.IntN(3) == 0, r.IntN(3) == 0
 	d.DType = []tensor.DType{tensor.BF16, tensor.F32, tensor.U8}[r.IntN(3)]
 	if r.IntN(3) == 0 {
@@ -97,21 +99,30 @@ func fillModel(r *rand.Rand, d dims) *model {
 		add(p+"self_attn.o_proj.weight", d.Hidden, d.Groups*d.Each*d.Head)
 		add(p+"input_layernorm.weight", 1, d.Hidden)
 		add(p+"post_attention_layernorm.weight", 1, d.Hidden)
-		mlps := []string{"mlp."}
+		at, names := d.mlp()
+		mlps := []string{at}
 		if d.Expert > 0 {
 			mlps = nil
-			add(p+"mlp.gate.weight", d.Expert, d.Hidden)
+			add(p+at+"gate.weight", d.Expert, d.Hidden)
 			for e := range d.Expert {
-				mlps = append(mlps, fmt.Sprintf("mlp.experts.%d.", e))
+				mlps = append(mlps, fmt.Sprintf("%sexperts.%d.", at, e))
 			}
 		}
 		for _, mlp := range mlps {
-			add(p+mlp+"gate_proj.weight", d.FFN, d.Hidden)
-			add(p+mlp+"up_proj.weight", d.FFN, d.Hidden)
-			add(p+mlp+"down_proj.weight", d.Hidden, d.FFN)
+			add(p+mlp+names[0], d.FFN, d.Hidden)
+			add(p+mlp+names[1], d.FFN, d.Hidden)
+			add(p+mlp+names[2], d.Hidden, d.FFN)
 		}
 	}
 	return m
+}
+
+// mlp is where gate, up and down are in a layer, and what they are called.
+func (d *dims) mlp() (string, [3]string) {
+	if d.Mixtral && d.Expert > 0 {
+		return "block_sparse_moe.", [3]string{"w1.weight", "w3.weight", "w2.weight"}
+	}
+	return "mlp.", [3]string{"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
 }
 
 // shape is that of a tensor: norms are vectors.
@@ -277,9 +288,10 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 		}
 		add(to+"self_attention.linear_proj.weight", columns(whole[from+"self_attn.o_proj.weight"]), false)
 		add(to+"self_attention.linear_qkv.layer_norm_weight", whole[from+"input_layernorm.weight"], true)
+		at, names := m.mlp()
 		mlp := func(from, to string) {
-			add(to+"linear_fc1.weight", slices.Concat(part(whole[from+"gate_proj.weight"]), part(whole[from+"up_proj.weight"])), false)
-			add(to+"linear_fc2.weight", columns(whole[from+"down_proj.weight"]), false)
+			add(to+"linear_fc1.weight", slices.Concat(part(whole[from+names[0]]), part(whole[from+names[1]])), false)
+			add(to+"linear_fc2.weight", columns(whole[from+names[2]]), false)
 		}
 		if m.Expert == 0 {
 			add(to+"mlp.linear_fc1.layer_norm_weight", whole[from+"post_attention_layernorm.weight"], true)
@@ -287,9 +299,9 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 			continue
 		}
 		add(to+"pre_mlp_layernorm.weight", whole[from+"post_attention_layernorm.weight"], true)
-		add(to+"mlp.router.weight", whole[from+"mlp.gate.weight"], false)
+		add(to+"mlp.router.weight", whole[from+at+"gate.weight"], false)
 		for e := range m.Expert / m.EP {
-			mlp(fmt.Sprintf("%smlp.experts.%d.", from, e+ep*m.Expert/m.EP), fmt.Sprintf("%smlp.experts.local_experts.%d.", to, e))
+			mlp(fmt.Sprintf("%s%sexperts.%d.", from, at, e+ep*m.Expert/m.EP), fmt.Sprintf("%smlp.experts.local_experts.%d.", to, e))
 		}
 	}
 	return all
