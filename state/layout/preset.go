@@ -202,6 +202,10 @@ func (p *preset) megatronOwn() error {
 	if err != nil {
 		return err
 	}
+	grouped, err := p.count("**.experts.linear_fc1.weight#")
+	if err != nil {
+		return err
+	}
 	if i := p.mesh.index("tp"); i >= 0 && p.mesh[i].Size > 1 && (p.kvHeads < 1 || p.kvHeads%p.mesh[i].Size != 0) {
 		return fmt.Errorf("%d heads of k and v do not come out even over tp=%d", p.kvHeads, p.mesh[i].Size)
 	}
@@ -211,16 +215,17 @@ func (p *preset) megatronOwn() error {
 	}
 	up := ""
 	for _, t := range p.tensors {
-		before, ok := strings.CutSuffix(t.Name, "linear_fc1.weight")
-		down := shapes[before+"linear_fc2.weight"]
-		if !ok || len(t.Shape) == 0 {
+		m := firstMatrix.FindStringSubmatch(t.Name)
+		if m == nil || len(t.Shape) == 0 {
 			continue
 		}
+		second := m[1] + "linear_fc2.weight" + m[2]
+		down := shapes[second]
 		cut := "tp=shard(0)"
 		if len(down) == 2 && t.Shape[0] == 2*down[1] {
 			cut = "tp=shard(0,blocks=2)"
 		} else if len(down) != 2 || t.Shape[0] != down[1] {
-			return fmt.Errorf("%s has %d rows, and there is no %slinear_fc2.weight with as many columns, or half as many", t.Name, t.Shape[0], before)
+			return fmt.Errorf("%s has %d rows, and there is no %s with as many columns, or half as many", t.Name, t.Shape[0], second)
 		}
 		if up != "" && up != cut {
 			return fmt.Errorf("%s has a gate or none, unlike other layers", t.Name)
@@ -228,8 +233,18 @@ func (p *preset) megatronOwn() error {
 		up = cut
 	}
 	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.has(up))
+	if grouped > 0 {
+		stage, place := p.has("pp=spread(1,"+strconv.Itoa(layers)+")"), p.has("ep=spread(2,"+strconv.Itoa(grouped)+")")
+		p.spec.Rules = slices.Insert(p.spec.Rules, len(p.scalars()),
+			Rule{"**decoder.layers.#.mlp.experts.linear_fc1.*#", and(stage, place, p.has(up))},
+			Rule{"**decoder.layers.#.mlp.experts.linear_fc2.weight#", and(stage, place, p.has("tp=shard(1)"))},
+			Rule{"**decoder.layers.#.mlp.experts.*.*#", and(stage, place)})
+	}
 	return nil
 }
+
+// firstMatrix is that of a feed-forward module, and of one expert of several whose products are computed together, which has its number behind it.
+var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
 
 // megatronRules says how Megatron Core cuts: experts have their number in the names that expert catches, the output layer is
 // called output if the embedding is not tied, and linear_fc1 is cut by up.

@@ -29,6 +29,9 @@ var cuts = []struct {
 	{regexp.MustCompile(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves}, // or by rows, without a gate
 	{regexp.MustCompile(`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.weight$`), byColumns},
 	{regexp.MustCompile(`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.bias$`), replicated},
+	{regexp.MustCompile(`\.experts\.linear_fc1\.(weight|bias)\d+$`), byHalves},
+	{regexp.MustCompile(`\.experts\.linear_fc2\.weight\d+$`), byColumns},
+	{regexp.MustCompile(`\.experts\.linear_fc2\.bias\d+$`), replicated},
 	{regexp.MustCompile(`(norm|layer_norm)\.(weight|bias)$`), replicated},
 	{regexp.MustCompile(`\.layer_norm_(weight|bias)$`), replicated},
 	{regexp.MustCompile(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`), replicated},

@@ -103,6 +103,41 @@ func TestLayoutSamples(t *testing.T) {
 	}
 }
 
+// TestLayoutGrouped: experts whose products are computed together have their number behind the name; their numbers count over all expert parallel ranks, and each is cut by itself.
+func TestLayoutGrouped(t *testing.T) {
+	dir, alone := formattest.Load(t, "testdata/chained.zip")
+	want := formattest.What{}
+	for name, x := range alone {
+		want[oneExpert.ReplaceAllString(name, "experts.$2$1")] = x
+	}
+	c, files := read(t, dir)
+	for i := range c.Tensors {
+		c.Tensors[i].Name = oneExpert.ReplaceAllString(c.Tensors[i].Name, "experts.$2$1")
+	}
+	for i, v := range c.Values {
+		if list, ok := v.Is.([]any); ok && strings.HasSuffix(v.Path, ".param_names") {
+			var names []any
+			for _, name := range list {
+				names = append(names, oneExpert.ReplaceAllString(name.(string), "experts.$2$1"))
+			}
+			c.Values[i].Is = names
+		}
+	}
+	for _, mesh := range []string{"ep=4", "pp=2,ep=2,tp=2", "tp=2,ep=2"} {
+		written := relay(t, c, files, mesh)
+		if mesh == "ep=4" {
+			if _, ok := tensors(t, written, "iter_0000012/mp_rank_00_003/model_optim_rng.pt")["model.decoder.layers.3.mlp.experts.linear_fc1.weight0"]; !ok {
+				t.Error("expert 3 is not the first of its rank")
+			}
+		}
+		c, files = read(t, written)
+		formattest.Compare(t, files, c, want)
+		if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 || apart(c) != "" {
+			t.Errorf("%s: %v, %v, %s", mesh, faults, err, apart(c))
+		}
+	}
+}
+
 // sameValues compares what is no tensor, but for arguments that say how the model is cut.
 func sameValues(t *testing.T, a, b *format.Checkpoint) {
 	t.Helper()

@@ -92,7 +92,7 @@ func (u *unfolding) sort() error {
 		case f.At != nil:
 			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out with --only, such as --only 'model.**'", f.Name, f.At, cmp.Or(f.Apart, "nobody says how the parts fit together"))
 		case m != nil:
-			f.kind, f.param = m[1], numbered.ReplaceAllString(m[2], "${1}experts.$2.")
+			f.kind, f.param = m[1], plainParam(m[2])
 			u.params = append(u.params, f)
 		case strings.HasPrefix(f.Name, optimizerKey+".distributed."):
 			return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and the checkpoint does not name the parameters in it; leave the optimizer out with --only 'model.**'", f.in())
@@ -129,6 +129,14 @@ func (u *unfolding) rules() error {
 		}
 	}
 	return nil
+}
+
+// plainParam is a parameter as the rules name it, but for norms: those of an expert have its number in one place.
+func plainParam(param string) string {
+	if m := groupedExperts.FindStringSubmatch(param); m != nil {
+		return m[1] + "experts." + m[3] + "." + m[2]
+	}
+	return numbered.ReplaceAllString(param, "${1}experts.$2.")
 }
 
 // ruled is a parameter as the rules name it; empty if they do not. Norms have one name as modules, and another as parts of the products behind them.
@@ -277,7 +285,7 @@ func (f *folded) within(pieces []format.Piece, box, becomes tensor.Box) (list []
 // values gives what is no tensor, and is of a parameter, the names of that: numbers of steps, and the parameters in the groups of an optimizer.
 func (u *unfolding) values() {
 	names := func(kind, param string) []string {
-		return u.parts.Names(stateName(kind, u.ruled(numbered.ReplaceAllString(param, "${1}experts.$2."))))
+		return u.parts.Names(stateName(kind, u.ruled(plainParam(param))))
 	}
 	var all []format.Value
 	for _, v := range u.c.Values {

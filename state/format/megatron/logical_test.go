@@ -27,6 +27,9 @@ func (m *model) contents() map[string]string {
 	return all
 }
 
+// oneExpert is a parameter of one expert, in a module of its own.
+var oneExpert = regexp.MustCompile(`experts\.local_experts\.(\d+)\.(linear_fc\d\.[a-z]+)`)
+
 // logical writes a model for Megatron, in both of its formats, reads that, and gives it the names it had: it is the model, bit by bit.
 func (m *model) logical(t *testing.T) {
 	c, files := m.source()
@@ -39,6 +42,11 @@ func (m *model) logical(t *testing.T) {
 		if x := &folders.Tensors[i]; m.Hidden%2 == 0 { // norms that are modules of their own
 			x.Name = strings.Replace(x.Name, "self_attention.linear_qkv.layer_norm_", "input_layernorm.", 1)
 			x.Name = strings.Replace(x.Name, "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm.", 1)
+		}
+	}
+	for i := range folders.Tensors {
+		if x := &folders.Tensors[i]; m.FFN%2 == 0 { // experts whose products are computed together
+			x.Name = oneExpert.ReplaceAllString(x.Name, "experts.$2$1")
 		}
 	}
 	m.same(t, "mp_rank", folders, read1)

@@ -92,6 +92,10 @@ func (k *chunk) pieces(first map[stack]int) (list []*param) {
 			n, _ := strconv.Atoi(m[2])
 			t.Name = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n+k.ep*count[m[1]], t.Name[len(m[0]):])
 			experts = false
+		} else if m := groupedExperts.FindStringSubmatch(t.Name); m != nil {
+			n, _ := strconv.Atoi(m[3])
+			t.Name = fmt.Sprintf("%sexperts.%s%d", m[1], m[2], n+k.ep*count[m[1]])
+			experts = false
 		}
 		if m := layer.FindStringSubmatch(t.Name); m != nil {
 			n, _ := strconv.Atoi(m[2])
@@ -152,14 +156,25 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	return first, nil
 }
 
+// expertOf is the number of the expert that has a tensor, -1 where that is absurd, and what stands before the experts.
+func expertOf(name string) (prefix string, n int, is bool) {
+	for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
+		if m := numbers.FindStringSubmatch(name); m != nil {
+			if n, err := strconv.Atoi(m[len(m)-1]); err == nil && n <= 1<<20 {
+				return m[1], n, true
+			}
+			return m[1], -1, true
+		}
+	}
+	return "", 0, false
+}
+
 // experts counts the experts of each layer of a chunk.
 func (k *chunk) experts() map[string]int {
 	count := map[string]int{}
 	for _, t := range k.tensors {
-		if m := numbered.FindStringSubmatch(t.Name); m != nil {
-			if n, err := strconv.Atoi(m[2]); err == nil && n < 1<<20 {
-				count[m[1]] = max(count[m[1]], n+1)
-			}
+		if prefix, n, is := expertOf(t.Name); is {
+			count[prefix] = max(count[prefix], n+1)
 		}
 	}
 	return count

@@ -112,14 +112,17 @@ func (w *writer) number() error {
 	for _, s := range w.seats {
 		experts := map[int]bool{}
 		for _, l := range s.model {
-			for expression, into := range map[*regexp.Regexp]map[int]bool{layer: stages[s.pp], numbered: experts} {
-				if m := expression.FindStringSubmatch(l.param); m != nil {
-					n, err := strconv.Atoi(m[2])
-					if err != nil || n > 1<<20 {
-						return fmt.Errorf("tensor %q has the number %s", l.Name, m[2])
-					}
-					into[n] = true
+			if m := layer.FindStringSubmatch(l.param); m != nil {
+				n, err := strconv.Atoi(m[2])
+				if err != nil || n > 1<<20 {
+					return fmt.Errorf("tensor %q has the number %s", l.Name, m[2])
 				}
+				stages[s.pp][n] = true
+			}
+			if _, n, is := expertOf(l.param); is && n < 0 {
+				return fmt.Errorf("tensor %q is of an expert of such a number", l.Name)
+			} else if is {
+				experts[n] = true
 			}
 		}
 		s.experts = slices.Sorted(maps.Keys(experts))
@@ -169,6 +172,9 @@ func (w *writer) name(s *seat, param string) string {
 		if m := numbered.FindStringSubmatch(param); m != nil {
 			n, _ := strconv.Atoi(m[2])
 			param = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n-s.ep*len(s.experts), param[len(m[0]):])
+		} else if m := groupedExperts.FindStringSubmatch(param); m != nil {
+			n, _ := strconv.Atoi(m[3])
+			param = fmt.Sprintf("%sexperts.%s%d", m[1], m[2], n-s.ep*len(s.experts))
 		}
 		return param
 	}

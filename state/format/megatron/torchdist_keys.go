@@ -55,11 +55,8 @@ func newKeys(s *seat, values []format.Value) *keys {
 			layers[m[0]] = map[string]string{}
 		}
 		layers[m[0]][l.param[len(m[0]):]] = fmt.Sprint(l.DType, l.Shape)
-		for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
-			if m := numbers.FindStringSubmatch(l.param); m != nil {
-				n, _ := strconv.Atoi(m[len(m)-1])
-				k.experts[m[1]] = max(k.experts[m[1]], n+1)
-			}
+		if prefix, n, is := expertOf(l.param); is {
+			k.experts[prefix] = max(k.experts[prefix], n+1)
 		}
 	}
 	k.layers = len(layers)
