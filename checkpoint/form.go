@@ -195,6 +195,12 @@ func layHF(c *Checkpoint, f Form) (*format.Output, error) {
 		f.Most = math.MaxInt64
 	}
 	texts, kept := c.texts()
+	if c.apart && texts["format"] == "" { // versions of transformers load nothing without it
+		if texts == nil {
+			texts = map[string]string{}
+		}
+		texts["format"] = "pt"
+	}
 	out, err := hf.Layout(c.Tensors, texts, f.Most)
 	if err != nil {
 		return nil, err

@@ -94,6 +94,8 @@ func (u *unfolding) sort() error {
 		case m != nil:
 			f.kind, f.param = m[1], plainParam(m[2])
 			u.params = append(u.params, f)
+		case f.Apart != "": // of a single rank
+			return fmt.Errorf("%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(), f.Apart)
 		case strings.HasPrefix(f.Name, optimizerKey+".distributed."):
 			return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and the checkpoint does not name the parameters in it; leave the optimizer out with --only 'model.**'", f.in())
 		case strings.HasPrefix(f.Name, optimizerKey+"."):

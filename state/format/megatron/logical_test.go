@@ -329,6 +329,9 @@ func TestLogicalRefuses(t *testing.T) {
 		{"experts of a llama", func(c *format.Checkpoint, m *megatron.Model) {
 			c.Tensors[0].Name, m.Type = layer+"mlp.experts.local_experts.0.linear_fc2.weight", "llama"
 		}, "by its config.json the model is a llama, of whose experts shoal knows no names"},
+		{"a position", func(c *format.Checkpoint, _ *megatron.Model) {
+			c.Tensors[0].Name, c.Tensors[0].Apart = "optimizer.state.0.exp_avg", "for a reason"
+		}, `tensor "optimizer.state.0.exp_avg" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) goes by position: for a reason; leave the optimizer out`},
 		{"a flat buffer", func(c *format.Checkpoint, _ *megatron.Model) { c.Tensors[0].Name = "optimizer.distributed.x" }, "is a flat buffer of Megatron's distributed optimizer"},
 		{"nothing of Megatron", func(c *format.Checkpoint, _ *megatron.Model) { c.Tensors = nil }, "no tensor has a name of Megatron Core"},
 	} {
