@@ -1,6 +1,9 @@
 package layout
 
-import "regexp"
+import (
+	"regexp"
+	"slices"
+)
 
 // A Mixture is how decoders of Hugging Face name their experts: by their type of model. Empty is a decoder without experts.
 type Mixture string
@@ -30,9 +33,23 @@ func MixtureOf(names []string) Mixture {
 	return ""
 }
 
+var denseName = regexp.MustCompile(`(?:^|\.)model\.layers\.(\d+)\.mlp\.down_proj\.weight$`)
+
+// DenseLayers are the numbers of the layers that some names give a feed-forward module without experts.
+func DenseLayers(names []string) (numbers []string) {
+	for _, name := range names {
+		if m := denseName.FindStringSubmatch(name); m != nil {
+			numbers = append(numbers, m[1])
+		}
+	}
+	slices.Sort(numbers)
+	return slices.Compact(numbers)
+}
+
 // MegatronCore says how the tensors of decoders, under the names of Hugging Face, lie under those of Megatron Core: what is joined, and what is called
-// otherwise. units are the rows of q, k and v in a group of heads; the vocabulary has rows in multiples of pad. Parts reads it the other way.
-func MegatronCore(units []int, experts Mixture, pad int) (list []Store) {
+// otherwise. units are the rows of q, k and v in a group of heads; the vocabulary has rows in multiples of pad. dense are
+// the layers without experts, which matters where others have some: Megatron has the norm before experts as a module of its own. Parts reads it the other way.
+func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list []Store) {
 	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	join := func(name string, units []int, parts ...string) {
 		for i := range parts {
@@ -48,6 +65,9 @@ func MegatronCore(units []int, experts Mixture, pad int) (list []Store) {
 	}
 	norm := "mlp.linear_fc1.layer_norm_weight"
 	if m := mixtures[experts]; experts.Known() {
+		for _, n := range dense { // these go before the rule for all layers
+			list = append(list, Store{Name: "**decoder.layers." + n + "." + norm, Parts: []string{"**model.layers." + n + ".post_attention_layernorm.weight"}})
+		}
 		norm = "pre_mlp_layernorm.weight"
 		each := m.at + ".experts.#."
 		join("mlp.experts.#.linear_fc1.weight", nil, each+m.gate+".weight", each+m.up+".weight")

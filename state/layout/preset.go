@@ -291,7 +291,7 @@ func (p *preset) megatronNames() error {
 	for _, t := range p.tensors {
 		names = append(names, t.Name)
 	}
-	p.spec.Store = MegatronCore(units, MixtureOf(names), pad)
+	p.spec.Store = MegatronCore(units, MixtureOf(names), DenseLayers(names), pad)
 	return nil
 }
 

@@ -23,7 +23,7 @@ func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 	for _, t := range c.Tensors {
 		names = append(names, t.Name)
 	}
-	parts, err := layout.NewParts(layout.MegatronCore(nil, layout.MixtureOf(names), 1))
+	parts, err := layout.NewParts(layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return nil, err
 	}

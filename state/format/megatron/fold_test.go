@@ -106,3 +106,17 @@ func TestFoldRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestFoldDense: before experts a norm is a module of its own, and in a layer without them a part of what is behind it.
+func TestFoldDense(t *testing.T) {
+	var c format.Checkpoint
+	for _, param := range []string{"0.mlp.down_proj", "0.post_attention_layernorm", "1.mlp.experts.0.down_proj", "1.post_attention_layernorm"} {
+		c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.step.model.layers." + param + ".weight", DType: tensor.F32, Pieces: []format.Piece{{File: param}}})
+	}
+	if _, err := megatron.Fold(&c); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"0.mlp.linear_fc1.layer_norm_weight", "1.pre_mlp_layernorm.weight"} {
+		named(t, &c, "optimizer.step.decoder.layers."+name)
+	}
+}

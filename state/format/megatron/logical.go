@@ -121,7 +121,7 @@ func (u *unfolding) rules() error {
 	if err != nil {
 		return err
 	}
-	u.stores = layout.MegatronCore(units, experts, 1)
+	u.stores = layout.MegatronCore(units, experts, nil, 1)
 	if u.parts, err = layout.NewParts(u.stores); err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func TestLogicalModels(t *testing.T) {
 		for _, pp := range []int{1, 2} {
 			for kind, d := range map[string]dims{
 				"llama": {}, "groups": {Each: 3}, "one group a rank": {Each: 5, Groups: tp}, "tied": {Tied: true}, "qwen2": {Bias: true, Each: 2}, "qwen3": {Norms: true, Each: 2, Tied: true},
-				"qwen3_moe": {Norms: true, Expert: 4, Each: 2}, "a full vocabulary": {Vocab: 128 * tp}, "mixtral": {Mixtral: true, Expert: 2, Each: 4},
+				"qwen3_moe": {Norms: true, Expert: 4, Each: 2}, "a full vocabulary": {Vocab: 128 * tp}, "mixtral": {Mixtral: true, Expert: 2, Each: 4}, "dense layers too": {Expert: 4, Dense: true},
 			} {
 				d.TP, d.PP, d.EP, d.Cuts, d.Layers, d.Mesh = tp, pp, 1, []int{0, 2}[:pp], 4, fmt.Sprintf("pp=%d,tp=%d", pp, tp)
 				d.Groups, d.Each, d.Head, d.Hidden, d.FFN = max(d.Groups, 4), max(d.Each, 1), 2, 6, 8

@@ -31,6 +31,7 @@ type dims struct {
 	Tied                               bool
 	Bias, Norms                        bool // of q, k and v; of q and k
 	Mixtral                            bool // the names of experts
+	Dense                              bool // every second layer, beginning with the first, has no experts
 	Mesh                               string
 	DType                              tensor.DType
 }
@@ -51,6 +52,7 @@ func drawModel(r *rand.Rand) *model {
 	if r.IntN(3) == 0 {
 		d.EP = 1 + r.IntN(3)
 		d.Expert = d.EP * (1 + r.IntN(2))
+		d.Dense = r.IntN(2) == 0 && !d.Mixtral
 	}
 	between := 1 + r.IntN(3)
 	for pp := range d.PP {
@@ -101,7 +103,7 @@ func fillModel(r *rand.Rand, d dims) *model {
 		add(p+"post_attention_layernorm.weight", 1, d.Hidden)
 		at, names := d.mlp()
 		mlps := []string{at}
-		if d.Expert > 0 {
+		if !d.dense(i) {
 			mlps = nil
 			add(p+at+"gate.weight", d.Expert, d.Hidden)
 			for e := range d.Expert {
@@ -116,6 +118,9 @@ func fillModel(r *rand.Rand, d dims) *model {
 	}
 	return m
 }
+
+// dense reports whether a layer has no experts.
+func (d *dims) dense(layer int) bool { return d.Expert == 0 || d.Dense && layer%2 == 0 }
 
 // mlp is where gate, up and down are in a layer, and what they are called.
 func (d *dims) mlp() (string, [3]string) {
@@ -293,7 +298,7 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 			add(to+"linear_fc1.weight", slices.Concat(part(whole[from+names[0]]), part(whole[from+names[1]])), false)
 			add(to+"linear_fc2.weight", columns(whole[from+names[2]]), false)
 		}
-		if m.Expert == 0 {
+		if m.dense(i) {
 			add(to+"mlp.linear_fc1.layer_norm_weight", whole[from+"post_attention_layernorm.weight"], true)
 			mlp(from+"mlp.", to+"mlp.")
 			continue
