@@ -58,7 +58,10 @@ func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
 		c.renamed[name] = cmp.Or(c.renamed[old], old)
 	}
 	c.apart = true
-	return behind, c.tied(facts.Config)
+	if err := c.agrees(facts.Config); err != nil {
+		return 0, fmt.Errorf("%s: %w", c.path, err)
+	}
+	return behind, nil
 }
 
 // model puts together what people, the configuration and the arguments say, the first that says something first. The latter two must be of one model.
@@ -81,25 +84,13 @@ func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 	m.KVHeads = tell(f.KVHeads, "--kv-heads", config.KVHeads, args.KVHeads)
 	m.HeadSize = tell(0, "", config.HeadSize, args.HeadSize)
 	m.Vocabulary = tell(f.Vocabulary, "--vocab-size", config.Vocabulary, megatron.Fact{})
-	if m.Vocabulary.N == 0 { // which can have less than the configuration, and that is what the model is loaded by
-		m.Vocabulary = args.Vocabulary
+	switch a := args.Vocabulary; { // which can be less than in the configuration, by which the model is loaded
+	case m.Vocabulary.N == 0:
+		m.Vocabulary = a
+	case m.Vocabulary.N < a.N && f.Vocabulary == 0 && err == nil:
+		err = fmt.Errorf("%s says %d rows of the vocabulary where %s is %d, and some would be lost; say with --vocab-size how many are meant", hf.ConfigName, m.Vocabulary.N, a.By, a.N)
 	}
 	return m, err
-}
-
-// tied fails when the configuration says of the output layer what the checkpoint does not have.
-func (c *Checkpoint) tied(config *hf.Config) error {
-	has := func(name string) bool {
-		return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Name == name })
-	}
-	switch output := has("lm_head.weight"); {
-	case config.Tied == nil:
-	case *config.Tied && output:
-		return fmt.Errorf("%s: by %s the output layer has the weights of the embedding (tie_word_embeddings), and the checkpoint has an output layer of its own, which would be ignored", c.path, hf.ConfigName)
-	case !*config.Tied && !output && has("model.embed_tokens.weight") && has("model.norm.weight"):
-		return fmt.Errorf("%s: by %s the model has an output layer of its own (tie_word_embeddings is false), and the checkpoint has none", c.path, hf.ConfigName)
-	}
-	return nil
 }
 
 // Fold prepares an optimizer under the names of Hugging Face to be written for Megatron (megatron.Fold).

@@ -3,10 +3,13 @@ package checkpoint
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // config parses a configuration of Hugging Face.
@@ -37,6 +40,14 @@ func TestLogicalFacts(t *testing.T) {
 		{"a flag over that", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`), KVHeads: 2}, ""},
 		{"a wrong flag", Facts{Vocabulary: 9, KVHeads: 3}, "heads of k and v (--kv-heads)"},
 		{"another kind", Facts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)}, "by its config.json the model is a gemma2, and shoal has the names of llama, "},
+		{"another kind with such names", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen2"}`)}, "by config.json (model_type) a qwen2 has a model.layers.0.self_attn.q_proj.bias, and the checkpoint has none"},
+		{"norms are due", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen3"}`)}, "by config.json (model_type) a qwen3 has a model.layers.0.self_attn.q_norm.weight"},
+		{"biases are due", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "llama", "attention_bias": true}`)}, "by config.json (attention_bias) a llama has a model.layers.0.self_attn.q_proj.bias"},
+		{"others too", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "llama", "mlp_bias": true}`)}, "by config.json (mlp_bias) a llama has a model.layers.0.mlp.down_proj.bias"},
+		{"no biases where that counts for nothing", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "mistral", "attention_bias": true, "mlp_bias": true}`)}, ""},
+		{"as many layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 4}`)}, ""},
+		{"more layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 6}`)}, "by config.json the model has 6 layers (num_hidden_layers), and the checkpoint has 4, the last with the number 3"},
+		{"fewer layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 3}`)}, "the model has 3 layers (num_hidden_layers)"},
 		{"an output layer is due", Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)}, "the model has an output layer of its own"},
 	} {
 		_, err := opened(t, dir).Logical(x.facts)
@@ -57,6 +68,25 @@ func TestLogicalFacts(t *testing.T) {
 		}
 	}
 	c := opened(t, dir)
+	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return !strings.HasPrefix(x.Name, "model.decoder.layers.1.") })
+	if _, err := c.Logical(Facts{Config: config(t, `{"model_type": "qwen3", "num_hidden_layers": 4}`)}); err != nil {
+		t.Errorf("a part of a model: %v", err)
+	}
+	c = opened(t, dir)
+	c.Tensors = append(c.Tensors, format.Tensor{Name: "model.decoder.layers.3.self_attention.linear_proj.bias", DType: tensor.BF16, Shape: tensor.Shape{8}})
+	if _, err := c.Logical(Facts{Vocabulary: 9, Config: config(t, `{"model_type": "mixtral"}`)}); err == nil || !strings.Contains(err.Error(), "by config.json (model_type) a mixtral has no model.layers.3.self_attn.o_proj.bias, and the checkpoint has one") {
+		t.Error(err)
+	}
+	c = opened(t, dir)
+	c.Values = append(c.Values, format.Value{Path: "args.vocab_size", Is: int64(10)})
+	slices.SortFunc(c.Values, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
+	if _, err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9}`)}); err == nil || !strings.Contains(err.Error(), "config.json says 9 rows of the vocabulary where args.vocab_size is 10, and some would be lost; say with --vocab-size") {
+		t.Error(err)
+	}
+	if _, err := c.Logical(Facts{Vocabulary: 9, Config: config(t, `{"vocab_size": 9}`)}); err != nil {
+		t.Error(err)
+	}
+	c = opened(t, dir)
 	for i := range c.Tensors {
 		if x := &c.Tensors[i]; x.Name == "model.embedding.word_embeddings.weight" {
 			y := *x

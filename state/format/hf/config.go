@@ -16,8 +16,9 @@ const (
 	// MaxConfig bounds its bytes.
 	MaxConfig = 4 << 20
 
-	maxHeads = 1 << 20
-	maxRows  = 1 << 30
+	maxHeads  = 1 << 20
+	maxRows   = 1 << 30
+	maxLayers = 1 << 20
 )
 
 // A Config is what such a file says of the shape of a model, 0 where it says nothing.
@@ -27,7 +28,10 @@ type Config struct {
 	KVHeads    int    // of k and v
 	HeadSize   int    // rows of one of k or v
 	Vocabulary int    // rows
-	Tied       *bool  // whether the output layer has the weights of the embedding
+	Layers     int
+	Tied       *bool // whether the output layer has the weights of the embedding
+
+	AttentionBias, MLPBias bool // whether there are biases, where the type does not tell
 }
 
 // ReadConfig reads the file beside the tensors of a model; where there is none, nothing is said.
@@ -53,7 +57,10 @@ func ParseConfig(text []byte) (c Config, err error) {
 		Query      int   `json:"num_attention_heads"` // so many have k and v too where nothing else is said
 		Size       int   `json:"head_dim"`
 		Vocabulary int   `json:"vocab_size"`
+		Layers     int   `json:"num_hidden_layers"`
 		Tied       *bool `json:"tie_word_embeddings"`
+		Attention  bool  `json:"attention_bias"`
+		MLP        bool  `json:"mlp_bias"`
 	}
 	var config struct {
 		numbers
@@ -73,8 +80,12 @@ func ParseConfig(text []byte) (c Config, err error) {
 		if n.Size < 0 || n.Size > maxRows || n.Vocabulary < 0 || n.Vocabulary > maxRows {
 			return c, fmt.Errorf("a head of %d rows, or a vocabulary of %d", n.Size, n.Vocabulary)
 		}
+		if n.Layers < 0 || n.Layers > maxLayers {
+			return c, fmt.Errorf("a model of %d layers", n.Layers)
+		}
 	}
 	c = Config{Type: config.Type, Heads: cmp.Or(inner.Query, top.Query), KVHeads: cmp.Or(inner.KV, top.KV, inner.Query, top.Query),
-		HeadSize: cmp.Or(inner.Size, top.Size), Vocabulary: cmp.Or(inner.Vocabulary, top.Vocabulary), Tied: cmp.Or(top.Tied, inner.Tied)}
+		HeadSize: cmp.Or(inner.Size, top.Size), Vocabulary: cmp.Or(inner.Vocabulary, top.Vocabulary), Tied: cmp.Or(top.Tied, inner.Tied),
+		Layers: cmp.Or(inner.Layers, top.Layers), AttentionBias: top.Attention || inner.Attention, MLPBias: top.MLP || inner.MLP}
 	return c, nil
 }

@@ -37,17 +37,17 @@ func TestKVHeads(t *testing.T) {
 }
 
 func TestParseConfig(t *testing.T) {
-	c, err := hf.ParseConfig([]byte(`{"model_type": "qwen3", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": true, "layer_types": null}`))
+	c, err := hf.ParseConfig([]byte(`{"model_type": "qwen3", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "attention_bias": true, "mlp_bias": null, "vocab_size": 151936, "tie_word_embeddings": true, "layer_types": null}`))
 	if err != nil || c.Tied == nil || !*c.Tied {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if c.Tied = nil; c != (hf.Config{Type: "qwen3", Heads: 32, KVHeads: 8, HeadSize: 128, Vocabulary: 151936}) {
+	if c.Tied = nil; c != (hf.Config{Type: "qwen3", Heads: 32, KVHeads: 8, HeadSize: 128, Vocabulary: 151936, Layers: 36, AttentionBias: true}) {
 		t.Errorf("%+v", c)
 	}
 	if c, err = hf.ParseConfig([]byte(`{"model_type": "x", "vocab_size": 1, "text_config": {"vocab_size": 5, "head_dim": 4, "tie_word_embeddings": false}}`)); err != nil || c.Vocabulary != 5 || c.HeadSize != 4 || c.Tied == nil || *c.Tied {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, text := range []string{`{"vocab_size": -1}`, `{"text_config": {"head_dim": 2000000000}}`, `{"head_dim": 1.5}`, `{"tie_word_embeddings": "no"}`} {
+	for _, text := range []string{`{"vocab_size": -1}`, `{"num_hidden_layers": -1}`, `{"text_config": {"num_hidden_layers": 2000000}}`, `{"text_config": {"head_dim": 2000000000}}`, `{"head_dim": 1.5}`, `{"tie_word_embeddings": "no"}`} {
 		if _, err := hf.ParseConfig([]byte(text)); err == nil {
 			t.Errorf("%s is none", text)
 		}
