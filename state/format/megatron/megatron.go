@@ -151,15 +151,15 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 	if len(parts) == 0 {
 		return nil, none, fmt.Errorf("%s has no folder mp_rank_*", dir)
 	}
-	if err := allThere(dir, parts[0].file.Name, there, size); err != nil {
+	if err := allThere(dir, parts[0], there, size); err != nil {
 		return nil, none, err
 	}
 	slices.SortFunc(parts, func(a, b *part) int { return cmp.Or(a.pp-b.pp, a.tp-b.tp, a.ep-b.ep) })
 	return parts, size, nil
 }
 
-// allThere fails when ranks have no folder, and names these. from is the file that tells how many ranks there are.
-func allThere(dir, from string, there map[degrees]string, size degrees) error {
+// allThere fails when ranks have no folder, and names these. first has the file that tells how many ranks there are.
+func allThere(dir string, first *part, there map[degrees]string, size degrees) error {
 	const most = 8 // to name
 	all := size.tp * size.pp * size.ep
 	missing := all - len(there)
@@ -177,8 +177,14 @@ func allThere(dir, from string, there map[degrees]string, size degrees) error {
 	if missing > most {
 		names = append(names, fmt.Sprintf("and %d more", missing-most))
 	}
-	return fmt.Errorf("%s lacks %s: by the args in %s there are %d ranks (tp=%d, pp=%d, ep=%d), and %d have a folder; copy what is missing here too",
-		dir, strings.Join(names, ", "), from, all, size.tp, size.pp, size.ep, len(there))
+	todo := "copy what is missing here too"
+	if args, ok := first.root.Get("args"); ok { // experts that are cut over fewer ranks are of others too, and Megatron has one rank of those write
+		if n, err := pickle.Get[int64](args, "expert_tensor_parallel_size"); err == nil && n != int64(size.tp) {
+			todo = fmt.Sprintf("with expert_tensor_parallel_size %d Megatron does not write all of them, which shoal cannot put together; have Megatron load it and save it as torch_dist", n)
+		}
+	}
+	return fmt.Errorf("%s lacks %s: by the args in %s there are %d ranks (tp=%d, pp=%d, ep=%d), and %d have a folder; %s",
+		dir, strings.Join(names, ", "), first.file.Name, all, size.tp, size.pp, size.ep, len(there), todo)
 }
 
 // text is a rank on the axes of these sizes.

@@ -1,7 +1,9 @@
 package megatron_test
 
 import (
+	"archive/zip"
 	"bytes"
+	"io/fs"
 	"maps"
 	"strings"
 	"testing"
@@ -83,6 +85,58 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.err)
 		}
 	}
+}
+
+// TestRefusesOtherRanks: where experts are cut over fewer ranks than the rest, Megatron does not write a folder for each pair of ranks, and nothing was lost.
+func TestRefusesOtherRanks(t *testing.T) {
+	from, _ := formattest.Load(t, "testdata/chained.zip")
+	c, files := read(t, from)
+	says(c, "args.expert_tensor_parallel_siz_", int64(1)) // as the writer would not write it
+	out, err := megatron.Layout(preset(t, "ep=2,tp=2", c), c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := fstest.MapFS{}
+	for name, f := range formattest.WritePadded(t, out, c, files) {
+		if dir[name] = f; strings.HasSuffix(name, ".pt") {
+			dir[name] = &fstest.MapFile{Data: rezipped(t, f.Data, "tensor_parallel_siz_", "tensor_parallel_size")}
+		}
+		if strings.Contains(name, "00_001") || strings.Contains(name, "01_000") {
+			delete(dir, name)
+		}
+	}
+	if _, err := megatron.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), "lacks mp_rank_00_001 (tp=0, pp=0, ep=1), mp_rank_01_000 (tp=1, pp=0, ep=0): ") ||
+		!strings.HasSuffix(err.Error(), "and 2 have a folder; with expert_tensor_parallel_size 1 Megatron does not write all of them, which shoal cannot put together; have Megatron load it and save it as torch_dist") {
+		t.Error(err)
+	}
+}
+
+// rezipped changes text in the members of a zip archive.
+func rezipped(t *testing.T, b []byte, old, new string) []byte {
+	t.Helper()
+	r, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var to bytes.Buffer
+	w := zip.NewWriter(&to)
+	for _, f := range r.File {
+		data, err := fs.ReadFile(r, f.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		member, err := w.CreateHeader(&zip.FileHeader{Name: f.Name}) // not compressed
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := member.Write(bytes.ReplaceAll(data, []byte(old), []byte(new))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return to.Bytes()
 }
 
 // replace changes text in a file.
