@@ -263,6 +263,16 @@ func TestReplicasDiffer(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `tensor "layers.2.w": b.safetensors has another box [0:16,0:512] than a.safetensors`) {
 		t.Fatal(err)
 	}
+	p = c.Tensors[1].Pieces[0] // of the same file
+	p.Box = c.Tensors[2].Pieces[0].Box
+	c.Tensors[2].Replicas = []format.Piece{p}
+	if out, _, err = c.Lay(Form{Format: "hf"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Move(t.Context(), c, out, filepath.Join(dir, "to"), Options{})
+	if want := fmt.Sprintf(`a.safetensors at byte %d has another box [0:16,0:512] than at byte %d;`, p.Offset, c.Tensors[2].Pieces[0].Offset); err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("%v; want %s", err, want)
+	}
 }
 
 // TestRefused asks for what cannot be done.

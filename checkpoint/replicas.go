@@ -44,8 +44,12 @@ func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
 				err := boxes.Read(read, p.Offset, t.DType.Size(), box, p.View(), x, box.Packed(0))
 				if err = errors.Join(err, r.box(t, box, y)); err == nil && !bytes.Equal(x, y) {
 					first := slices.IndexFunc(t.Pieces, func(q format.Piece) bool { return q.Box.Overlaps(box) })
+					here, there := p.File, t.Pieces[first].File
+					if here == there { // as of parameters that one name stands for
+						here, there = fmt.Sprintf("%s at byte %d", here, p.Offset), fmt.Sprintf("at byte %d", t.Pieces[first].Offset)
+					}
 					return fmt.Errorf("%s: tensor %q: %s has another box %v than %s; nobody says which is right: shoal state ls --json says where both are",
-						c.path, t.Name, p.File, p.Box, t.Pieces[first].File)
+						c.path, t.Name, here, p.Box, there)
 				}
 			}
 			return nil
