@@ -28,6 +28,7 @@ func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 		return nil, err
 	}
 	f := folding{parts: parts, renamed: map[string]string{}}
+	_, f.ordered = c.Value("args.tensor_model_parallel_size")
 	if c.Tensors, err = f.tensors(c.Tensors); err == nil {
 		c.Values, err = f.values(c.Values)
 	}
@@ -40,6 +41,7 @@ func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 type folding struct {
 	parts   *layout.Parts
 	renamed map[string]string
+	ordered bool // whether groups have the order of Megatron, of which its arguments tell that they come from there
 }
 
 // stored is the parameter of Megatron that has one of Hugging Face as a part, and how many it has; empty when it has another name.
@@ -139,6 +141,9 @@ func (f *folding) group(path string, list []any, groups map[string]string) (name
 		if name == "" {
 			names = append(names, x)
 			continue
+		}
+		if !f.ordered {
+			return nil, fmt.Errorf("value %q: Megatron goes by the order of parameters, and nobody says that this is the one that Megatron has, because its arguments (args) are not there; leave the optimizer out with --only 'model.**' --only 'lm_head.**'", path)
 		}
 		if other := groups[name]; other != "" && other != path {
 			return nil, fmt.Errorf("values %q and %q both have parts of %s; Megatron has it in one group", other, path, name)
