@@ -7,7 +7,6 @@ import statistics
 import network
 import report
 
-KEPT = "What limits it"  # a section of the page that is written by hand
 TITLES = {"shoal": "shoal", "shoal-plain": "shoal, data not encrypted", "shoal-fixed": "shoal, fixed routes", "gloo": "torch + gloo", "openmpi": "OpenMPI"}
 
 
@@ -119,5 +118,5 @@ def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-hosts.md into folder."""
     mtu = document["results"][0]["mtu"]
     page = PAGE.format(tables=text(document), mtu=mtu, carried=100 * carried(mtu), burst=network.BURST, queue=network.QUEUE,
-                       kept=report.section(folder / "benchmarks-hosts.md", KEPT), **report.facts(document, without=["MPICH"]))
+                       kept=report.section(folder / "benchmarks-hosts.md", report.LIMITS), **report.facts(document, without=["MPICH"]))
     (folder / "benchmarks-hosts.md").write_text(page)

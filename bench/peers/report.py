@@ -23,7 +23,8 @@ TITLES = {
 MIB = 1 << 20
 IN_MEMORY = 16 * MIB  # smaller buffers stay in the caches, where the limit of the memory says little
 PEERS = ("openmpi", "openmpi-tcp", "mpich", "gloo", "kungfu")
-KEPT = ("What limits it", "Checkpoints", "GPUs")  # sections of the page that are written by hand
+LIMITS = "What limits it"  # a section that a page has by hand
+KEPT = (LIMITS, "Checkpoints", "GPUs")  # those of this page
 
 
 class Results:

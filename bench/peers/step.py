@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 import turns
-from report import column_of, factors, facts, spread, table
+from report import LIMITS, column_of, factors, facts, section, spread, table
 
 WORKER = str(turns.ROOT / "bench" / "peers" / "step_worker.py")
 TITLES = {"gloo": "torch + gloo", "shoal": "shoal", "elastic": "shoal, elastic"}
@@ -72,6 +72,8 @@ The time of a step of training (forward, backward, average of the gradients, opt
 DistributedDataParallel on gloo, the same loop on shoal, and an elastic loop over `shoal.torch.loader`, whose workers may come and go.
 `bench/peers/step.py --write` wrote this page. The all-reduce alone is in [benchmarks.md](benchmarks.md).
 
+## Figures
+
 {table}
 
 Promised is {promised} of gloo's time for `gpt`, the model of `examples/gpt`, and never more than gloo's.
@@ -81,9 +83,13 @@ it decides how long a step takes at least:
 
 {cpu}
 
+{kept}## Machine
+
 {machine}
 
 {quiet}
+
+## Method
 
 - The median of the steps of a run after a warm-up of 3; then the median of {runs} runs, with the smallest and the largest. Ratios are those of one round.
 - A global batch of 16, one torch thread a worker, SGD. All ways train on the same samples, and must end with the same loss to 0.1 %.
@@ -92,7 +98,8 @@ it decides how long a step takes at least:
 
 def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-steps.md into folder."""
-    page = PAGE.format(n=document["results"][0]["n"], table=tables(document, "step_ms"), cpu=tables(document, "cpu_ms"), promised=PROMISED, **facts(document))
+    page = PAGE.format(n=document["results"][0]["n"], table=tables(document, "step_ms"), cpu=tables(document, "cpu_ms"), promised=PROMISED,
+                       kept=section(folder / "benchmarks-steps.md", LIMITS), **facts(document))
     (folder / "benchmarks-steps.md").write_text(page)
 
 
