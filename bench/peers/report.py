@@ -202,7 +202,7 @@ PAGE = """# Benchmarks
 
 float32 all-reduce on one host: shoal, other libraries, and what the memory of the machine allows. `make bench-peers`
 installs the others from Debian, builds, measures, prints the tables and writes this page. Several hosts
-are in [benchmarks-hosts.md](benchmarks-hosts.md).
+are in [benchmarks-hosts.md](benchmarks-hosts.md), whole steps of training in [benchmarks-steps.md](benchmarks-steps.md).
 
 ![Latency and bandwidth against size](benchmarks.svg)
 
