@@ -141,6 +141,9 @@ func (l *lookout) forget(part time.Duration) {
 	}
 }
 
+// lasts is how long others had waited at the last look.
+func (l *lookout) lasts(v *vigil) time.Duration { return l.before - v.since }
+
 // suspects reports whether a wait is longer than the rhythm explains.
 func (l *lookout) suspects(wait time.Duration) bool {
 	return l.rhythm.Suspect(l.before - l.rhythm.Silence(l.before) + wait)

@@ -104,8 +104,8 @@ func TestLookoutBearsUnevenSteps(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	w := newWatched()
 	w.step(20*second, 5*second) // libraries are read, kernels are tuned
-	for range 2000 {
-		w.step(time.Duration(rng.Int64N(int64(3*second))), time.Duration(rng.Int64N(int64(2*second))))
+	for range 500 {
+		w.step(time.Duration(rng.Int64N(int64(30*second))), time.Duration(rng.Int64N(int64(20*second))))
 	}
 	w.want(t, "uneven steps", "")
 }
@@ -204,6 +204,15 @@ func TestLookoutExcuses(t *testing.T) {
 	w.want(t, "and does no more", "")
 	w.pass(second, 1)
 	w.want(t, "and it still hangs", "wait 1 for 7s")
+}
+
+// A clock that was set since the job began, or a machine that slept, does not make waits longer.
+func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
+	c := &crew{began: time.Now().Add(-8 * time.Hour), lookout: &lookout{before: 10 * second}}
+	v := &vigil{Wait: collective.Wait{In: &collective.Posted{}}, since: 4 * second}
+	if d := time.Since(c.wait(v).Since); d < 6*second || d > time.Hour {
+		t.Errorf("others have waited %v, want 6 s", d)
+	}
 }
 
 // Looking costs no memory while nobody is waited for.

@@ -37,8 +37,8 @@ func (a *Agent) Waits() map[int]api.Wait {
 	_ = a.engine.do(func() {
 		a.crew.lookOut()
 		for _, v := range a.crew.lookout.vigils {
-			if w := a.crew.wait(v); time.Since(w.Since) >= noticed {
-				list[int(v.Worker)] = w
+			if a.crew.lookout.lasts(v) >= noticed {
+				list[int(v.Worker)] = a.crew.wait(v)
 			}
 		}
 	})
@@ -82,7 +82,7 @@ func (c *crew) waits(v *vigil) string {
 		others = fmt.Sprintf("%d others have", v.By)
 	}
 	w := c.wait(v)
-	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, time.Since(w.Since).Seconds(), c.whom(v.Worker), w.Call)
+	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.lookout.lasts(v).Seconds(), c.whom(v.Worker), w.Call)
 	if w.Own != "" {
 		text += ", and it waits itself in " + w.Own
 	}
@@ -106,7 +106,8 @@ func (c *crew) whom(w topo.Worker) string {
 
 // wait is a wait as tools are told. What the calls are is put into words at once: they are used again.
 func (c *crew) wait(v *vigil) api.Wait {
-	w := api.Wait{Since: c.began.Add(v.since), Call: v.In.Call.String(), Group: int(v.Group), By: v.By, Unusual: v.told}
+	// Not by the time of day at which the lookout began: the clock may have been set since, and does not stand still while the machine sleeps.
+	w := api.Wait{Since: time.Now().Add(-c.lookout.lasts(v)), Call: v.In.Call.String(), Group: int(v.Group), By: v.By, Unusual: v.told}
 	if v.Own != nil {
 		w.Own = v.Own.Call.String()
 	}
