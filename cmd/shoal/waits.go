@@ -115,6 +115,9 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 	default:
 		without += fmt.Sprintf(", and shoal resize %s %d starts another", j.Name, j.Size)
 	}
+	if j.Mesh != "" {
+		without += "; if it alone has a part of the state, they go back to a checkpoint, and if there is none the job ends"
+	}
 	return append(list, fmt.Sprintf("to end it%s: kill -9 %d; %s", on, w.PID, without))
 }
 
