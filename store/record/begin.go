@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // Beginning makes a host the head of the job of a name, before anything of the job has started.
@@ -49,7 +50,16 @@ func (b *Beginning) Task() (*Task, error) {
 			return nil, err
 		}
 		if b.Alone && have.Ended == 0 && have.Host == b.Owner.Host {
-			return &Task{Call{Op: Keys, Key: Prefix(have.Job, have.Run)}, func(a Answer) (*Task, error) { return b.newest(have, a) }}, nil
+			return &Task{Call{Op: Keys, Key: Prefix(have.Job, have.Run)}, func(a Answer) (*Task, error) {
+				if a.Said != Done {
+					return nil, a.Err
+				}
+				all, err := Generations(have.Job, have.Run, a.Keys)
+				if err != nil {
+					return nil, err
+				}
+				return b.newest(have, all)
+			}}, nil
 		}
 		return b.claim()
 	}}, nil
@@ -57,20 +67,17 @@ func (b *Beginning) Task() (*Task, error) {
 
 func (b *Beginning) claim() (*Task, error) { return Claim(b.Owner, b.TakeOver) }
 
-// newest looks for the newest generation of a head that has ended.
-func (b *Beginning) newest(have Owner, a Answer) (*Task, error) {
-	if a.Said != Done {
-		return nil, a.Err
-	}
-	all, err := Generations(have.Job, have.Run, a.Keys)
-	if err != nil {
-		return nil, err
-	}
+// newest looks for the newest generation of a head that has ended, among those that are listed. One that a person took out may be.
+func (b *Beginning) newest(have Owner, all []topo.Generation) (*Task, error) {
 	if len(all) == 0 {
 		return b.resume(have, member.Record{})
 	}
-	key := Key(have.Job, have.Run, all[len(all)-1])
+	last := len(all) - 1
+	key := Key(have.Job, have.Run, all[last])
 	return &Task{Call{Op: Get, Key: key}, func(a Answer) (*Task, error) {
+		if a.Said == Empty {
+			return b.newest(have, all[:last])
+		}
 		if a.Said != Done {
 			return nil, a.Err
 		}
