@@ -30,6 +30,7 @@ type stall struct {
 	lacks []topo.Worker
 	place uint64 // of a collective in its group
 	pair  bool
+	by    int  // of a pair, how many workers call
 	known bool // what its workers wait for is listed
 }
 
@@ -77,18 +78,28 @@ func (m *Matcher) Waits() (list []Wait) {
 
 func (s *stall) wait(w topo.Worker, own *Posted) Wait {
 	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.place}, In: s.calls[0], By: len(s.calls), Own: own}
-	if s.pair { // a worker can send several times
-		x.Of, x.Number, x.By = x.In.Worker, x.In.Ticket, 0
-		for i, p := range s.calls {
-			if !slices.ContainsFunc(s.calls[:i], func(q *Posted) bool { return q.Worker == p.Worker }) {
-				x.By++
-			}
+	if s.pair {
+		x.By = s.by
+		if s.by > 1 && slices.ContainsFunc(s.calls, func(p *Posted) bool { return p.Worker == w }) { // it receives from any itself
+			x.In, x.By = s.calls[slices.IndexFunc(s.calls, func(p *Posted) bool { return p.Worker != w })], s.by-1
 		}
+		x.Of, x.Number = x.In.Worker, x.In.Ticket
 	}
 	return x
 }
 
-// stalls lists what waits, in any order: of a group its first collective that is not complete, of a mailbox its sends and its first receive.
+// callers counts the workers whose calls these are. One can send several times.
+func callers(calls []*Posted) (n int) {
+	for i, p := range calls {
+		if !slices.ContainsFunc(calls[:i], func(q *Posted) bool { return q.Worker == p.Worker }) {
+			n++
+		}
+	}
+	return n
+}
+
+// stalls lists what waits, in any order: of a group its first collective that is not complete, of a mailbox its sends and its first receive. Receives
+// from any are one: each of many waits for all the others.
 func (m *Matcher) stalls() (list []stall) {
 	add := func(s stall, calls []*Posted) bool {
 		for _, p := range calls {
@@ -97,6 +108,9 @@ func (m *Matcher) stalls() (list []stall) {
 			}
 		}
 		if len(s.calls) > 0 {
+			if s.pair {
+				s.by = callers(s.calls)
+			}
 			list = append(list, s)
 		}
 		return len(s.calls) > 0
@@ -107,11 +121,22 @@ func (m *Matcher) stalls() (list []stall) {
 				break
 			}
 		}
+		var anybody []*Posted
 		for at, box := range g.boxes {
 			add(stall{of: g.id, lacks: []topo.Worker{g.members[at.to].worker}, pair: true}, box.sends)
-			if len(box.recvs) > 0 {
-				add(stall{of: g.id, lacks: m.senders(g, box.recvs[0]), pair: true}, box.recvs[:1])
+			switch {
+			case len(box.recvs) == 0:
+			case box.recvs[0].Call.Peer != AnyRank:
+				add(stall{of: g.id, lacks: m.senders(g, box.recvs[:1]), pair: true}, box.recvs[:1])
+			case !m.Gone(box.recvs[0].Worker):
+				anybody = append(anybody, box.recvs[0])
 			}
+		}
+		if len(anybody) > 0 {
+			slices.SortFunc(anybody, func(a, b *Posted) int {
+				return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Ticket, b.Ticket))
+			})
+			add(stall{of: g.id, lacks: m.senders(g, anybody), pair: true}, anybody)
 		}
 	}
 	return list
@@ -127,10 +152,12 @@ func (m *Matcher) behind(g *group, number int) (list []topo.Worker) {
 	return list
 }
 
-// senders lists the workers whose send a receive can take.
-func (m *Matcher) senders(g *group, recv *Posted) (list []topo.Worker) {
+// senders lists the workers whose send a receive can take, or one of several from any, which are in the order of who receives.
+func (m *Matcher) senders(g *group, recvs []*Posted) (list []topo.Worker) {
+	peer, first := recvs[0].Call.Peer, recvs[0].Worker
+	alone := first == recvs[len(recvs)-1].Worker
 	for i, p := range g.members {
-		if (recv.Call.Peer == i || recv.Call.Peer == AnyRank && p.worker != recv.Worker) && !m.Gone(p.worker) {
+		if (peer == i || peer == AnyRank && !(alone && p.worker == first)) && !m.Gone(p.worker) {
 			list = append(list, p.worker)
 		}
 	}

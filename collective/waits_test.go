@@ -34,6 +34,11 @@ func recv(from int) collective.Call {
 	return collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from, Out: make([]byte, 1), Shape: []int{1}}
 }
 
+func tagged(c collective.Call) collective.Call {
+	c.Tag = 7
+	return c
+}
+
 func on(id topo.GroupID, c collective.Call) collective.Call {
 	c.Group = id
 	return c
@@ -69,6 +74,10 @@ func TestWaits(t *testing.T) {
 		{"from any", []post{{0, recv(collective.AnyRank)}, {1, recv(2)}}, []int{3}, "2: 1 in 0 recv; 2: 1 in 0 recv"},
 		{"from any, where one waits for who asks", []post{{0, recv(collective.AnyRank)}, {1, recv(0)}, {2, recv(0)}, {3, recv(0)}}, nil,
 			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 2: 1 in 0 recv, itself in 0 recv; 3: 1 in 0 recv, itself in 0 recv"},
+		{"two from any, and one of them twice", []post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)}, {1, tagged(recv(collective.AnyRank))}, {2, sumOf(4)}}, nil,
+			"3: 2 in 0 recv; 3: 1 in 0 all_reduce"},
+		{"all from any", []post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)}, {2, recv(collective.AnyRank)}}, []int{3},
+			"0: 2 in 0 recv, itself in 0 recv; 1: 2 in 0 recv, itself in 0 recv; 2: 2 in 0 recv, itself in 0 recv"},
 		{"a group in which one is missing that others wait for", []post{{0, on(pair, sumOf(4))}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 2 in 0 all_reduce; 1: 1 in 1 all_reduce"},
 		{"a circle", []post{{0, on(pair, sumOf(4))}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
 			"0: 3 in 0 all_reduce, itself in 1 all_reduce; 1: 1 in 1 all_reduce, itself in 0 all_reduce"},
@@ -94,6 +103,18 @@ func TestWaits(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// Many that receive from any do not make a list of each with each.
+func TestWaitsForAny(t *testing.T) {
+	const size = 100
+	m := newMatcher(size)
+	for r := range size / 2 {
+		m.Post(posted(r, 1, recv(collective.AnyRank)), nil)
+	}
+	if list := m.Waits(); len(list) != size/2 || list[0].By != size/2 {
+		t.Errorf("%d waits", len(list))
 	}
 }
 
@@ -175,9 +196,10 @@ func TestWaitsNameSomebody(t *testing.T) {
 				continue
 			}
 			c := sumOf(4)
-			if kind := rapid.IntRange(0, 3).Draw(t, "kind"); kind < 2 {
+			if kind := rapid.IntRange(0, 4).Draw(t, "kind"); kind < 3 {
 				peer := (self + rapid.IntRange(1, n-1).Draw(t, "peer")) % n
-				c = []collective.Call{send(peer), recv(peer)}[kind]
+				c = []collective.Call{send(peer), recv(peer), recv(collective.AnyRank)}[kind]
+				c.Tag = uint32(rapid.IntRange(0, 1).Draw(t, "tag"))
 			}
 			p := posted(rank, uint64(i+1), on(id, c))
 			open[p] = true
