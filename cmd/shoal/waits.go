@@ -99,7 +99,7 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 		list = append(list, fmt.Sprintf("where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on, w.PID))
 	}
 	if w.Waited.Own != "" {
-		list = append(list, "workers that wait for each other have made their calls in different orders, and do not come out of that by themselves")
+		list = append(list, "workers that wait for each other have made their calls in different orders, and do not come out of that by themselves, unless one of them computes beside its call")
 	}
 	if !j.Elastic {
 		return append(list, fmt.Sprintf("a job that has taken no step cannot go on without it; to end the job: shoal stop %s", j.Name))

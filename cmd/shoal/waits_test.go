@@ -37,7 +37,7 @@ func TestAdvise(t *testing.T) {
 		{"no fewer", with(func(j *api.Job) { j.Min = 4 }), here, 'S', []string{"py-spy", "the job waits then for another: shoal resize train 4"}},
 		{"no steps", with(func(j *api.Job) { j.Elastic = false }), here, 'S', []string{"py-spy", "to end the job: shoal stop train"}},
 		{"not started", train, unborn, 0, []string{"has not been started yet"}},
-		{"a circle", train, circle, 'S', []string{"py-spy", "made their calls in different orders", "kill -9 77"}},
+		{"a circle", train, circle, 'S', []string{"py-spy", "made their calls in different orders, and do not come out of that by themselves, unless one of them computes", "kill -9 77"}},
 		{"a circle without steps", with(func(j *api.Job) { j.Elastic = false }), circle, 'S', []string{"py-spy", "made their calls in different orders", "shoal stop train"}},
 	} {
 		got := advise(c.job, c.who, c.state)
