@@ -140,3 +140,14 @@ func TestPartsWithoutAnEnd(t *testing.T) {
 		t.Errorf("%q, %v", whole, err)
 	}
 }
+
+// What a link has brought of a message ends with the link.
+func TestPartsEndWithTheirLink(t *testing.T) {
+	l := &links{engine: &engine{stopped: true}}
+	l.Message("b", []byte{partFollowed, 'a'})
+	l.Message("c", []byte{partFollowed, 'c'})
+	l.Down("b", fabric.ErrClosed)
+	if _, kept := l.parts.said["b"]; kept || len(l.parts.said) != 1 {
+		t.Errorf("kept is %v", l.parts.said)
+	}
+}
