@@ -141,6 +141,7 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
 	case !frame || !c.repeats.tooSoon(to, f, len(b), time.Now()):
 		inParts(c.mesh, to, b)
+		c.said = nil // messages are seldom so long
 	}
 }
 
