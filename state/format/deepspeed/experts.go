@@ -150,8 +150,12 @@ func (r *reader) cuts(g int, m *model, ranks []*rank) ([]cut, error) {
 		}
 		count = n
 	}
+	robin := roundRobin(m, ranks[0]) || shuffled(g, m.shapes[g], ranks)
+	if robin && aligned(ranks[0]) {
+		return nil, fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, with which shoal does not know where parameters lie", ranks[0].file.Name)
+	}
 	if count == len(ranks) {
-		return []cut{{ranks, m.shapes[g], m.shapes[g], roundRobin(m, ranks[0])}}, nil
+		return []cut{{ranks, m.shapes[g], m.shapes[g], robin}}, nil
 	}
 	degree := len(ranks) / count // of expert parallelism
 	if data, _ := pickle.Get[bool](m.file.Root, "ds_config", "use_data_before_expert_parallelism"); data {
@@ -162,7 +166,7 @@ func (r *reader) cuts(g int, m *model, ranks []*rank) ([]cut, error) {
 		all[i%degree].ranks = append(all[i%degree].ranks, one)
 	}
 	for e := range all {
-		all[e].shapes, all[e].robin = m.shapes[g], roundRobin(m, ranks[0])
+		all[e].shapes, all[e].robin = m.shapes[g], robin
 		for _, p := range m.shapes[g] {
 			name := expertName.FindStringSubmatch(p.name)
 			if name == nil {

@@ -82,8 +82,38 @@ func (w *writer) order() ([][]string, error) {
 // says of such checkpoints is that of the model's order, and wrong.
 func roundRobin(m *model, one *rank) bool {
 	is, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients")
-	stage, err := pickle.Get[any](one.file.Root, "optimizer_state_dict", "zero_stage") // the optimizer for bf16 has none, and another order
-	return is && err == nil && stage != nil
+	version, _ := pickle.Get[string](one.file.Root, "ds_version")
+	return is && dealt(one.stage, version)
+}
+
+// dealt reports whether round_robin_gradients counts in a stage of a version: 3 knows nothing of it, and 1 did not before 0.13.
+func dealt(stage int64, version string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return stage == 2 || stage == 1 && (n < 2 || major > 0 || minor >= 13)
+}
+
+// shuffled reports whether param_slice_mappings has the parameters of a group in another order than param_shapes, which is so with round_robin_gradients only.
+// Versions that keep the name of a configuration's file, and not what is in it, say it in no other way.
+func shuffled(g int, shapes params, ranks []*rank) bool {
+	names, err := mappedNames(g, ranks)
+	if err != nil {
+		return false // stage 3 has none, and who needs them says so
+	}
+	at := map[string]int{}
+	for i, name := range names {
+		at[name] = i
+	}
+	last := -1
+	for _, p := range shapes {
+		if i, ok := at[p.name]; ok {
+			if i < last {
+				return true
+			}
+			last = i
+		}
+	}
+	return false
 }
 
 // aligned reports whether there is something between parameters that lie side by side, as parameter_alignment has it from DeepSpeed 0.19.8 on.

@@ -15,6 +15,7 @@ import (
 // rank is the optimizer states file of a data parallel rank.
 type rank struct {
 	file   *torchzip.File
+	stage  int64              // 0 where none is said: the optimizer that DeepSpeed has for bf16 with gradients in f32
 	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
 	groups []flatGroup
 	others []map[string]any // what each group has beside, such as the number of steps
@@ -28,9 +29,6 @@ func (r *reader) optimizer(mp int, m *model) error {
 	ranks, stage, err := r.ranksOf(mp)
 	if err != nil {
 		return err
-	}
-	if roundRobin(m, ranks[0]) && aligned(ranks[0]) {
-		return fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, with which shoal does not know where parameters lie", ranks[0].file.Name)
 	}
 	if len(m.shapes) == 0 && stage < 3 {
 		if roundRobin(m, ranks[0]) {
@@ -57,8 +55,9 @@ func (r *reader) optimizer(mp int, m *model) error {
 				return err
 			}
 		}
-		whole = whole && len(cuts) == 1
-		if cuts[0].robin {
+		configured := roundRobin(m, ranks[0])
+		whole = whole && len(cuts) == 1 && cuts[0].robin == configured // else it is not known over how many ranks they are to be dealt out anew
+		if configured {
 			order[g] = slices.Clone(m.shapes[g])
 			for i, k := range robin(len(order[g]), len(ranks)) {
 				order[g][k] = m.shapes[g][i]
@@ -125,31 +124,42 @@ func (r *reader) mapped(mp int, ranks []*rank) ([]params, error) {
 		}
 	}
 	groups := make([]params, len(ranks[0].fp32))
-	seen := map[string]bool{}
 	for g := range groups {
-		for _, one := range ranks {
-			maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
-			if err != nil || g >= len(maps.Items) {
-				return nil, fmt.Errorf("%s says no parameters of group %d (param_slice_mappings), and the model states none (param_shapes)", one.file.Name, g)
+		names, err := mappedNames(g, ranks)
+		if err != nil {
+			return nil, fmt.Errorf("%w, and the model states name none (param_shapes)", err)
+		}
+		for _, name := range names {
+			shape, there := shapes[name]
+			if !there {
+				return nil, fmt.Errorf("%s has state of parameter %q, and the model has none of this name", ranks[0].file.Name, name)
 			}
-			d, ok := maps.Items[g].(*pickle.Dict)
-			if !ok {
-				return nil, fmt.Errorf("%s: param_slice_mappings has a %T", one.file.Name, maps.Items[g])
-			}
-			for _, item := range d.Items {
-				name, _ := item.Key.(string)
-				shape, there := shapes[name]
-				if !there {
-					return nil, fmt.Errorf("%s has state of parameter %q, and the model has none of this name", one.file.Name, name)
-				}
-				if !seen[name] {
-					seen[name] = true
-					groups[g] = append(groups[g], param{name, shape})
-				}
-			}
+			groups[g] = append(groups[g], param{name, shape})
 		}
 	}
 	return groups, nil
+}
+
+// mappedNames are the parameters of a group in the order of param_slice_mappings.
+func mappedNames(g int, ranks []*rank) (names []string, err error) {
+	seen := map[string]bool{}
+	for _, one := range ranks {
+		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
+		if err != nil || g >= len(maps.Items) {
+			return nil, fmt.Errorf("%s says no parameters of group %d (param_slice_mappings)", one.file.Name, g)
+		}
+		d, ok := maps.Items[g].(*pickle.Dict)
+		if !ok {
+			return nil, fmt.Errorf("%s: param_slice_mappings has a %T", one.file.Name, maps.Items[g])
+		}
+		for _, item := range d.Items {
+			if name, _ := item.Key.(string); !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names, nil
 }
 
 // openRank finds the flat buffers in a file.
@@ -172,6 +182,9 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 		return nil, 0, err
 	}
 	one := &rank{file: f}
+	if _, said := state.Get("zero_stage"); said {
+		one.stage = stage
+	}
 	for _, b := range buffers.Items {
 		t, ok := b.(*torchzip.Tensor)
 		if !ok || len(t.Shape) != 1 {

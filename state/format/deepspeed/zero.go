@@ -86,9 +86,10 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	}
 	for g, names := range w.groups {
 		parts := [][]string{names}
+		version, _ := w.version().(string)
 		if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); w.stage == 3 {
 			parts = w.subGroups(names)
-		} else if v == true {
+		} else if v == true && dealt(w.stage, version) {
 			parts[0] = nil
 			for _, i := range robin(len(names), w.ranks) {
 				parts[0] = append(parts[0], names[i])

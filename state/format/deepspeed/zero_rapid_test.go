@@ -227,6 +227,43 @@ func TestRoundRobin(t *testing.T) {
 	}
 }
 
+// TestRoundRobinWhere has round_robin_gradients count where DeepSpeed has it count: not in stage 3, nor in 1 before version 0.13; and finds it where the files do
+// not have the configuration.
+func TestRoundRobinWhere(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/robin.zip")
+	c, files := read(t, dir)
+	want := formattest.Contents(t, files, c)
+	model := any([]any{"0.weight", "0.bias", "1.weight", "2.weight", "2.bias", "3.weight"})
+	const names, version = "optimizer_state.param_groups.0.param_names", "ds_version"
+	for _, x := range []struct {
+		stage   int
+		version string
+		dealt   bool
+	}{{1, "0.12.6", false}, {1, "0.13.0", true}, {1, "1.0", true}, {1, "unknown", true}, {2, "0.12.6", true}, {3, "0.19.0", false}} {
+		c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == version }), format.Value{Path: version, Is: x.version})
+		written := zero(t, x.stage, 4, c, files)
+		again, _ := read(t, written)
+		if order, _ := again.Value(names); !cmp.Equal(order, model) {
+			t.Errorf("stage %d of %s: the order is %v", x.stage, x.version, order)
+		}
+		if x.stage == 3 {
+			continue
+		}
+		if same := cmp.Equal(buffers(t, dir, "bf16_", "exp_avg", 2, 4), buffers(t, written, "bf16_", "exp_avg", x.stage, 4)); same != x.dealt {
+			t.Errorf("stage %d of %s: dealt out is %v", x.stage, x.version, same)
+		}
+	}
+	const file = "global_step2/mp_rank_00_model_states.pt"
+	dir[file] = &fstest.MapFile{Data: formattest.Rezip(t, dir[file].Data, "round_robin_gradients", "round_robin_gradientz")}
+	silent, files := read(t, dir)
+	if diff := cmp.Diff(want, formattest.Contents(t, files, silent)); diff != "" {
+		t.Error(diff)
+	}
+	if order, ok := silent.Value(names); ok { // nobody knows that it is to be dealt out again
+		t.Errorf("the order is %v", order)
+	}
+}
+
 // TestZeroRefuses says why a checkpoint cannot be written as one of ZeRO.
 func TestZeroRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")

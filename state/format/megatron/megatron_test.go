@@ -1,9 +1,7 @@
 package megatron_test
 
 import (
-	"archive/zip"
 	"bytes"
-	"io/fs"
 	"maps"
 	"strings"
 	"testing"
@@ -99,7 +97,7 @@ func TestRefusesOtherRanks(t *testing.T) {
 	dir := fstest.MapFS{}
 	for name, f := range formattest.WritePadded(t, out, c, files) {
 		if dir[name] = f; strings.HasSuffix(name, ".pt") {
-			dir[name] = &fstest.MapFile{Data: rezipped(t, f.Data, "tensor_parallel_siz_", "tensor_parallel_size")}
+			dir[name] = &fstest.MapFile{Data: formattest.Rezip(t, f.Data, "tensor_parallel_siz_", "tensor_parallel_size")}
 		}
 		if strings.Contains(name, "00_001") || strings.Contains(name, "01_000") {
 			delete(dir, name)
@@ -109,34 +107,6 @@ func TestRefusesOtherRanks(t *testing.T) {
 		!strings.HasSuffix(err.Error(), "and 2 have a folder; with expert_tensor_parallel_size 1 Megatron does not write all of them, which shoal cannot put together; have Megatron load it and save it as torch_dist") {
 		t.Error(err)
 	}
-}
-
-// rezipped changes text in the members of a zip archive.
-func rezipped(t *testing.T, b []byte, old, new string) []byte {
-	t.Helper()
-	r, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var to bytes.Buffer
-	w := zip.NewWriter(&to)
-	for _, f := range r.File {
-		data, err := fs.ReadFile(r, f.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		member, err := w.CreateHeader(&zip.FileHeader{Name: f.Name}) // not compressed
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := member.Write(bytes.ReplaceAll(data, []byte(old), []byte(new))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return to.Bytes()
 }
 
 // replace changes text in a file.
