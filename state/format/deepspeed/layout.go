@@ -117,7 +117,12 @@ func (w *writer) sort(tensors []format.Tensor) error {
 			if m[1] != "step" {
 				return fmt.Errorf("value %q: DeepSpeed has tensors for each parameter, and the number of steps; leave it out with --no-values", v.Path)
 			}
-			w.steps[m[2]] = v.Is
+			switch v.Is.(type) {
+			case int64, float64:
+				w.steps[m[2]] = v.Is
+			default:
+				return fmt.Errorf("value %q: %v is no number of steps; leave it out with --no-values", v.Path, v.Is)
+			}
 		} else if strings.HasPrefix(v.Path, "optimizer.") {
 			continue // groups of another format, which are numbered otherwise
 		}

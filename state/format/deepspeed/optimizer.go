@@ -400,8 +400,11 @@ func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.
 			continue // this rank has no part of it
 		}
 		count, start, err := addressOf(v)
-		if err != nil || count > n-done {
-			return t, fmt.Errorf("%q: %s gives a fragment of %d elements behind %d of %d: %w", p.name, one.file.Name, count, done, n, err)
+		if err == nil && count > n-done {
+			err = fmt.Errorf("a fragment of %d elements behind %d of %d", count, done, n)
+		}
+		if err != nil {
+			return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)
 		}
 		if err := add(&t, parts[i], done, done+count, start); err != nil {
 			return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)

@@ -295,6 +295,7 @@ func TestZeroRefuses(t *testing.T) {
 		{1, less("optimizer.exp_avg.0.weight"), c.Values, `and "0.weight" [exp_avg_sq step]; DeepSpeed has the same for all in a group`},
 		{1, less("optimizer.step.0.weight"), c.Values, "DeepSpeed has the same for all in a group"},
 		{1, other, c.Values, "optimizer.step.2.weight and optimizer.step.0.weight are not the same number"},
+		{2, less("optimizer.step.0.weight"), with("optimizer.step.0.weight", []any{int64(1)}), `value "optimizer.step.0.weight": [1] is no number of steps`},
 		{3, less("none"), without("buffer_names"), `tensor "module.1.weight" is of no parameter that is trained`},
 	} {
 		if _, err := deepspeed.LayoutZero(x.stage, 2, x.tensors, x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
