@@ -189,6 +189,11 @@ func (r *reader) zero() error {
 		if err != nil {
 			return err
 		}
+		if len(r.optims) == 0 {
+			if err := r.without(group[0]); err != nil {
+				return err
+			}
+		}
 		if mp%r.tp == 0 {
 			stages = append(stages, group[0])
 		}
@@ -210,6 +215,19 @@ func (r *reader) zero() error {
 		}
 	}
 	return r.values()
+}
+
+// without takes the model states of a model parallel rank for all that there is, as those without ZeRO are.
+func (r *reader) without(m *model) error {
+	if len(m.shapes) == 0 {
+		return nil
+	}
+	if m.cut {
+		return fmt.Errorf("there are no optimizer states files (*_optim_states.pt), and %s is of stage 3, in which only they have the weights that are trained; copy them from where it was written", m.file.Name)
+	}
+	m.again = nil // of no master weights
+	r.Doubt = "it was trained with ZeRO, and there are no optimizer states files (*_optim_states.pt)"
+	return nil
 }
 
 // group opens the model states of a model parallel rank: one file, or in stage 3 one for each data parallel rank.
@@ -390,8 +408,8 @@ func (r *reader) values() error {
 			return err
 		}
 	}
-	if r.pp > 1 {
-		if err := r.stages(&part); err != nil {
+	if r.mp > 1 {
+		if err := r.others(&part); err != nil {
 			return err
 		}
 	}

@@ -66,6 +66,9 @@ func (r *reader) layered(stages []*model) error {
 			p.due[key]++
 		}
 	}
+	if len(p.shapes) == 0 && r.Doubt == "" {
+		r.Doubt = "its model states do not name the parameters (param_shapes), so it is not known whether a file of a layer is missing"
+	}
 	p.tied = tiedKeys(p.shapes)
 	for _, layer := range slices.Sorted(maps.Keys(layerNumbers(r.layers))) {
 		for tp := range r.tp {
@@ -192,10 +195,13 @@ func (r *reader) once() error {
 	return nil
 }
 
-// stages adds to what the first rank says what only the others do: the names of their buffers, and without ZeRO the state of their optimizers, which is
-// numbered anew in each.
-func (r *reader) stages(part *format.Checkpoint) error {
+// others adds to what the first rank says what only the other model parallel ranks do: the names of their stages' buffers, and without ZeRO the state of their
+// optimizers, which is numbered anew in each.
+func (r *reader) others(part *format.Checkpoint) error {
 	place := func(mp int) format.Place {
+		if r.pp == 1 {
+			return r.place(mp)
+		}
 		return append(format.Place{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
 	}
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
@@ -210,7 +216,7 @@ func (r *reader) stages(part *format.Checkpoint) error {
 		if err != nil {
 			return err
 		}
-		if state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer"); err == nil {
+		if state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer"); err == nil && !r.apart {
 			own := format.Checkpoint{}
 			if err := f.Flatten(&own, "optimizer", state); err != nil {
 				return err

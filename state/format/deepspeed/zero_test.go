@@ -68,6 +68,31 @@ func TestZero(t *testing.T) {
 	}
 }
 
+// TestZeroLacksOptimizer takes the optimizer states files away, in which stage 3 has the weights.
+func TestZeroLacksOptimizer(t *testing.T) {
+	dir, want := formattest.Load(t, "testdata/zero3.zip")
+	c, files := read(t, dir)
+	for stage := 1; stage <= 3; stage++ {
+		written := zero(t, stage, 1, c, files)
+		maps.DeleteFunc(written, func(name string, _ *fstest.MapFile) bool { return strings.HasSuffix(name, "_optim_states.pt") })
+		if stage == 3 {
+			if _, err := deepspeed.Read(format.NewFiles(written)); err == nil || !strings.Contains(err.Error(), "there are no optimizer states files") {
+				t.Error(err)
+			}
+			continue
+		}
+		again, other := read(t, written)
+		if !strings.Contains(again.Doubt, "there are no optimizer states files") {
+			t.Errorf("stage %d: %q", stage, again.Doubt)
+		}
+		what := formattest.What{"module.1.weight": want["module.1.weight"], "module.counts": want["module.counts"]}
+		for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} { // its master weights, in the model's place
+			what["module."+p] = want["optimizer.fp32."+p]
+		}
+		formattest.Compare(t, other, again, what)
+	}
+}
+
 // run has Python run a script of testdata, and returns what it prints.
 func run(t *testing.T, python, script string, args ...string) (found map[string]any) {
 	t.Helper()
