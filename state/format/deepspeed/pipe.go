@@ -50,20 +50,16 @@ type pipeline struct {
 	shapes  map[string]tensor.Shape // of what is trained
 	missing map[string]bool         // of these what is in no file so far
 	tied    tiedLayers
-	due     map[string]int // of how many files of a tied layer there is none so far
-	found   map[string]int // the index of a tied tensor
+	seen    map[string]bool // tied layers of which there is a file
+	found   map[string]int  // the index of a tied tensor
 }
 
 // layered reads the model of a pipeline, whose layers have files of their own. stages are the model states of the first tensor parallel rank in each stage.
 func (r *reader) layered(stages []*model) error {
-	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{}, due: map[string]int{}, found: map[string]int{}}
+	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{}, seen: map[string]bool{}, found: map[string]int{}}
 	for _, m := range stages {
-		own := map[string]tensor.Shape{}
 		for _, x := range slices.Concat(m.shapes...) {
-			own[x.name], p.shapes[x.name], p.missing[x.name] = x.shape, x.shape, true
-		}
-		for key := range tiedKeys(own) {
-			p.due[key]++
+			p.shapes[x.name], p.missing[x.name] = x.shape, true
 		}
 	}
 	if len(p.shapes) == 0 && r.Doubt == "" {
@@ -83,9 +79,9 @@ func (r *reader) layered(stages []*model) error {
 			return fmt.Errorf("parameter %q, which is trained, is in no file of a layer; that of layer %s was not copied, or its save did not finish", name, layer)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.due)) {
-		if n := p.due[key]; n > 0 && !p.tied.twin(key) {
-			return fmt.Errorf("%d files of layers that are tied as %q are missing: each stage that has one has its own", n, key)
+	for _, key := range slices.Sorted(maps.Keys(p.tied)) { // a stage that gives such a layer a function of its own (forward_fn) writes none of it
+		if !p.seen[key] && !p.tied.twin(key) {
+			return fmt.Errorf("there is no file of the layers that are tied as %q; a rank did not finish its save, or it was not copied", key)
 		}
 	}
 	return nil
@@ -109,9 +105,7 @@ func (p *pipeline) read(layer, tp int) error {
 	key := p.tied.of(part.Tensors, prefix, p.shapes, p.tp)
 	if key != "" {
 		prefix = tiedPrefix + key + "."
-		if tp == 0 {
-			p.due[key]--
-		}
+		p.seen[key] = true
 	}
 	for _, t := range part.Tensors {
 		name := prefix + t.Name
