@@ -193,8 +193,11 @@ func (w *writer) shapes() *pickle.List {
 		trained = w.params
 	}
 	groups, err := w.order()
-	grouped := slices.Concat(groups...)
-	if err != nil || slices.ContainsFunc(trained, func(p string) bool { return !slices.Contains(grouped, p) }) { // some of the state was left out
+	grouped := map[string]bool{}
+	for _, p := range slices.Concat(groups...) {
+		grouped[p] = true
+	}
+	if err != nil || slices.ContainsFunc(trained, func(p string) bool { return !grouped[p] }) { // some of the state was left out
 		groups = [][]string{trained, nil}
 	}
 	for _, names := range groups {

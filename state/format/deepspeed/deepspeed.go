@@ -267,10 +267,6 @@ type param struct {
 	shape tensor.Shape
 }
 
-func (p params) has(name string) bool {
-	return slices.ContainsFunc(p, func(x param) bool { return x.name == name })
-}
-
 func (r *reader) model(name string) (*model, error) {
 	f, err := r.open(name)
 	if err != nil {
@@ -346,6 +342,10 @@ func (r *reader) modules(mp int, group []*model) error {
 	if err != nil {
 		shared = &pickle.Dict{}
 	}
+	elsewhere := map[string]bool{} // than in the module
+	for _, p := range slices.Concat(append(first.shapes, first.frozen)...) {
+		elsewhere[p.name] = true
+	}
 	for _, t := range part.Tensors {
 		name := strings.TrimPrefix(t.Name, "module.")
 		if _, tied := shared.Get(name); tied && first.cut {
@@ -355,7 +355,7 @@ func (r *reader) modules(mp int, group []*model) error {
 			first.again[name] = t
 			continue
 		}
-		if first.cut && (first.frozen.has(name) || slices.ContainsFunc(first.shapes, func(p params) bool { return p.has(name) })) {
+		if first.cut && elsewhere[name] {
 			continue
 		}
 		t.At = r.place(mp)

@@ -306,6 +306,11 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 		}
 		kinds = append(kinds, kind)
 	}
+	for _, one := range ranks {
+		if a, b := len(one.groups[g]), len(ranks[0].groups[g]); a != b {
+			return nil, fmt.Errorf("%s has %d kinds of state of group %d, and %s %d", one.file.Name, a, g, ranks[0].file.Name, b)
+		}
+	}
 	slices.Sort(kinds)
 	starts := make([]int, len(ranks)) // stage 3: where in each rank's buffer the next parameter starts
 	start := 0                        // and that of all ranks together

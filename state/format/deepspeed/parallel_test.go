@@ -111,6 +111,22 @@ func TestExpertsLack(t *testing.T) {
 	}
 }
 
+// TestExpertsAsZeRO refuses to write experts, also of one expert parallel rank, of which the order is known.
+func TestExpertsAsZeRO(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/moe2.zip")
+	c, files := read(t, dir)
+	var names []any
+	for _, x := range c.Tensors {
+		if name, ok := strings.CutPrefix(x.Name, "optimizer.fp32."); ok {
+			names = append(names, name)
+		}
+	}
+	c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool { return strings.Contains(v.Path, ".param_groups.") }), format.Value{Path: "optimizer_state.param_groups.0.param_names", Is: names})
+	if _, err := deepspeed.LayoutZero(2, 2, c.Tensors, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), "DeepSpeed has experts in files of their own") {
+		t.Error(err)
+	}
+}
+
 func FuzzReadExperts(f *testing.F) {
 	const one, two, three = "global_step2/layer_0_expert_1_mp_rank_00_model_states.pt", "global_step2/mp_rank_00_model_states.pt", "global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
 	dir, _ := formattest.Load(f, "testdata/moe2.zip")

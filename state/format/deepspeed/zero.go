@@ -65,6 +65,9 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	}
 	for _, g := range w.groups {
 		for _, p := range g {
+			if expertName.MatchString(p) {
+				return fmt.Errorf("parameter %q is of an expert, and DeepSpeed has experts in files of their own, which shoal does not write; choose another format", p)
+			}
 			w.in[p] = true
 		}
 	}
@@ -257,6 +260,9 @@ func (w *zeroWriter) leftOver() error {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.shared)) {
+		if !w.in[w.shared[name]] {
+			continue // it is written as what is frozen
+		}
 		if err := w.imply(name, w.shared[name]); err != nil {
 			return err
 		}
@@ -271,16 +277,16 @@ func (w *zeroWriter) leftOver() error {
 	return nil
 }
 
-// imply says that the model's tensor of a name comes of the master weights of a parameter.
+// imply says that the model's tensor of a name comes of the weights of a parameter that is trained.
 func (w *zeroWriter) imply(name, param string) error {
-	model, master := w.find(w.prefix+name), w.find("optimizer.fp32."+param)
-	if model == nil || master == nil {
+	model, weights := w.find(w.prefix+name), w.weights(param)
+	if model == nil || model == weights {
 		return nil
 	}
-	if !format.Rounds(model.DType) || !model.Shape.Equal(master.Shape) {
-		return fmt.Errorf("tensor %q of %v %v is not what DeepSpeed makes of %q of shape %v", model.Name, model.DType, model.Shape, master.Name, master.Shape)
+	if !format.Rounds(model.DType) || !model.Shape.Equal(weights.Shape) {
+		return fmt.Errorf("tensor %q of %v %v is not what DeepSpeed makes of %q of shape %v", model.Name, model.DType, model.Shape, weights.Name, weights.Shape)
 	}
-	w.Implied = append(w.Implied, &format.Proof{Main: *master, Model: *model})
+	w.Implied = append(w.Implied, &format.Proof{Main: *weights, Model: *model})
 	return nil
 }
 

@@ -274,7 +274,7 @@ func (w *zeroWriter) modelStates(rank int) error {
 	}
 	for _, t := range w.models {
 		name, ok := strings.CutPrefix(t.Name, w.prefix)
-		trained := w.in[name] || w.shared[name] != ""
+		trained := w.in[name] || w.in[w.shared[name]] || w.stage < 3 && w.shared[name] != ""
 		still := !trained && !slices.Contains(w.buffers, name)
 		p := hollow
 		if beside := !ok && w.prefix == modulePrefix; beside || w.stage < 3 || !trained && !still {

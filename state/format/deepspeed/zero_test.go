@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -90,6 +91,48 @@ func TestZeroLacksOptimizer(t *testing.T) {
 			what["module."+p] = want["optimizer.fp32."+p]
 		}
 		formattest.Compare(t, other, again, what)
+	}
+}
+
+// TestZeroShared keeps what is frozen and shared, of which stage 3 has no master weights, and proves what is of trained ones, be it of the model's own.
+func TestZeroShared(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/zero2.zip")
+	c, files := read(t, dir)
+	for i := range c.Tensors {
+		switch x := c.Tensors[i]; x.Name {
+		case "module.1.weight":
+			x.Name = "module.still"
+			c.Tensors = append(c.Tensors, x)
+		case "optimizer.fp32.0.weight": // a model in f32 of which there is no other copy
+			x.Name = "module.head"
+			c.Tensors = append(c.Tensors, x)
+			c.Tensors[i].Name = "module.0.weight"
+		case "module.0.weight":
+			c.Tensors[i].Name = "gone"
+		}
+	}
+	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "gone" })
+	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Is: "1.weight"}, format.Value{Path: "shared_params.head", Is: "0.weight"})
+	out, err := deepspeed.LayoutZero(3, 2, c.Tensors, c.Values, files.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	implied := map[string]string{}
+	for _, p := range out.Implied {
+		implied[p.Model.Name] = p.Main.Name
+	}
+	if implied["module.head"] != "module.0.weight" || len(implied) != 4 {
+		t.Errorf("implied are %v", implied)
+	}
+	for _, x := range c.Tensors {
+		if !slices.ContainsFunc(out.Tensors, func(y format.Tensor) bool { return x.Name == y.Name }) && implied[x.Name] == "" {
+			t.Errorf("%s is gone", x.Name)
+		}
+	}
+	again, other := read(t, formattest.WritePadded(t, out, c, files))
+	from, to := formattest.Contents(t, files, c), formattest.Contents(t, other, again)
+	if from["module.still"] != to["module.still"] {
+		t.Error("what is frozen and shared is another")
 	}
 }
 
