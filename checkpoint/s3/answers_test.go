@@ -161,6 +161,7 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Add(200, "", "", []byte(fmt.Sprintf(aList, anObject)))
 	f.Add(206, "-1", "bytes 0-4/12", []byte("01234"))
+	f.Add(202, "0", "bytes 3-", []byte(`<CompleteMultipartUploadResult/>`)) // which the library takes for neither an error nor an object
 	f.Add(503, "99999999999999999999", "bytes 3-", []byte("<html>"))
 	s := &teller{}
 	b := bucketOf(f, s)

@@ -192,6 +192,9 @@ func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) err
 			return err
 		}
 		body, _, _, err := b.core.GetObject(ctx, b.bucket, b.key(name), o)
+		if err == nil && body == nil { // as with status 202
+			err = absurd("it sends nothing of %s", b.key(name))
+		}
 		if err != nil {
 			return err
 		}
