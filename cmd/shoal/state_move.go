@@ -94,7 +94,8 @@ Names, element types and every bit of the tensors stay as they are. What is no t
 safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have
 Megatron's names, joined, cut and numbered as it does, and random numbers, which belong to ranks, stay behind: load megatron with
 --no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up. DeepSpeed loads zero1, zero2 and zero3 by position and over
-as many ranks as they are written for, universal by names and over any number. To zero3 the model's copy of the master weights stays behind.
+as many ranks as they are written for, universal by names and over any number, but experts with an expert parallel size of 1 only. To zero3 the
+model's copy of the master weights stays behind.
 
 --names hf goes the other way: a decoder of Megatron, in whichever format, gets the names that Hugging Face's transformers load (llama, mistral, qwen2, qwen3,
 qwen3_moe, mixtral), q, k, v, gate and up by themselves, without the rows that fill up the vocabulary; so does its optimizer. How many heads and rows there are
