@@ -27,6 +27,14 @@ def weights(optimizer, p, stage, universal):
     return flat.narrow(0, at.start, at.numel).view(p.shape)
 
 
+def whole(p):
+    """A parameter of stage 3, whose parts the ranks have. DeepSpeed's own gather returns before gloo is done, now and then."""
+    import torch
+    parts = [torch.empty_like(p.ds_tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, p.ds_tensor.data)
+    return torch.cat(parts)[:p.ds_numel].view(p.ds_shape)
+
+
 def main(folder, stage, rank=0, ranks=1, meeting=None):
     """Loads it as one of some ranks, which find each other at a file."""
     os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
@@ -57,8 +65,7 @@ def main(folder, stage, rank=0, ranks=1, meeting=None):
         if "step" in state:
             found["step"] = float(state["step"])
     for name, p in engine.module.named_parameters():
-        with deepspeed.zero.GatheredParameters([p], enabled=stage == 3):
-            found[f"module.{name}"] = make.show(p.data)
+        found[f"module.{name}"] = make.show(whole(p) if stage == 3 else p.data)
         if not p.requires_grad:
             continue
         found[f"optimizer.fp32.{name}"] = make.show(weights(engine.optimizer, p, stage, universal))
