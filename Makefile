@@ -26,8 +26,9 @@ test: ## every test, with its own set-up; ends with N passed, N failed
 quick: ## the tests for while you work: format, build, house rules, Go
 	scripts/test --quick
 
-soak: build ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host; SEED=N repeats the choices
+soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host; SEED=N repeats the choices
 ifdef PY
+	$(MAKE) build
 	scripts/setup
 	SECONDS=$(or $(SECONDS),300) .venv/bin/python -m pytest -q -s -p no:cacheprovider python/tests/test_soak.py
 else

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/mem"
 	"github.com/shoal-ml/shoal/store/record"
+	"github.com/shoal-ml/shoal/store/storetest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -36,7 +37,7 @@ func inStore(t *testing.T, s store.Store, run string) (o store.Owner, all []topo
 	t.Helper()
 	o, err := store.Find(t.Context(), s, "train")
 	if err == nil {
-		all, err = store.NewJournal(s, "train", run).Generations(t.Context())
+		all, err = storetest.NewJournal(s, "train", run).Generations(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -126,12 +127,12 @@ func TestWhoMayLeadAgain(t *testing.T) {
 			s := server.Open()
 			if o := c.before; o != nil {
 				o.Job, o.Run = "train", "r1"
-				if err := store.Claim(t.Context(), s, *o, false); err != nil {
+				if err := storetest.Claim(t.Context(), s, *o, false); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if c.newest != nil {
-				if err := store.NewJournal(s, "train", "r1").Write(t.Context(), *c.newest); err != nil {
+				if err := storetest.NewJournal(s, "train", "r1").Write(t.Context(), *c.newest); err != nil {
 					t.Fatal(err)
 				}
 			}

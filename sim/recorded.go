@@ -121,7 +121,7 @@ func (h *host) hears() {
 			c.ledger.fail("%s is told of the record: %+v", h.name, r)
 		}
 	}
-	if left, _ := h.writer.Left(); h.wrote() && left < min(recent, len(h.told)) {
+	if left, _ := h.writer.Left(); h.wrote() && left < min(record.MaxKept, len(h.told)) {
 		h.holds(h.told[len(h.told)-left-1])
 	}
 	h.writer.Next() // what follows is asked for at once
@@ -177,7 +177,7 @@ func (c *Cluster) served(h *host) {
 }
 
 // most is how many calls a host can want to make: two for each generation that it keeps, and some for the owner.
-const most = 3 * recent
+const most = 3 * record.MaxKept
 
 // complete checks what a host has recorded.
 func (s *store) complete(c *Cluster, h *host) {
@@ -204,13 +204,10 @@ func (s *store) complete(c *Cluster, h *host) {
 	if !h.wrote() {
 		return
 	}
-	for _, g := range h.told[max(0, len(h.told)-recent):] {
+	for _, g := range h.told[max(0, len(h.told)-record.MaxKept):] {
 		h.holds(g)
 	}
 }
-
-// recent is how many generations a host keeps before it leads.
-const recent = 64
 
 // wrote reports whether a host writes what it knows: it leads, or has led.
 func (h *host) wrote() bool {

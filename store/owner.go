@@ -41,24 +41,15 @@ func told(err error) error {
 	return err
 }
 
-// Claim makes o the head of its job, by the rules of [record.Claim].
-func Claim(ctx context.Context, s Store, o Owner, force bool) error {
-	t, err := record.Claim(o.value(), force)
-	return carryOut(ctx, s, t, err)
-}
-
 // Begin makes o the head of its job before anything of the job has started, by the rules of [record.Beginning]. It returns the owner that it
 // has made, and the newest generation of the head before if it goes on with the record of one that has ended.
 func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, *member.Record, error) {
 	b := record.Beginning{Owner: o.value(), Alone: alone, TakeOver: takeOver}
 	t, err := b.Task()
-	err = carryOut(ctx, s, t, err)
+	if err == nil {
+		err = Do(ctx, s, t)
+	}
 	return ownerOf(b.Owner), b.Resumed, err
-}
-
-// Release tells that the job of o has ended. It fails with a [*TakenError] if somebody else leads it by now.
-func Release(ctx context.Context, s Store, o Owner, now time.Time) error {
-	return carryOut(ctx, s, record.Release(o.value(), seconds(now)), nil)
 }
 
 // Find returns who leads a job, or led it last: ErrNotFound if the store knows no such job.

@@ -39,10 +39,10 @@ func TestClaim(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, ctx := mem.New().Open(), t.Context()
-			if err := store.Claim(ctx, s, test.have, false); err != nil {
+			if err := storetest.Claim(ctx, s, test.have, false); err != nil {
 				t.Fatal(err)
 			}
-			err := store.Claim(ctx, s, test.want, test.force)
+			err := storetest.Claim(ctx, s, test.want, test.force)
 			var taken *store.TakenError
 			if errors.As(err, &taken) == test.ok || (err == nil) != test.ok {
 				t.Fatalf("got %v", err)
@@ -68,21 +68,21 @@ func TestClaimOvertaken(t *testing.T) {
 		if at == mem.Update {
 			ended := owner("run0", "h0", 0)
 			ended.Ended = noon
-			if err := store.Claim(ctx, s, ended, false); err != nil {
+			if err := storetest.Claim(ctx, s, ended, false); err != nil {
 				t.Fatal(err)
 			}
 		}
 		server.Fail(func(op mem.Op, key string) mem.Fate {
 			if op == at {
 				server.Fail(nil)
-				if err := store.Claim(ctx, server.Open(), owner("run2", "h2", 0), false); err != nil {
+				if err := storetest.Claim(ctx, server.Open(), owner("run2", "h2", 0), false); err != nil {
 					t.Error(err)
 				}
 			}
 			return mem.Works
 		})
 		var taken *store.TakenError
-		if err := store.Claim(ctx, s, owner("run1", "h1", 0), false); !errors.As(err, &taken) || taken.Owner.Run != "run2" {
+		if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), false); !errors.As(err, &taken) || taken.Owner.Run != "run2" {
 			t.Errorf("overtaken at %s: %v", at, err)
 		}
 	}
@@ -100,20 +100,20 @@ func TestTakenSaysWhatToDo(t *testing.T) {
 func TestRelease(t *testing.T) {
 	s, ctx := mem.New().Open(), t.Context()
 	first, second := owner("run1", "h1", 1), owner("run1", "h2", 2)
-	if err := store.Release(ctx, s, first, noon); !errors.Is(err, store.ErrNotFound) {
+	if err := storetest.Release(ctx, s, first, noon); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("release of nothing: %v", err)
 	}
 	for _, o := range []store.Owner{first, second} {
-		if err := store.Claim(ctx, s, o, false); err != nil {
+		if err := storetest.Claim(ctx, s, o, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var taken *store.TakenError
-	if err := store.Release(ctx, s, first, noon); !errors.As(err, &taken) || taken.Owner != second {
+	if err := storetest.Release(ctx, s, first, noon); !errors.As(err, &taken) || taken.Owner != second {
 		t.Errorf("a head that was followed by another ends the job: %v", err)
 	}
 	for i := range 2 { // it ended when that was first said
-		if err := store.Release(ctx, s, second, noon.Add(time.Duration(1+i)*time.Hour)); err != nil {
+		if err := storetest.Release(ctx, s, second, noon.Add(time.Duration(1+i)*time.Hour)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -134,10 +134,10 @@ func TestLostAnswer(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"the first head", func() error { return store.Claim(ctx, s, first, false) }},
-		{"the second head", func() error { return store.Claim(ctx, s, second, false) }},
-		{"a generation", func() error { return store.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h2")) }},
-		{"the end", func() error { return store.Release(ctx, s, second, noon) }},
+		{"the first head", func() error { return storetest.Claim(ctx, s, first, false) }},
+		{"the second head", func() error { return storetest.Claim(ctx, s, second, false) }},
+		{"a generation", func() error { return storetest.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h2")) }},
+		{"the end", func() error { return storetest.Release(ctx, s, second, noon) }},
 	} {
 		server.Fail(func(op mem.Op, key string) mem.Fate {
 			if op == mem.Create || op == mem.Update {
@@ -163,7 +163,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	other := owner("run1", "h1", 0)
 	other.Job = "other"
-	if err := store.Claim(ctx, s, other, false); err != nil {
+	if err := storetest.Claim(ctx, s, other, false); err != nil {
 		t.Error(err)
 	}
 	if o, err := store.Find(ctx, s, "other"); err != nil || o != other {
@@ -172,10 +172,10 @@ func TestUnreadable(t *testing.T) {
 	if _, err := store.Find(ctx, s, "digits"); err == nil || !strings.Contains(err.Error(), "version 2 of the format") {
 		t.Errorf("found what cannot be read: %v", err)
 	}
-	if err := store.Claim(ctx, s, owner("run1", "h1", 0), false); err == nil || !strings.Contains(err.Error(), "owner.digits") {
+	if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), false); err == nil || !strings.Contains(err.Error(), "owner.digits") {
 		t.Errorf("claimed what cannot be read: %v", err)
 	}
-	if err := store.Claim(ctx, s, owner("run1", "h1", 0), true); err != nil {
+	if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), true); err != nil {
 		t.Error(err)
 	}
 }

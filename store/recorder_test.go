@@ -29,7 +29,7 @@ func recorded(t *testing.T, f func(t *testing.T, server *mem.Server, r *store.Re
 
 func recordedGenerations(t *testing.T, server *mem.Server) []topo.Generation {
 	t.Helper()
-	all, err := store.NewJournal(server.Open(), "digits", "run1").Generations(t.Context())
+	all, err := storetest.NewJournal(server.Open(), "digits", "run1").Generations(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,10 +174,10 @@ func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
 func TestRecorderReportsWhatCannotBe(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		s, ctx := server.Open(), t.Context()
-		if err := store.Claim(ctx, s, owner("run0", "h9", 0), false); err != nil {
+		if err := storetest.Claim(ctx, s, owner("run0", "h9", 0), false); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h9")); err != nil {
+		if err := storetest.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h9")); err != nil {
 			t.Fatal(err)
 		}
 		r.Lead()

@@ -3,8 +3,8 @@
 //
 // What is written when, and what is made of the answers, is decided in [github.com/shoal-ml/shoal/store/record]; this package carries it out.
 // A [Store] is a small map with revisions: [github.com/shoal-ml/shoal/store/nats] has one in a folder and one on a NATS server,
-// [github.com/shoal-ml/shoal/store/mem] one in memory. What is written into it is in docs/formats/record.md: [Claim] says who leads
-// a job, [Journal] has its generations, and [Recorder] writes without making anybody wait.
+// [github.com/shoal-ml/shoal/store/mem] one in memory. What is written into it is in docs/formats/record.md: [Begin] says who leads
+// a job, [Recorder] writes without making anybody wait, and [Find] tells who leads.
 package store
 
 import (
@@ -50,8 +50,8 @@ var (
 	ErrUnavailable = errors.New("the store does not answer")
 )
 
-// carryOut does a task, and asks again where somebody else was faster. An answer that is lost ends it with ErrUnavailable.
-func carryOut(ctx context.Context, s Store, t *record.Task, err error) error {
+// Do carries out a task, and asks again where somebody else was faster. An answer that is lost ends it with ErrUnavailable.
+func Do(ctx context.Context, s Store, t *record.Task) (err error) {
 	for t != nil && err == nil {
 		a := call(ctx, s, t.Call)
 		if a.Said == record.Silent {

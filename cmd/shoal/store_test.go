@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/nats"
+	"github.com/shoal-ml/shoal/store/storetest"
 )
 
 // natsd is a NATS server with its files in a folder, until it is killed: natsd FOLDER URLFILE [HOST]. Started again with the same file it
@@ -94,7 +95,7 @@ func readRecord(ctx context.Context, at, job string) (owner store.Owner, all []m
 	if owner, err = store.Find(ctx, s, job); err != nil {
 		return owner, nil, err
 	}
-	j := store.NewJournal(s, job, owner.Run)
+	j := storetest.NewJournal(s, job, owner.Run)
 	numbers, err := j.Generations(ctx)
 	for _, n := range numbers {
 		g, err := j.Read(ctx, n)

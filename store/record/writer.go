@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxKept bounds the generations that a host remembers in case it must write them for a head that was lost.
-	maxKept = 64
+	// MaxKept bounds the generations that a host remembers in case it must write them for a head that was lost.
+	MaxKept = 64
 	// maxWaiting bounds those that wait for a store that is away. Beyond it the oldest are left out.
 	maxWaiting = 1024
 	// A store that does not answer is asked again after a time that doubles from firstPause to lastPause.
@@ -82,7 +82,7 @@ func (w *Writer) Decided(g member.Record, now int64) {
 	g.View.Members, g.Hosts = slices.Clone(g.View.Members), slices.Clone(g.Hosts)
 	w.waiting = append(w.waiting, g)
 	switch n := len(w.waiting); {
-	case !w.leads && n > maxKept:
+	case !w.leads && n > MaxKept:
 		w.waiting = slices.Delete(w.waiting, 0, 1)
 	case n > maxWaiting:
 		w.waiting = slices.Delete(w.waiting, 1, 2) // the first may be under way, the last is the newest

@@ -74,7 +74,7 @@ func TestFewDecisionsAreKept(t *testing.T) {
 	for g := topo.Generation(0); g <= 100; g++ {
 		w.Decided(generation(g, "a", 0), 1)
 	}
-	if n := len(w.waiting); n != maxKept || w.waiting[0].View.Generation != 37 || w.waiting[n-1].View.Generation != 100 {
+	if n := len(w.waiting); n != MaxKept || w.waiting[0].View.Generation != 37 || w.waiting[n-1].View.Generation != 100 {
 		t.Errorf("%d are kept, from %v", n, w.waiting[0].View)
 	}
 	if _, ok := w.Next(); ok {

@@ -38,7 +38,7 @@ func claimRace(t *testing.T, server Server) {
 	together(t, 8, func(i int) error {
 		o := owner(fmt.Sprintf("run%d", i), fmt.Sprintf("h%d", i))
 		var taken *store.TakenError
-		switch err := store.Claim(t.Context(), clients[i%2], o, false); {
+		switch err := Claim(t.Context(), clients[i%2], o, false); {
 		case err == nil && !winner.CompareAndSwap(nil, &o):
 			return fmt.Errorf("%s and %s lead one job", winner.Load().Host, o.Host)
 		case err != nil && !errors.As(err, &taken):
@@ -58,7 +58,7 @@ func generationRace(t *testing.T, server Server) {
 	together(t, 8, func(i int) error {
 		r := Record(7, fmt.Sprintf("h%d", i))
 		var diverged *record.DivergedError
-		switch err := store.NewJournal(clients[i%2], "digits", "run1").Write(t.Context(), r); {
+		switch err := NewJournal(clients[i%2], "digits", "run1").Write(t.Context(), r); {
 		case err == nil && !winner.CompareAndSwap(nil, &r):
 			return errors.New("a generation was decided twice")
 		case err != nil && !errors.As(err, &diverged):
@@ -68,7 +68,7 @@ func generationRace(t *testing.T, server Server) {
 		}
 		return nil
 	})
-	j := store.NewJournal(clients[0], "digits", "run1")
+	j := NewJournal(clients[0], "digits", "run1")
 	for range 2 { // writing the same is no error
 		if r, err := j.Newest(t.Context()); err != nil || !r.Equal(*winner.Load()) {
 			t.Errorf("the newest is %v (%v), want %v", r, err, *winner.Load())
@@ -90,8 +90,8 @@ func jobsApart(t *testing.T, server Server) {
 	for i, job := range jobs {
 		_, err := store.Find(ctx, s, job)
 		fails(t, "no such job", err, store.ErrNotFound)
-		fails(t, "claim", store.Claim(ctx, s, claimed(job), false), nil)
-		j := store.NewJournal(s, job, "run1")
+		fails(t, "claim", Claim(ctx, s, claimed(job), false), nil)
+		j := NewJournal(s, job, "run1")
 		_, err = j.Newest(ctx)
 		fails(t, "no generation", err, store.ErrNotFound)
 		for _, g := range []topo.Generation{9, 1, topo.Generation(10 + i)} {
@@ -100,7 +100,7 @@ func jobsApart(t *testing.T, server Server) {
 	}
 	ended := claimed("digits")
 	ended.Ended = noon.Add(time.Hour)
-	fails(t, "release", store.Release(ctx, s, ended, ended.Ended), nil)
+	fails(t, "release", Release(ctx, s, ended, ended.Ended), nil)
 	for i, job := range jobs {
 		want := claimed(job)
 		if job == ended.Job {
@@ -109,7 +109,7 @@ func jobsApart(t *testing.T, server Server) {
 		if o, err := store.Find(ctx, s, job); err != nil || o != want {
 			t.Errorf("led by %v (%v), want %v", o, err, want)
 		}
-		all, err := store.NewJournal(s, job, "run1").Generations(ctx)
+		all, err := NewJournal(s, job, "run1").Generations(ctx)
 		if want := []topo.Generation{1, 9, topo.Generation(10 + i)}; err != nil || !slices.Equal(all, want) {
 			t.Errorf("%s has generations %v (%v), want %v", job, all, err, want)
 		}

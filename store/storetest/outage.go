@@ -92,7 +92,7 @@ func recorderGoesOn(t *testing.T, server Server) {
 	r := store.NewRecorder(func(line string) { lines <- line })
 	r.Is("h2", "h2:7000")
 	r.Learn(s, "digits", "run1", 0)
-	if err := store.Claim(t.Context(), s, owner("run1", "h1"), false); err != nil {
+	if err := Claim(t.Context(), s, owner("run1", "h1"), false); err != nil {
 		t.Fatal(err)
 	}
 	last := func(g topo.Generation) member.Record {
@@ -122,7 +122,7 @@ func recorderGoesOn(t *testing.T, server Server) {
 	if len(lines) > 0 {
 		t.Errorf("reported too much: %q", <-lines)
 	}
-	j := store.NewJournal(s, "digits", "run1")
+	j := NewJournal(s, "digits", "run1")
 	if all, err := j.Generations(t.Context()); err != nil || !slices.Equal(all, []topo.Generation{1, 2, 3, 4, 5, 6}) {
 		t.Errorf("recorded %v (%v)", all, err)
 	}

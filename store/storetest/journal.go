@@ -1,26 +1,42 @@
-package store
+package storetest
 
 import (
 	"context"
+	"time"
 
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Claim makes o the head of its job, as a head that begins does.
+func Claim(ctx context.Context, s store.Store, o store.Owner, force bool) error {
+	_, _, err := store.Begin(ctx, s, o, false, force)
+	return err
+}
+
+// Release tells that the job of o has ended, as a [store.Recorder] that is closed does.
+func Release(ctx context.Context, s store.Store, o store.Owner, now time.Time) error {
+	return store.Do(ctx, s, record.Release(record.Owner{Job: o.Job, Run: o.Run, Host: o.Host}, now.Unix()))
+}
+
 // Journal is the generations of one run of a job in a store. Each has one record, which never changes.
 type Journal struct {
-	store    Store
+	store    store.Store
 	job, run string
 }
 
 // NewJournal returns the journal of a run. It touches nothing.
-func NewJournal(s Store, job, run string) *Journal { return &Journal{s, job, run} }
+func NewJournal(s store.Store, job, run string) *Journal { return &Journal{s, job, run} }
 
 // Write adds a generation, by the rules of [record.Write].
 func (j *Journal) Write(ctx context.Context, r member.Record) error {
 	t, err := record.Write(j.job, j.run, r)
-	return carryOut(ctx, j.store, t, err)
+	if err != nil {
+		return err
+	}
+	return store.Do(ctx, j.store, t)
 }
 
 // Read returns a generation: ErrNotFound if it was not written.
@@ -49,7 +65,7 @@ func (j *Journal) Newest(ctx context.Context) (member.Record, error) {
 		return member.Record{}, err
 	}
 	if len(all) == 0 {
-		return member.Record{}, ErrNotFound
+		return member.Record{}, store.ErrNotFound
 	}
 	return j.Read(ctx, all[len(all)-1])
 }
