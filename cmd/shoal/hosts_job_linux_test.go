@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/node"
+	"github.com/shoal-ml/shoal/node/proc"
 )
 
 // spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head is on the first.
@@ -240,17 +241,11 @@ func (s *spread) signal(sig syscall.Signal, workers []api.JobWorker, others ...*
 
 // standsStill reports whether all threads of a process are stopped.
 func standsStill(pid int) (bool, error) {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, thread := range threads {
-		stat, err := os.ReadFile(thread)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it has just ended
-		}
-		if err != nil {
+		tid, err := strconv.Atoi(filepath.Base(thread))
+		if state := proc.State(tid); err != nil || state != 'T' && state != 0 { // 0: it has just ended
 			return false, err
-		}
-		if _, state, _ := bytes.Cut(stat, []byte(") ")); len(state) == 0 || state[0] != 'T' {
-			return false, nil
 		}
 	}
 	return true, err

@@ -1,15 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/node/proc"
 )
 
 // awaited lists the workers for which others wait.
@@ -126,13 +125,5 @@ func processState(j api.Job, w api.JobWorker) byte {
 	if w.Host != j.Head || w.PID == 0 {
 		return 0
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.PID))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // behind a name that may have anything in it
-	if len(fields) == 0 {
-		return 0
-	}
-	return fields[0][0]
+	return proc.State(w.PID)
 }

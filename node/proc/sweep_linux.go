@@ -93,8 +93,8 @@ func processes() ([]process, error) {
 		if err != nil {
 			continue
 		}
-		p, zombie := parseStat(stat)
-		if zombie {
+		p, state := parseStat(stat)
+		if state == 0 || state == 'Z' || state == 'X' {
 			continue
 		}
 		p.pid = pid
@@ -109,16 +109,26 @@ func processes() ([]process, error) {
 	return all, nil
 }
 
-// parseStat reads the parent, the process group and the state from /proc/PID/stat: "4711 (any ) text) S 1 4700 …".
-func parseStat(stat []byte) (p process, zombie bool) {
+// State is the state of a process or thread as the kernel calls it: 'T' where it is stopped, 'D' where it waits in the kernel. 0 = there is none.
+func State(pid int) byte {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, state := parseStat(stat)
+	return state
+}
+
+// parseStat reads the parent, the process group and the state from /proc/PID/stat: "4711 (any ) text) S 1 4700 …". A state of 0 is none.
+func parseStat(stat []byte) (p process, state byte) {
 	i := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[i+1:]))
 	if len(fields) < 3 {
-		return p, true
+		return p, 0
 	}
 	p.parent, _ = strconv.Atoi(fields[1])
 	p.group, _ = strconv.Atoi(fields[2])
-	return p, fields[0] == "Z" || fields[0] == "X"
+	return p, fields[0][0]
 }
 
 // variable finds a variable in an environment block, KEY=VALUE after NUL after KEY=VALUE.

@@ -56,15 +56,15 @@ func TestVictims(t *testing.T) {
 func TestParseStat(t *testing.T) {
 	for text, want := range map[string]struct {
 		parent, group int
-		zombie        bool
+		state         byte
 	}{
-		"12 (sh) S 7 1 1":        {7, 1, false},
-		"12 (a) Z 3 (b) R 8 2 1": {8, 2, false},
-		"12 (python3) Z 9 1 1":   {9, 1, true},
-		"":                       {0, 0, true},
+		"12 (sh) S 7 1 1":        {7, 1, 'S'},
+		"12 (a) Z 3 (b) R 8 2 1": {8, 2, 'R'},
+		"12 (python3) Z 9 1 1":   {9, 1, 'Z'},
+		"":                       {0, 0, 0},
 	} {
-		if p, zombie := parseStat([]byte(text)); p.parent != want.parent || p.group != want.group || zombie != want.zombie {
-			t.Errorf("parseStat(%q) = %+v, %v", text, p, zombie)
+		if p, state := parseStat([]byte(text)); p.parent != want.parent || p.group != want.group || state != want.state {
+			t.Errorf("parseStat(%q) = %+v, %q", text, p, state)
 		}
 	}
 }

@@ -23,5 +23,8 @@ func Sweep(string) error { return Supported() }
 // SweepGroup is for Linux only.
 func SweepGroup(string, int) error { return Supported() }
 
+// State is for Linux only.
+func State(int) byte { return 0 }
+
 // Guard is for Linux only.
 func (p *Place) Guard(context.Context, func(pid int)) error { return Supported() }

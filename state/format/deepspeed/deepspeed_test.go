@@ -3,6 +3,7 @@ package deepspeed_test
 import (
 	"bytes"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -12,23 +13,13 @@ import (
 	"github.com/shoal-ml/shoal/state/format/formattest"
 )
 
-// TestRead reads what DeepSpeed wrote with two processes, and compares with what its own converter finds.
+// TestRead reads what DeepSpeed wrote with two processes, and compares with what its own converter finds; and what it wrote with four, with what they had in memory.
 func TestRead(t *testing.T) {
-	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
+	for _, name := range append([]string{"zero1", "zero2", "zero3", "universal1", "universal3", "universalpipe"}, parallel...) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			files := format.NewFiles(dir)
-			c, err := deepspeed.Read(files)
-			if err != nil {
-				t.Fatal(err)
-			}
-			kept := c.Tensors[:0]
-			for _, s := range c.Tensors {
-				if !strings.HasPrefix(s.Name, "optimizer.step.") {
-					kept = append(kept, s)
-				}
-			}
-			c.Tensors = kept
+			c, files := read(t, dir)
+			c.Tensors = slices.DeleteFunc(c.Tensors, func(s format.Tensor) bool { return strings.HasPrefix(s.Name, "optimizer.step.") })
 			formattest.Compare(t, files, c, want)
 			if v, ok := c.Value("note"); !ok || v != "ours" {
 				t.Errorf("note = %v", v)

@@ -164,14 +164,21 @@ func (w *writer) point(name string) {
 	w.Frames = append(w.Frames, format.Frame{File: name, Bytes: []byte(w.tag)})
 }
 
-// number is a value that is a whole number.
-func (w *writer) number(path string) (int64, bool) {
+// value is the value of a path.
+func (w *writer) value(path string) (any, bool) {
 	for _, v := range w.values {
-		if n, ok := v.Is.(int64); ok && v.Path == path {
-			return n, true
+		if v.Path == path {
+			return v.Is, true
 		}
 	}
-	return 0, false
+	return nil, false
+}
+
+// number is a value that is a whole number.
+func (w *writer) number(path string) (int64, bool) {
+	v, _ := w.value(path)
+	n, ok := v.(int64)
+	return n, ok
 }
 
 // write lays out a file with some tensors.

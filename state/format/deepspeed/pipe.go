@@ -3,6 +3,7 @@ package deepspeed
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -179,13 +180,19 @@ func (r *reader) once() error {
 		}
 	}
 	r.Tensors = kept
-	seen := map[string]bool{}
-	r.Values = slices.DeleteFunc(r.Values, func(v format.Value) bool {
-		m := stateName.FindStringSubmatch(v.Path)
-		twice := m != nil && strings.HasPrefix(m[2], tiedPrefix) && seen[v.Path]
-		seen[v.Path] = true
-		return twice
-	})
+	said := map[string]any{}
+	values := r.Values[:0]
+	for _, v := range r.Values {
+		if m := stateName.FindStringSubmatch(v.Path); m == nil || !strings.HasPrefix(m[2], tiedPrefix) {
+			values = append(values, v)
+		} else if is, twice := said[v.Path]; !twice {
+			said[v.Path] = v.Is
+			values = append(values, v)
+		} else if !reflect.DeepEqual(is, v.Is) {
+			return fmt.Errorf("%q is %v in one stage and %v in another, and both are tied", v.Path, is, v.Is)
+		}
+	}
+	r.Values = values
 	return nil
 }
 

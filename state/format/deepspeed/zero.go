@@ -109,16 +109,6 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	return w.leftOver()
 }
 
-// value is the value of a path.
-func (w *writer) value(path string) (any, bool) {
-	for _, v := range w.values {
-		if v.Path == path {
-			return v.Is, true
-		}
-	}
-	return nil, false
-}
-
 // findBF16 finds out what the names of files begin with: DeepSpeed looks for bf16_ when it trains in bf16, and only then.
 func (w *zeroWriter) findBF16() {
 	for _, key := range []string{"bf16", "bfloat16"} {
