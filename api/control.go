@@ -99,7 +99,7 @@ type Wait struct {
 	Call    string    `json:"call"`              // in which they wait: "all_reduce(f32[1024], sum, step)"
 	Group   int       `json:"group,omitempty"`   // of workers that the call is of; 0 = all
 	By      int       `json:"by"`                // how many wait
-	Own     string    `json:"own,omitempty"`     // the call in which it waits itself, for others that wait for it
+	Own     string    `json:"own,omitempty"`     // its own first call that waits for others which wait for it; it may compute beside it
 	Absent  bool      `json:"absent,omitempty"`  // it has not joined yet
 	Unusual bool      `json:"unusual,omitempty"` // it lasts longer than the rhythm of the job explains
 }

@@ -269,6 +269,9 @@ func (a *Agent) Waits() []collective.Wait {
 	return a.leader.matcher.Waits()
 }
 
+// Gone reports whether a worker was lost or let go, where this agent leads.
+func (a *Agent) Gone(w topo.Worker) bool { return a.Leads() && a.leader.matcher.Gone(w) }
+
 // Applied is the number of the last entry of the log that this host has applied.
 func (a *Agent) Applied() uint64 { return a.follower.index }
 

@@ -116,7 +116,7 @@ func (a *Agent) link() error {
 		}
 		name = string(a.mesh.Self())
 	}
-	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), after: a.cfg.After, lookout: newLookout(), began: time.Now(), unwanted: map[topo.Worker]bool{},
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), after: a.cfg.After, began: time.Now(), unwanted: map[topo.Worker]bool{},
 		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
 		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
@@ -125,6 +125,7 @@ func (a *Agent) link() error {
 	}
 	a.engine.name = fabric.Host(name)
 	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
+	a.crew.lookout = newLookout(a.crew.agent.Gone)
 	for seat, token := range a.cfg.Tokens {
 		a.seats[seat] = &presence{token: token}
 		a.crew.agent.Started(topo.Worker(seat))
@@ -154,6 +155,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	err := a.accept()
 	a.shut()
+	_ = a.engine.do(a.crew.lookAway)
 	if a.mesh != nil {
 		_ = a.engine.do(func() { a.crew.left = true })
 		a.engine.transfers.close()

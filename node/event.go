@@ -69,6 +69,8 @@ type Event struct {
 	Awaited    []int  `json:"awaited,omitempty"` // others wait for them
 	Step       uint64 `json:"step"`              // committed before it
 	Because    string `json:"because"`
+
+	first bool // the job is in its first generation since this start, or before it
 }
 
 // String writes the event as a line for a person.
@@ -79,26 +81,28 @@ func (e Event) String() string {
 	case e.What != "generation":
 		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
 	}
-	return fmt.Sprintf("generation %d at step %d: %d workers: %s", e.Generation, e.Step, e.Size, e.Because)
+	noun := "workers"
+	if e.Size == 1 {
+		noun = "worker"
+	}
+	return fmt.Sprintf("generation %d at step %d: %d %s: %s", e.Generation, e.Step, e.Size, noun, e.Because)
 }
 
 // tellNews tells the launcher of a decision of the membership.
 func (c *crew) tellNews(d member.Action) {
 	known := c.agent.Known()
-	e := Event{What: "generation", Step: known.Steps}
+	e, view := Event{What: "generation", Step: known.Steps}, c.agent.Record().View
 	switch d := d.(type) {
 	case member.Activate:
-		e.Generation, e.Size, e.Because = c.number(d.View.Generation), d.View.Size(), string(d.Because)
+		view, e.Because = d.View, string(d.Because)
 		e.Joined, e.Lost, e.Finished, e.Released, e.Again = seats(d.Joined), seats(d.Lost), seats(d.Finished), seats(d.Released), seats(d.Again)
 	case member.Pause:
 		e.What, e.Because = "pause", string(d.Because)
 	case member.Resume:
 		e.What, e.Because = "resume", string(d.Because)
 	}
-	if view := c.agent.Record().View; e.What != "generation" {
-		e.Generation, e.Size = c.number(view.Generation), view.Size()
-	}
-	if c.parted || !known.Elastic && e.Generation > c.number(1) {
+	e.Generation, e.Size, e.first = c.number(view.Generation), view.Size(), view.Generation <= 1
+	if c.parted || !known.Elastic && !e.first {
 		return // the job is about to end; its launcher says why
 	}
 	c.orders.Event(e)

@@ -9,11 +9,7 @@ import (
 func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
-	first := uint64(1)
-	if l.job != nil {
-		first += uint64(l.job.After)
-	}
-	if !muted && e.What != "route" && (e.What != "generation" || e.Generation > first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
+	if !muted && e.What != "route" && (e.What != "generation" || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
 		line := e.String()
 		if e.What == "wait" && l.job != nil {
 			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"
@@ -21,7 +17,7 @@ func (l *launch) onEvent(e Event) {
 		l.news = append(l.news, line)
 	}
 	l.mu.Unlock()
-	if muted || dir == nil {
+	if dir == nil || muted && e.What != "waited" { // in the ledger every wait has its end
 		return
 	}
 	select {

@@ -15,16 +15,13 @@ const (
 	lookInterval, restless = 250 * time.Millisecond, time.Second
 	// attention is what a person would not notice: steps that follow faster are heard as one, and no wait under 12 of it is unusual.
 	attention = 2 * lookInterval
-	// habits is how many waits that stood out are remembered, and habit how many make them usual: a worker that saves a model now and
-	// then, and for which the others wait, is news a few times.
-	habits, habit = 15, 3
 	// beginning is how many looks at which something has changed are of the beginning, when libraries are read and kernels are tuned. The rhythm of those
 	// that follow is taken when there is one, after so many.
 	beginning, warm = 10, 30
 )
 
 // lookout judges how long workers have been waited for: by the rhythm that the job has had, so that nobody has to say how long is too long.
-// It has no clock.
+// It has no clock. It knows of a worker only that others wait for it: where all compute nobody holds up anybody, and nobody is named.
 type lookout struct {
 	rhythm  *accrual.Detector // of all that changes in the job
 	steady  *accrual.Detector // of that without the beginning; nil = it is not learnt yet, or is the rhythm
@@ -33,7 +30,8 @@ type lookout struct {
 	applied uint64
 	since   map[collective.WaitID]time.Duration
 	vigils  map[topo.Worker]*vigil
-	habits  []time.Duration // how long the last waits took that stood out
+	habits  habits
+	gone    func(topo.Worker) bool // is lost or let go
 }
 
 // vigil is a worker for which others wait.
@@ -45,7 +43,9 @@ type vigil struct {
 	told            bool          // and than such waits usually do
 }
 
-func newLookout() *lookout { return &lookout{rhythm: accrual.New(attention, 0)} }
+func newLookout(gone func(topo.Worker) bool) *lookout {
+	return &lookout{rhythm: accrual.New(attention, 0), gone: gone}
+}
 
 // look takes who is waited for now, where the job is led, and how much of its log is applied. It returns for whom the wait has become
 // unusual, and for whom it was and is over.
@@ -75,16 +75,13 @@ func (l *lookout) look(now time.Duration, leads bool, applied uint64, waits []co
 		}
 	}
 	changed = changed || lasts < len(waits) || lasts < len(old)
-	over = l.pass(now, oldVigils)
-	if !leads { // it is for another to see how they end
-		over = nil
-	}
+	over = l.pass(now, leads, oldVigils)
 	if changed {
 		l.learn(now)
 	}
 	for _, v := range l.vigils {
 		v.out = v.out || l.suspects(now-v.since)
-		if v.out && !v.told && now-v.since > l.usual() {
+		if v.out && !v.told && now-v.since > l.habits.usual(v.begun) {
 			v.told = true
 			told = append(told, v)
 		}
@@ -110,17 +107,15 @@ func (l *lookout) learn(now time.Duration) {
 	}
 }
 
-// pass brings what is known of waits to those that go on, and returns those that were told and are over.
-func (l *lookout) pass(now time.Duration, before map[topo.Worker]*vigil) (over []*vigil) {
+// pass brings what is known of waits to those that go on, and returns those that were told and are over. How a wait ends is for who leads to see.
+func (l *lookout) pass(now time.Duration, leads bool, before map[topo.Worker]*vigil) (over []*vigil) {
 	for w, v := range before {
 		if next := l.vigils[w]; next != nil && (next.since == v.since || v.out && l.suspects(now-next.since)) {
 			next.begun, next.out, next.told = v.begun, v.out, v.told
 			continue
 		}
-		if v.out {
-			if l.habits = append(l.habits, now-v.begun); len(l.habits) > habits {
-				l.habits = slices.Delete(l.habits, 0, 1)
-			}
+		if leads && v.out && !l.gone(v.Worker) && !l.gone(v.Of) {
+			l.habits.learn(v.begun, now)
 		}
 		if v.told {
 			over = append(over, v)
@@ -129,6 +124,21 @@ func (l *lookout) pass(now time.Duration, before map[topo.Worker]*vigil) (over [
 	if len(over) > 0 { // what was no part of the rhythm shall not be learnt
 		l.forget(l.rhythm.Silence(now))
 	}
+	if !leads {
+		return nil
+	}
+	inOrder(over)
+	return over
+}
+
+// end forgets who is waited for, and returns those of whom it was told.
+func (l *lookout) end() (over []*vigil) {
+	for _, v := range l.vigils {
+		if v.told {
+			over = append(over, v)
+		}
+	}
+	l.since, l.vigils = nil, nil
 	inOrder(over)
 	return over
 }
@@ -149,17 +159,10 @@ func (l *lookout) suspects(wait time.Duration) bool {
 	return l.rhythm.Suspect(l.before - l.rhythm.Silence(l.before) + wait)
 }
 
-// usual is up to when a wait that stands out is as others that did.
-func (l *lookout) usual() time.Duration {
-	if len(l.habits) < habit {
-		return 0
-	}
-	return 2 * slices.Sorted(slices.Values(l.habits))[(len(l.habits)-1)/2]
-}
-
 // excuse takes out a time in which nobody looked, because this process stood still.
 func (l *lookout) excuse(pause time.Duration) {
 	l.forget(pause)
+	l.habits.excuse(pause)
 	for id := range l.since {
 		l.since[id] += pause
 	}

@@ -18,9 +18,14 @@ type watched struct {
 	applied uint64
 	calls   uint64
 	news    []string
+	gone    map[topo.Worker]bool
 }
 
-func newWatched() *watched { return &watched{l: newLookout()} }
+func newWatched() *watched {
+	w := &watched{gone: map[topo.Worker]bool{}}
+	w.l = newLookout(func(x topo.Worker) bool { return w.gone[x] })
+	return w
+}
 
 // pass lets time pass in which the given workers are waited for in the call that is under way.
 func (w *watched) pass(d time.Duration, workers ...topo.Worker) {
@@ -136,7 +141,7 @@ func TestLookoutLearnsTheSlow(t *testing.T) {
 	for range 30 {
 		w.step(second, 30*second)
 	}
-	if got := strings.Count(w.said(), "wait"); got != habit {
+	if got := strings.Count(w.said(), "wait"); got != few {
 		t.Errorf("told %d times", got)
 	}
 	w.pass(600*second, 1)
@@ -154,7 +159,7 @@ func TestLookoutLearnsHabits(t *testing.T) {
 		w.step(200*time.Millisecond, 20*second)
 		told += strings.Count(w.said(), "wait")
 	}
-	if told != habit {
+	if told != few {
 		t.Errorf("told %d times", told)
 	}
 	for range 1000 {
@@ -162,6 +167,92 @@ func TestLookoutLearnsHabits(t *testing.T) {
 	}
 	w.pass(100*second, 1)
 	w.want(t, "it hangs", "wait 1 for 40s")
+}
+
+// stands has a worker be waited for so long, and a thousand steps follow.
+func (w *watched) stands(d time.Duration) {
+	w.step(200*time.Millisecond, d)
+	for range 1000 {
+		w.step(200*time.Millisecond, 50*time.Millisecond)
+	}
+}
+
+// hangs is after how long it is told that one hangs, if nobody is lost for it.
+func (w *watched) hangs() string {
+	w.said()
+	w.pass(600*second, 1)
+	said, _, _ := strings.Cut(w.said(), ",")
+	return said
+}
+
+// A worker that hung until it was lost, or let go, had no habit, nor has one that was waited for by who is lost, or whose end nobody saw.
+func TestLookoutLearnsNothingFromLosses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(w *watched)
+		want string
+	}{
+		{"they come in the end", func(w *watched) {}, "wait 1 for 1m40s"},
+		{"they are lost", func(w *watched) { w.gone[1] = true }, "wait 1 for 6s"},
+		{"who waits is lost", func(w *watched) { w.gone[2] = true }, "wait 1 for 6s"},
+		{"another leads", func(w *watched) { w.look(false, nil) }, "wait 1 for 6s"},
+	} {
+		w := newWatched()
+		for range few {
+			w.stands(0)
+		}
+		for range few {
+			wait := []collective.Wait{{WaitID: collective.WaitID{Worker: 1, Of: 2, Number: w.calls}}}
+			for end := w.now + 50*second; w.now < end; {
+				w.now += lookInterval
+				w.look(true, wait)
+			}
+			c.end(w)
+			w.calls++
+			w.stands(0)
+			clear(w.gone)
+		}
+		if got := w.hangs(); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Waits that become longer are news a few times, as at first, and those that become shorter soon say what is usual.
+func TestLookoutForgetsHabitsForNewerOnes(t *testing.T) {
+	w := newWatched()
+	for range remembered {
+		w.stands(20 * second)
+	}
+	w.said()
+	for range remembered {
+		w.stands(60 * second)
+	}
+	if got := strings.Count(w.said(), "wait"); got != few {
+		t.Errorf("of longer waits it is told %d times", got)
+	}
+	for range few {
+		w.stands(20 * second)
+	}
+	if got, want := w.hangs(), "wait 1 for 40s"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What has not come for much longer than it used to come is no habit any more.
+func TestLookoutForgetsHabitsThatEnd(t *testing.T) {
+	for quiet, want := range map[int]string{5: "wait 1 for 40s", 40: "wait 1 for 6s"} {
+		w := newWatched()
+		for range few + 1 {
+			w.stands(20 * second)
+		}
+		for range quiet {
+			w.stands(0)
+		}
+		if got := w.hangs(); got != want {
+			t.Errorf("after %d times a thousand steps: %q, want %q", quiet, got, want)
+		}
+	}
 }
 
 // Several that are waited for are one piece of news as long as they come to be waited for together, and a call that follows is another wait.

@@ -47,13 +47,17 @@ func (a *Agent) Waits() map[int]api.Wait {
 
 // lookOut tells of waits that have become unusual, and of their ends.
 func (c *crew) lookOut() {
-	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(), c.agent.Waits())
 	if c.parted || c.left {
+		c.lookAway()
 		return
 	}
+	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(), c.agent.Waits())
 	c.tellWaits("waited", over, c.waited)
 	c.tellWaits("wait", told, c.waits)
 }
+
+// lookAway tells the end of the waits that the job ends.
+func (c *crew) lookAway() { c.tellWaits("waited", c.lookout.end(), c.waited) }
 
 func (c *crew) tellWaits(what string, list []*vigil, say func(v *vigil) string) {
 	if len(list) == 0 {
@@ -84,7 +88,7 @@ func (c *crew) waits(v *vigil) string {
 	w := c.wait(v)
 	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.lookout.lasts(v).Seconds(), c.whom(v.Worker), w.Call)
 	if w.Own != "" {
-		text += ", and it waits itself in " + w.Own
+		text += ", and its own call waits too: " + w.Own
 	}
 	return text
 }

@@ -64,7 +64,7 @@ func waits(w api.JobWorker, now time.Time) string {
 	case x.Absent:
 		text += "; it has not joined yet"
 	case x.Own != "":
-		text += "; it waits itself, in " + x.Own
+		text += "; its own call waits too: " + x.Own
 	}
 	return text
 }

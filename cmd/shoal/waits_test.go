@@ -63,7 +63,7 @@ func TestWaitsInWords(t *testing.T) {
 		{api.Wait{Since: now.Add(-42 * time.Second), Call: "barrier()", By: 1}, "worker 2: 1 other waits for it in barrier(), since 11:59:18 (42 s)"},
 		{api.Wait{Since: now.Add(-90 * time.Minute), Call: "barrier()", Group: 3, By: 7}, "worker 2: 7 others wait for it in barrier() of group 3, since 10:30:00 (1h30m)"},
 		{api.Wait{Since: now.Add(-599 * time.Second), Call: "barrier()", By: 1, Absent: true}, "worker 2: 1 other waits for it in barrier(), since 11:50:01 (599 s); it has not joined yet"},
-		{api.Wait{Since: now.Add(time.Second), Call: "send()", By: 1, Own: "recv()"}, "worker 2: 1 other waits for it in send(), since 12:00:01 (0 s); it waits itself, in recv()"},
+		{api.Wait{Since: now.Add(time.Second), Call: "send()", By: 1, Own: "recv()"}, "worker 2: 1 other waits for it in send(), since 12:00:01 (0 s); its own call waits too: recv()"},
 	} {
 		if got := waits(api.JobWorker{Worker: 2, Waited: &c.wait}, now); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
