@@ -101,6 +101,9 @@ func (l *launch) claim(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if o.Generation > maxAfter { // other hosts would refuse to join
+		return fmt.Errorf("the record %s says that the job %s has had %d generations, more than anybody counts: give the job another name", c.Store, name, o.Generation)
+	}
 	if newest != nil {
 		l.resumed = &resumption{c.Store.String(), *newest}
 	}

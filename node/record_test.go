@@ -159,6 +159,19 @@ func TestWhoMayLeadAgain(t *testing.T) {
 	}
 }
 
+// A record of more generations than other hosts would believe is refused before anything starts.
+func TestRecordOfTooManyGenerations(t *testing.T) {
+	for after, refused := range map[topo.Generation]bool{maxAfter: false, maxAfter + 1: true} {
+		s := mem.New().Open()
+		if err := storetest.Claim(t.Context(), s, store.Owner{Job: "train", Run: "r1", Host: "a", Generation: after}, false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := claim(t, s, "r2", "", false); (err != nil) != refused || refused && !strings.Contains(err.Error(), "give the job another name") {
+			t.Errorf("after %d: %v", after, err)
+		}
+	}
+}
+
 // A host that joined a job without a record, and leads it when it ends, has nothing to tell.
 func TestNoRecord(t *testing.T) {
 	var said []string
