@@ -2,12 +2,11 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/format/hf"
 	"github.com/shoal-ml/shoal/state/format/megatron"
 )
@@ -56,23 +55,15 @@ func (m *modelFlags) readConfig() error {
 	if m.config == "" || m.read != nil {
 		return nil
 	}
-	f, err := os.Open(m.config)
+	text, err := durable.Read(m.config, hf.MaxConfig)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, hf.MaxConfig+1))
-	if err == nil && len(text) > hf.MaxConfig {
-		err = fmt.Errorf("it has more than %d bytes, and is no configuration", hf.MaxConfig)
-	}
-	if err == nil {
-		var config hf.Config
-		config, err = hf.ParseConfig(text)
-		m.read = &config
-	}
+	config, err := hf.ParseConfig(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", m.config, err)
 	}
+	m.read = &config
 	return nil
 }
 

@@ -4,6 +4,7 @@ package durable
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -34,14 +35,16 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Read reads a file that has up to so many bytes.
+// Read reads a file that has up to so many bytes. It may be a pipe.
 func Read(path string, most int64) ([]byte, error) {
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > most {
-		return nil, fmt.Errorf("%s has %d bytes, the limit is %d", path, info.Size(), most)
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s has more than %d bytes, the limit for a file of its kind", path, most)
 	}
-	return os.ReadFile(path)
+	return text, err
 }
