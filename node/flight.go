@@ -86,6 +86,9 @@ func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
 		return err
 	}
 	f.moves, moves.transfer, t.settled = moves, t, true
+	if t.sites.N > 2 { // who shared a port with another host has all of it sooner when that is through, and nothing must stay in order
+		t.route.Streams = collective.MaxStreams
+	}
 	return nil
 }
 
