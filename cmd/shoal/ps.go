@@ -150,10 +150,16 @@ func tellHosts(out io.Writer, j api.Job) (err error) {
 // table prints rows under their heads, without the columns in which no row has anything.
 func table(out io.Writer, rows [][]string) error {
 	tab := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	told := make([]bool, len(rows[0]))
+	for _, row := range rows[1:] {
+		for i, cell := range row {
+			told[i] = told[i] || cell != "-"
+		}
+	}
 	for _, row := range rows {
 		var cells []string
 		for i, cell := range row {
-			if slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "-" }) {
+			if told[i] {
 				cells = append(cells, cell)
 			}
 		}
@@ -230,7 +236,7 @@ func between(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usageError("%s needs more than %s: shoal %s; %[1]s --help has examples", cmd.CommandPath(), counted(len(args), "argument"), cmd.Use)
+			return usageError("%s needs more than %s: %s; %[1]s --help has examples", cmd.CommandPath(), counted(len(args), "argument"), strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		case len(args) > most:
 			return usageError("%q is too much; %s --help has examples", args[most], cmd.CommandPath())
 		}

@@ -11,7 +11,7 @@ var Builtins = join(
 	Globals{
 		{"collections", "OrderedDict"}:             dict,
 		{"collections", "defaultdict"}:             func(args []any) (any, error) { return dict(args[min(1, len(args)):]) },
-		{"collections", "Counter"}:                 dict,
+		{"collections", "Counter"}:                 counter,
 		{"builtins", "dict"}:                       dict,
 		{"builtins", "list"}:                       func(args []any) (any, error) { items, err := itemsOf(args); return &List{items}, err },
 		{"builtins", "tuple"}:                      func(args []any) (any, error) { items, err := itemsOf(args); return Tuple(items), err },
@@ -28,7 +28,7 @@ var Builtins = join(
 		{"numpy.core.multiarray", "scalar"}:        numpyScalar,
 		{"numpy._core.multiarray", "scalar"}:       numpyScalar,
 	},
-	Names("numpy.ndarray", "builtins.int", "builtins.float", "builtins.str", "builtins.bool", "builtins.object"),
+	Names("numpy.ndarray", "builtins.int", "builtins.long", "builtins.float", "builtins.unicode", "builtins.str", "builtins.bool", "builtins.object"),
 	Inert("argparse.Namespace", "types.SimpleNamespace", "builtins.complex", "builtins.slice", "datetime.datetime", "datetime.timedelta",
 		"pathlib.Path", "pathlib.PosixPath", "pathlib.PurePosixPath"),
 )
@@ -66,6 +66,16 @@ func dict(args []any) (any, error) {
 		d.Items = append(d.Items, Item{pair[0], pair[1]})
 	}
 	return d, nil
+}
+
+// counter makes a dict from one, as Python writes a Counter.
+func counter(args []any) (any, error) {
+	if len(args) == 1 {
+		if d, is := args[0].(*Dict); is {
+			return &Dict{Items: slices.Clone(d.Items)}, nil
+		}
+	}
+	return dict(args)
 }
 
 // itemsOf returns what the one argument that a container is made from holds; without an argument, nothing.

@@ -93,7 +93,7 @@ def show(v):
     raise TypeError(v)
 
 def value(depth):
-    kind = rng.randrange(14 if depth else 8)
+    kind = rng.randrange(16 if depth else 8)
     if kind == 0: return rng.choice([None, True, False])
     if kind == 1: return rng.randrange(-300, 70000)
     if kind == 2: return rng.choice([-1, 1]) * rng.getrandbits(rng.randrange(1, 200))
@@ -108,6 +108,8 @@ def value(depth):
     if kind == 10: return {i if rng.randrange(2) else str(i): x for i, x in enumerate(some)}
     if kind == 11: return collections.OrderedDict((str(i), x) for i, x in enumerate(some))
     if kind == 12: return rng.choice([set, frozenset])([1] if some else [])
+    if kind == 13: return collections.Counter(range(len(some)))
+    if kind == 14: return collections.defaultdict(rng.choice([int, float, str, list, dict]), {i: x for i, x in enumerate(some)})
     return argparse.Namespace(a=some, b=some)
 
 for protocol in (2, 3, 4, 5):
