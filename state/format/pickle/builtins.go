@@ -11,7 +11,7 @@ var Builtins = join(
 	Globals{
 		{"collections", "OrderedDict"}:             dict,
 		{"collections", "defaultdict"}:             func(args []any) (any, error) { return dict(args[min(1, len(args)):]) },
-		{"collections", "Counter"}:                 counter,
+		{"collections", "Counter"}:                 dict,
 		{"builtins", "dict"}:                       dict,
 		{"builtins", "list"}:                       func(args []any) (any, error) { items, err := itemsOf(args); return &List{items}, err },
 		{"builtins", "tuple"}:                      func(args []any) (any, error) { items, err := itemsOf(args); return Tuple(items), err },
@@ -45,9 +45,16 @@ func join(lists ...Globals) Globals {
 // With returns the globals of both lists.
 func (g Globals) With(more ...Globals) Globals { return join(append(more, g)...) }
 
-// dict makes a dict, which the pickle fills afterwards, or from a list of pairs, as Python 2 did for OrderedDict.
+// dict makes a dict, which the pickle fills afterwards; or from another one, as Python does for Counter, or from a list of pairs, as Python 2 did
+// for OrderedDict.
 func dict(args []any) (any, error) {
 	d := &Dict{}
+	if len(args) == 1 {
+		if from, is := args[0].(*Dict); is {
+			d.Items = slices.Clone(from.Items)
+			return d, nil
+		}
+	}
 	items, err := itemsOf(args)
 	if err != nil {
 		return nil, err
@@ -66,16 +73,6 @@ func dict(args []any) (any, error) {
 		d.Items = append(d.Items, Item{pair[0], pair[1]})
 	}
 	return d, nil
-}
-
-// counter makes a dict from one, as Python writes a Counter.
-func counter(args []any) (any, error) {
-	if len(args) == 1 {
-		if d, is := args[0].(*Dict); is {
-			return &Dict{Items: slices.Clone(d.Items)}, nil
-		}
-	}
-	return dict(args)
 }
 
 // itemsOf returns what the one argument that a container is made from holds; without an argument, nothing.
