@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
@@ -188,6 +188,7 @@ class Progress:
         self._order: Optional[Order] = None
         self._epoch = 0  # of the order
         self.checkpoints: "Optional[Checkpoints]" = None
+        self.hints: List[Callable[[], str]] = []  # of those who commit steps: what to do where one was not committed
         self.meshed = False  # each worker has a part of the state
         self._begun = False
         job._port.state_data(self.cursor)
@@ -203,10 +204,8 @@ class Progress:
         """
         if self.step is not None:
             if not self.step.committed:
-                raise ShoalError(
-                    f"the loop body went through step {self.step.number} without an all-reduce of its gradient: call "
-                    "step.allreduce(gradient), or use shoal.torch.ddp or shoal.torch.optimizer, once in every step"
-                )
+                why = [hint() for hint in self.hints] or ["Call step.allreduce(gradient), or step() of an optimizer that averages, once in every step"]
+                raise ShoalError(f"step {self.step.number} ended without an average of its gradients. {'. '.join(why)}")
             self.cursor, self._next, self.step = self.next(), None, None
         checkpoints, port = self.checkpoints, self.job._port
         if not self._begun:

@@ -43,7 +43,23 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     if finds:
         average.find_sizes(total)
     register(wrapped, average)
+    if job._progress is not None:
+        job._progress.hints.append(lambda: _without_average(model))
     return wrapped
+
+
+def _without_average(model: torch.nn.Module) -> str:
+    """What may be wrong where a step was not averaged."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    without = [name for name, p in trained if p.grad is None]
+    unused = "use shoal.torch.ddp(model, find_unused_parameters=True)"
+    if 0 < len(without) < len(trained):
+        some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
+        return f"{len(without)} of {len(trained)} parameters got none ({some}): {unused}, or requires_grad_(False) for those that are not trained"
+    return (
+        "No backward pass went through the model that shoal.torch.ddp returned, or only under no_sync(). To accumulate gradients, cut the batch of a step into parts, all but the "
+        f"last under no_sync(). If the loss does not depend on all parameters, {unused}"
+    )
 
 
 def register(wrapped: DistributedDataParallel, average: "Average") -> None:

@@ -10,6 +10,19 @@ from shoal._layout import NARROW
 from .bucket import Bucket, Part, Turn
 
 
+def open_step(job: "shoal.Job") -> "shoal.Step":
+    """The step that an average is to commit. Raises RuntimeError where none is open."""
+    step = job.step
+    if step is None:
+        raise RuntimeError("shoal: gradients outside of the loop over shoal.torch.loader: train there, and use the plain model and optimizer elsewhere")
+    if step.committed:
+        raise RuntimeError(
+            f"shoal: step {step.number} was committed by its first average, and this is a second one. Several backward passes of one model: all but the last under no_sync(). "
+            "Several models, each with a loss of its own: train them in turns, one a step. Several models with one loss: wrap one module that holds them all"
+        )
+    return step
+
+
 class Exchange:
     """Has the workers of a job average buckets, in the order of the list, step after step.
 
@@ -40,11 +53,7 @@ class Exchange:
         if self._group is not None:
             self._steps += 1
             return Turn(self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh)
-        self._step = self._job.step
-        if self._step is None:
-            raise RuntimeError(
-                "shoal: gradients outside of the loop over shoal.torch.loader: train there, and use the plain model elsewhere"
-            )
+        self._step = open_step(self._job)
         return Turn(self._job.rank, self._job.size, self._step.number, self._step.weight / self._step.count, fresh)
 
     def go(self, full: int, end: bool) -> None:

@@ -38,8 +38,11 @@ def loader(
     Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order that `seed` decides
     (in the dataset's without shuffle), whatever workers join, leave or are lost. The loss is the mean over the batch;
     gradients are weighted by the number of samples. A worker that has no sample left at the end of an epoch gets the batch of another,
-    with weight 0, so that the same code runs. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
+    with weight 0, so that the same code runs (a model with batch norms needs two samples in each part, of the last batch of an epoch too). The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
     is given.
+
+    A step takes one average. To accumulate gradients, cut its batch, `for part, rest in zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last
+    under the model's `no_sync()`. Models with losses of their own, as in a GAN, take turns: one in even steps, the other in odd ones.
 
     Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker, and loop over it once. A worker that joins gets
     what they manage, and the schedulers, the GradScaler and other optimizers of that, made behind `import shoal.torch` and before the loop; anything

@@ -1,0 +1,137 @@
+"""One average a step of the loader: what accumulates gradients within it, and what is said of loops that average never or twice."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from torch_world import Failed, main, world
+
+
+class _TwoHeads(torch.nn.Module):
+    """The loss of a step depends on one head only."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def _loop(make, batch=8, samples=32):
+    """Returns the loader, the model by shoal.torch.ddp and its optimizer."""
+    import shoal.torch
+
+    torch.manual_seed(1)
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), batch, seed=5)
+    model = make()
+    return loader, model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def _linear():
+    import shoal.torch
+
+    return shoal.torch.ddp(torch.nn.Linear(3, 1))
+
+
+def _train(parts):
+    loader, model, optimizer = _loop(_linear)
+    for x, y in loader:
+        optimizer.zero_grad(set_to_none=True)
+        cuts = list(zip(x.chunk(parts), y.chunk(parts)))
+        with model.no_sync():
+            for part, truth in cuts[:-1]:
+                (F.mse_loss(model(part), truth, reduction="sum") / len(x)).backward()
+        part, truth = cuts[-1]
+        (F.mse_loss(model(part), truth, reduction="sum") / len(x)).backward()
+        optimizer.step()
+    return [p.tolist() for p in model.parameters()]
+
+
+def test_gradients_accumulate_within_a_step():
+    whole, cut = world(2, _train, 1), world(2, _train, 4)
+    assert cut[0] == cut[1]
+    for one, other in zip(whole[0], cut[0]):
+        assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-5)
+
+
+def _no_average(how):
+    import shoal.torch
+
+    two = how in ("unused", "find")
+    loader, model, optimizer = _loop(lambda: shoal.torch.ddp(_TwoHeads(), find_unused_parameters=how == "find") if two else _linear())
+    for x, y in loader:
+        optimizer.zero_grad(set_to_none=True)
+        if how == "accumulate":
+            with model.no_sync():
+                F.mse_loss(model(x), y).backward()
+        elif how != "nothing":
+            F.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return shoal.join().committed
+
+
+def test_a_step_without_an_average_says_what_may_be_wrong():
+    for how, wants in {
+        "unused": ["step 0", "2 of 4 parameters got none (spare.weight, spare.bias)", "find_unused_parameters=True"],
+        "accumulate": ["step 0", "cut the batch of a step", "no_sync()"],
+        "nothing": ["step 0", "No backward pass went through the model"],
+    }.items():
+        with pytest.raises(Failed) as failed:
+            world(1, _no_average, how)
+        for want in wants:
+            assert want in str(failed.value), how
+    assert world(1, _no_average, "find") == [4]
+
+
+def _twice(how):
+    import shoal.torch
+
+    loader, first, optimizer = _loop(_linear)
+    if how == "one model":
+        second = first
+    elif how == "two models":
+        second = _linear()
+    else:
+        second = torch.nn.Linear(3, 1)
+        other = shoal.torch.optimizer(torch.optim.SGD(second.parameters(), lr=0.1))
+    for x, y in loader:
+        F.mse_loss(first(x), y).backward()
+        optimizer.step()
+        F.mse_loss(second(x), y).backward()
+        if how == "optimizers":
+            other.step()
+
+
+@pytest.mark.parametrize("how", ["one model", "two models", "optimizers"])
+def test_a_second_average_is_refused_with_what_to_do(how):
+    with pytest.raises(Failed) as failed:
+        world(1, _twice, how)
+    for want in ("step 0 was committed by its first average", "no_sync()", "in turns"):
+        assert want in str(failed.value)
+
+
+def _in_turns():
+    import shoal
+    import shoal.torch
+
+    loader, first, optimizer = _loop(_linear)
+    second = _linear()
+    other = torch.optim.SGD(second.parameters(), lr=0.1)
+    for x, y in loader:
+        model, step = [(first, optimizer), (second, other)][loader.step.number % 2]
+        step.zero_grad(set_to_none=True)
+        F.mse_loss(model(x), y).backward()
+        step.step()
+    return [shoal.join().committed, *(p.tolist() for model in (first, second) for p in model.parameters())]
+
+
+def test_two_models_take_turns():
+    one, other = world(2, _in_turns)
+    assert one == other and one[0] == 4 and one[1] != one[3]
+
+
+if __name__ == "__main__":
+    main(globals())
