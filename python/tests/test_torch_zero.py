@@ -134,10 +134,13 @@ def _train(way, name, clip):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(a), b)
         loss.backward()
-        if clip:
+        if clip == "after the average":
             if way == 1:
                 optimizer.average_gradients()
             torch.nn.utils.clip_grad_norm_([*net.parameters()], 0.5)
+        elif clip:
+            norm = torch.nn.utils.clip_grad_norm_([*net.parameters()], 0.5) if way == "ddp" else optimizer.clip_grad_norm_(0.5)
+            losses.append(norm.item())
         optimizer.step()
         scheduler.step()
         losses.append(loss.item())
@@ -146,7 +149,7 @@ def _train(way, name, clip):
     return [losses, hashed, {} if way == "ddp" else optimizer.memory(), sum(p.numel() * p.element_size() for p in net.parameters())]
 
 
-@pytest.mark.parametrize("stage, workers, name, clip", [(1, 3, "sgd", True), (2, 4, "adam", False)])
+@pytest.mark.parametrize("stage, workers, name, clip", [(1, 3, "sgd", "after the average"), (1, 3, "sgd", "by zero"), (2, 4, "adam", ""), (2, 4, "sgd", "by zero")])
 def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
     sharded, whole = world(workers, _train, stage, name, clip), world(workers, _train, "ddp", name, clip)
     assert [r[:2] for r in sharded] == [r[:2] for r in whole]
@@ -156,7 +159,7 @@ def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
         slack = 10 * GRAIN * 4
         assert parameters <= memory["parameters"] <= parameters + slack
         assert memory["state"] <= parameters * tensors * 2 / workers + tensors * slack
-        assert memory["gradients"] == memory["parameters"] if stage == 1 else memory["gradients"] <= parameters * 2 / workers + slack
+        assert memory["gradients"] == memory["parameters"] if stage == 1 or clip else memory["gradients"] <= parameters * 2 / workers + slack
     assert sum(memory["state"] for _, _, memory, _ in sharded) >= (sharded[0][3] - 20) * tensors * 2, "two workers have each part"
 
 
@@ -181,6 +184,27 @@ def _refused():
     for call in (optimizer.step, optimizer.state_dict, lambda: optimizer.step(lambda: 0), lambda: optimizer.load_state_dict({}), lambda: optimizer.add_param_group({})):
         refuse(call)
     return said
+
+
+def _clip_late():
+    """Clips what stage 2 has averaged already."""
+    import shoal
+    import shoal.torch
+
+    net = torch.nn.Linear(3, 2)
+    loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4, 3)), 2)
+    optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=1.0), stage=2)
+    for (x,) in loader:
+        net(x).sum().backward()
+        optimizer.average_gradients()
+        try:
+            optimizer.clip_grad_norm_(1.0)
+        except RuntimeError as err:
+            return str(err)
+
+
+def test_clipping_behind_the_average_of_stage_2_is_refused():
+    assert "in place of average_gradients()" in world(1, _clip_late)[0]
 
 
 def test_what_cannot_be_is_refused():

@@ -11,6 +11,7 @@ import shoal
 
 from .arena import empty
 from .bucket import buckets
+from .exchange import open_step
 from .state import keep, manage
 from .wire import moved
 from .zero_line import Line, Piece
@@ -31,7 +32,8 @@ def zero(model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage
 
     Of n workers, each keeps 2/n of the optimizer's state: its share, and a copy of another's, so that nothing is lost with a worker.
     With stage 1 every worker has all averaged gradients between `average_gradients()`, or `step()`, and `zero_grad()`; with stage 2
-    it gets those of its 2/n only, and `grad` of all parameters is None after it. The parameters are on all workers after each step, and
+    it gets those of its 2/n only, and `grad` of all parameters is None after it. To clip, call `optimizer.clip_grad_norm_(1.0)` before `step()`: before the
+    average there are only gradients of this worker. The parameters are on all workers after each step, and
     are those that the same optimizer would give with shoal.torch.ddp: to the last bit on one host, and up to the order of
     sums with stage 2 on several. Workers may join, leave and be killed. When two that hold the same part are lost at once, `step()` and the
     loop raise ShoalError on all others: start again from a checkpoint.
@@ -103,27 +105,42 @@ class Zero(torch.optim.Optimizer):
     def average_gradients(self) -> None:
         """Average the gradients now, which commits the step; the next `step()` does not do it again.
 
-        With stage 1 `grad` of the parameters is the average then, for clipping say; what is done to it in place counts.
+        With stage 1 `grad` of the parameters is the average then; what is done to it in place counts.
         """
-        if self._averaged:
-            return
-        step = self._job.step
-        if step is None:
-            raise RuntimeError("shoal: an optimizer's step outside of the loop over shoal.torch.loader: wrap only optimizers of that loop")
+        if not self._averaged:
+            self._average(whole=self._stage == 1)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+        """Average the gradients now, which commits the step, and scale them so that their norm, over all parameters, is `max_norm` at most; returns the
+        norm that they had. As torch.nn.utils.clip_grad_norm_ does behind `average_gradients()`, but with stage 2 too: then
+        the averages of all parameters are on all workers until `step()`. Raises RuntimeError where stage 2 has averaged already.
+        """
+        if self._averaged and self._stage == 2:
+            raise RuntimeError("shoal: the gradients are averaged already, and with stage=2 no worker has all of them: call clip_grad_norm_ in place of average_gradients()")
+        if not self._averaged:
+            self._average(whole=True)
+        norm = torch.nn.utils.clip_grad_norm_(self._line.parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
+        if self._stage == 2:
+            self._let_go()
+        return norm
+
+    def _average(self, whole: bool) -> None:
+        """Commit the step with the average of all gradients: for each worker of its parts, or of the `whole` model."""
+        step = open_step(self._job)
         room = self._pack()
         calls = []
         with self._job.grouped():
             for bucket in self._statistics:
                 bucket.pack([b.detach() for b in bucket.parameters])
                 calls.append(step.share(bucket.buffer, last=False))
-            kept = self._reduce(step, room, calls)
+            kept = self._reduce(step, room, calls, whole)
             calls.append(step.share(self._marks, last=True))
         for call in reversed(calls):
             call.wait()
         for bucket in self._statistics:
             for buffer, average in zip(bucket.parameters, bucket.parts):
                 buffer.detach().copy_(average)
-        self._hand_out(kept)
+        self._hand_out(kept, whole)
         self._averaged = True
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -165,11 +182,11 @@ class Zero(torch.optim.Optimizer):
             parameter.grad = None
         return self._room
 
-    def _reduce(self, step: "shoal.Step", room: List[Tensor], calls: List[Any]) -> List[Piece]:
+    def _reduce(self, step: "shoal.Step", room: List[Tensor], calls: List[Any], whole: bool) -> List[Piece]:
         """Submit the sums of gradients; returns where those of this worker's parts will lie."""
         line, deal = self._line, self._shards.deal
         sums = 2 * len(deal.shares) * len(line.stretches)
-        if self._stage == 1 or len(deal.shares) < 3 or sums > _MOST_CALLS:
+        if whole or len(deal.shares) < 3 or sums > _MOST_CALLS:
             calls += [step.share(tensor, last=False) for tensor in room]
             return [((s.start, s.stop), tensor) for s, tensor in zip(line.stretches, room)]
         kept: List[Piece] = []
@@ -185,19 +202,25 @@ class Zero(torch.optim.Optimizer):
                             calls.append(step.deliver(piece, root, out))
         return kept
 
-    def _hand_out(self, kept: List[Piece]) -> None:
-        """Give each part of this worker its averaged gradient; with stage 1 also the parameters."""
+    def _hand_out(self, kept: List[Piece], whole: bool) -> None:
+        """Give each part of this worker its averaged gradient, and of a `whole` average the parameters theirs."""
         used = self._marks.gt(0).tolist()
         for run, part in self._shards.parts:
             if used[run.parameter]:
                 (first, _), tensor = next((span, tensor) for span, tensor in kept if span[0] <= run.start and run.stop <= span[1])
                 part.grad = tensor[run.start - first : run.stop - first]
-        if self._stage == 1:
+        if whole:
             for i, parameter in enumerate(self._line.parameters):
                 parameter.grad = self._line.of(i, self._room).view(parameter.shape) if used[i] else None
         else:
-            self._room = []
+            self._let_go()
         self._kept = sum(tensor.numel() * tensor.element_size() for _, tensor in kept)
+
+    def _let_go(self) -> None:
+        """Keep gradients in the parts of this worker only."""
+        for parameter in self._line.parameters:
+            parameter.grad = None
+        self._room = []
 
     def _settings(self) -> List[Dict[str, Any]]:
         return [{key: value for key, value in group.items() if key != "params"} for group in self.inner.param_groups]
