@@ -133,5 +133,43 @@ def test_two_models_take_turns():
     assert one == other and one[0] == 4 and one[1] != one[3]
 
 
+def _taken(samples, batch, options):
+    """Which samples this rank got, and of how many batches, by epoch."""
+    import shoal.torch
+
+    loader = shoal.torch.loader(TensorDataset(torch.arange(samples)), batch, epochs=3, drop_last=True, **options)
+    model = shoal.torch.ddp(torch.nn.Linear(1, 1))
+    epochs, sizes = [[], [], []], []
+    for (x,) in loader:
+        model(x[:, None].float()).mean().backward()
+        epochs[loader.step.epoch] += x.tolist()
+        sizes.append(len(x))
+    return [epochs, sizes]
+
+
+def test_drop_last_leaves_out_others_in_each_epoch():
+    ranks = world(2, _taken, 23, 6, {})
+    left = []
+    for one, other in zip(*(epochs for epochs, _ in ranks)):
+        assert len({*one, *other}) == len(one) + len(other) == 18
+        left.append({*range(23)} - {*one, *other})
+    assert not left[0] & left[1] and not left[1] & left[2] and all(sizes == [3] * 9 for _, sizes in ranks)
+    ((epochs, _),) = world(1, _taken, 23, 6, {"shuffle": False, "num_workers": 2})
+    assert epochs == [[*range(18)]] * 3
+
+
+def _too_few():
+    import shoal.torch
+
+    try:
+        shoal.torch.loader(TensorDataset(torch.arange(5)), 6, drop_last=True)
+    except ValueError as err:
+        return str(err)
+
+
+def test_drop_last_of_less_than_a_batch_is_refused():
+    assert "5 samples" in world(1, _too_few)[0]
+
+
 if __name__ == "__main__":
     main(globals())

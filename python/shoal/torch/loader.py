@@ -25,6 +25,7 @@ def loader(
     epochs: Optional[int] = None,
     steps: Optional[int] = None,
     shuffle: bool = True,
+    drop_last: bool = False,
     collate_fn: Optional[Callable[[List[Any]], Any]] = None,
     **options: Any,
 ) -> "Loader":
@@ -38,7 +39,8 @@ def loader(
     Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order that `seed` decides
     (in the dataset's without shuffle), whatever workers join, leave or are lost. The loss is the mean over the batch;
     gradients are weighted by the number of samples. A worker that has no sample left at the end of an epoch gets the batch of another,
-    with weight 0, so that the same code runs (a model with batch norms needs two samples in each part, of the last batch of an epoch too). The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
+    with weight 0, so that the same code runs. With `drop_last` an epoch has no
+    smaller batch at its end, in which a worker may have too few samples for batch norms: it leaves out as many samples, with shuffle others in the next. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
     is given.
 
     A step takes one average. To accumulate gradients, cut its batch, `for part, rest in zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last
@@ -50,25 +52,31 @@ def loader(
     tells the epoch, the step and the weight. `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …);
     its workers start once.
     """
-    for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
+    for name in ("batch_size", "sampler", "batch_sampler"):
         if name in options:
             raise TypeError(f"{name} is not for shoal.torch.loader, which cuts the batches itself: global_batch says how large they are")
     job = shoal.join()
     if elastic.rigid:
         raise RuntimeError("shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the model cannot lose a worker")
-    progress = job.place(len(dataset), global_batch, seed, shuffle)  # type: ignore[arg-type]
+    samples = len(dataset)  # type: ignore[arg-type]
+    left_out = samples % global_batch if drop_last and global_batch > 0 else 0
+    if samples and left_out == samples:
+        raise ValueError(f"with drop_last no batch is left: the dataset has {samples} samples, fewer than global_batch={global_batch}")
+    progress = job.place(samples - left_out, global_batch, seed, shuffle)
     keep_random_state(job)
-    return Loader(job, progress, dataset, End(epochs, steps), collate_fn or default_collate, options)
+    return Loader(job, progress, dataset, End(epochs, steps), collate_fn or default_collate, left_out if shuffle else 0, options)
 
 
 class Loader:
     """An iterable of batches; see `loader`."""
 
-    def __init__(self, job: "shoal.Job", progress: Progress, dataset: Dataset[Any], end: End, collate: Callable[[List[Any]], Any], options: Any):
+    def __init__(
+        self, job: "shoal.Job", progress: Progress, dataset: Dataset[Any], end: End, collate: Callable[[List[Any]], Any], turn: int, options: Any
+    ):
         self._job = job
         self._progress = progress
         self._end = end
-        orders, batches = _Orders(progress, end), _Batches(dataset, collate)
+        orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options)  # type: ignore[arg-type]
         self._iterated = False
 
@@ -106,11 +114,15 @@ class Loader:
 
 
 class _Orders:
-    """What the DataLoader asks its workers for, without end: the batches of the plan that holds when it asks."""
+    """What the DataLoader asks its workers for, without end: the batches of the plan that holds when it asks.
 
-    def __init__(self, progress: Progress, end: End):
+    The samples are `turn` further on in each epoch, so that those that an epoch leaves out are not always the same.
+    """
+
+    def __init__(self, progress: Progress, end: End, turn: int):
         self._progress = progress
         self._end = end
+        self._turn = turn
 
     def __iter__(self) -> Iterator[Order]:
         progress, plan, asked = self._progress, -1, 0
@@ -122,7 +134,7 @@ class _Orders:
                 yield _NOTHING
             else:
                 asked += 1
-                yield plan, [int(i) for i in part.indices]
+                yield plan, [(int(i) + part.epoch * self._turn) % (progress.cursor.samples + self._turn) for i in part.indices]
 
 
 class _Batches(Dataset):  # type: ignore[type-arg]
