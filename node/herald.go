@@ -9,7 +9,8 @@ import (
 func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
-	if !muted && e.What != "route" && (e.What != "generation" || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
+	// Once this launcher ends the workers, that they are lost is no news.
+	if !muted && l.stopping < 0 && e.What != "route" && (e.What != "generation" || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
 		line := e.String()
 		if e.What == "wait" && l.job != nil {
 			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"

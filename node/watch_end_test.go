@@ -40,21 +40,23 @@ func TestWhatIsNews(t *testing.T) {
 		name        string
 		event       Event
 		muted       bool
+		stopping    int
 		heard, news int
 	}{
-		{"the first generation", Event{What: "generation", Generation: 5, Joined: []int{0, 1}, first: true}, false, 1, 0},
-		{"another one", Event{What: "generation", Generation: 6, Lost: []int{1}}, false, 1, 1},
-		{"another one of a job that is over", Event{What: "generation", Generation: 6, Lost: []int{1}}, true, 0, 0},
-		{"a wait", Event{What: "wait"}, false, 1, 1},
-		{"its end", Event{What: "waited"}, false, 1, 1},
-		{"its end, of a job that is over", Event{What: "waited"}, true, 1, 0},
+		{"the first generation", Event{What: "generation", Generation: 5, Joined: []int{0, 1}, first: true}, false, -1, 1, 0},
+		{"another one", Event{What: "generation", Generation: 6, Lost: []int{1}}, false, -1, 1, 1},
+		{"another one of a job that is over", Event{What: "generation", Generation: 6, Lost: []int{1}}, true, -1, 0, 0},
+		{"another one, since the launcher ends the workers", Event{What: "generation", Generation: 6, Lost: []int{1}}, false, 0, 1, 0},
+		{"a wait", Event{What: "wait"}, false, -1, 1, 1},
+		{"its end", Event{What: "waited"}, false, -1, 1, 1},
+		{"its end, of a job that is over", Event{What: "waited"}, true, -1, 1, 0},
 	} {
 		dir, _, err := newRunDir(t.TempDir(), "x")
 		if err != nil {
 			t.Fatal(err)
 		}
 		heard := 0
-		l := &launch{cfg: RunConfig{OnEvent: func(Event) { heard++ }}, told: make(chan struct{}, 1), dir: dir, muted: c.muted}
+		l := &launch{cfg: RunConfig{OnEvent: func(Event) { heard++ }}, told: make(chan struct{}, 1), dir: dir, muted: c.muted, stopping: c.stopping}
 		l.onEvent(c.event)
 		if heard != c.heard || len(l.news) != c.news {
 			t.Errorf("%s: heard %d times, news %q", c.name, heard, l.news)
