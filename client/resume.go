@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/cursor"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -80,7 +81,7 @@ func (t *Trainer) resume(ctx context.Context) error {
 					return err
 				}
 			}
-			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %d workers, with %d", chosen.Step, c.folder.Root, found.State.Workers, t.job.size))
+			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %s, with %d", chosen.Step, c.folder.Root, plural.Of(found.State.Workers, "worker"), t.job.size))
 		}
 		return t.goOn(found)
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // MaxWorkers bounds the workers of one host, so that a slip of the finger is an error and not a fork bomb.
@@ -97,11 +99,11 @@ func (s Spec) Validate() error {
 	case s.Workers < 1 || s.Workers > MaxWorkers:
 		return workersError(s.Workers)
 	case s.Min < 0 || s.Min > s.Workers:
-		return &Error{"min", fmt.Sprintf("%d is not between 1 and the %d workers that the job begins with", s.Min, s.Workers)}
+		return &Error{"min", fmt.Sprintf("%d is not between 1 and the %s that the job begins with", s.Min, plural.Of(s.Workers, "worker"))}
 	case s.Spares < 0 || s.Spares > MaxWorkers:
 		return &Error{"spares", fmt.Sprintf("%d is no number of workers to keep waiting; give 0 to %d", s.Spares, MaxWorkers)}
 	case s.Max != 0 && s.Max < s.Workers:
-		return &Error{"max", fmt.Sprintf("%d is below the %d workers that the job begins with", s.Max, s.Workers)}
+		return &Error{"max", fmt.Sprintf("%d is below the %s that the job begins with", s.Max, plural.Of(s.Workers, "worker"))}
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return &Error{"command", "nothing to run, because no command is given; " +

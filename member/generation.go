@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -171,7 +172,7 @@ func (m *Machine) settle() {
 func (m *Machine) ended() bool {
 	switch {
 	case m.ending():
-		m.emit(Finish{true, Because(fmt.Sprintf("%d workers have finished their work", m.finished()))})
+		m.emit(Finish{true, Because(plural.Of(m.finished(), "worker") + plural.Verb(m.finished(), " has finished its work", " have finished their work"))})
 	case m.record.View.Generation > 0:
 		m.emit(Finish{false, "every member is lost, and with them the state of the job"})
 	case m.coming()+m.workers.count(ready) == 0:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -90,9 +91,9 @@ func (m *Machine) Allows(n int) error {
 	case m.ending() || m.over:
 		return fmt.Errorf("the job is ending: it takes no more workers")
 	case n < m.cfg.Min:
-		return fmt.Errorf("%d workers are below the job's minimum of %d; to end the job use shoal stop", n, m.cfg.Min)
+		return fmt.Errorf("%s %s below the job's minimum of %d; to end the job use shoal stop", plural.Of(n, "worker"), plural.Verb(n, "is", "are"), m.cfg.Min)
 	case m.cfg.Max > 0 && n > m.cfg.Max:
-		return fmt.Errorf("%d workers are above the job's maximum of %d", n, m.cfg.Max)
+		return fmt.Errorf("%s %s above the job's maximum of %d", plural.Of(n, "worker"), plural.Verb(n, "is", "are"), m.cfg.Max)
 	}
 	return nil
 }
@@ -102,7 +103,7 @@ func (m *Machine) Resize(n int, who string) error {
 	if err := m.Allows(n); err != nil {
 		return err
 	}
-	m.because = Because(fmt.Sprintf("%s asked for %d workers", who, n))
+	m.because = Because(fmt.Sprintf("%s asked for %s", who, plural.Of(n, "worker")))
 	m.cfg.Want, m.ranks = n, n
 	m.shed(m.outside() - m.missing() - m.spares())
 	m.order(m.missing()-m.outside(), m.because)

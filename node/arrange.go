@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/plan"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
@@ -75,7 +76,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 	if next == "" {
 		var ok bool
 		if next, ok = reshape.Largest(shape.Mesh, "dp", len(takers), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers, and the layout has no smaller one", shape.Mesh, len(takers))
+			return "", nil, fmt.Errorf("mesh %s cannot do with %s, and the layout has no smaller one", shape.Mesh, plural.Of(len(takers), "worker"))
 		}
 	}
 	if why == "" {
@@ -88,11 +89,12 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 		case !errors.As(err, &lost):
 			return "", nil, err
 		}
-		why = fmt.Sprintf("mesh %s cannot do with %d workers, as only lost ones had %d bytes of %d tensors, %s the first", shape.Mesh, members.Size(), lost.Bytes, len(lost.Tensors), lost.Tensors[0])
+		why = fmt.Sprintf("mesh %s cannot do with %s, as only lost ones had %d bytes of %s, %s the first", shape.Mesh, plural.Of(members.Size(), "worker"), lost.Bytes,
+			plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0])
 	}
 	l, err := s.on(next)
 	if err != nil || l.Ranks > len(takers) {
-		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %d workers can hold", next, len(takers)))
+		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %s can hold", next, plural.Of(len(takers), "worker")))
 	}
 	order = takers[:l.Ranks]
 	if shape.Redundant { // as if they were on the mesh already

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -81,11 +82,7 @@ func (e Event) String() string {
 	case e.What != "generation":
 		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
 	}
-	noun := "workers"
-	if e.Size == 1 {
-		noun = "worker"
-	}
-	return fmt.Sprintf("generation %d at step %d: %d %s: %s", e.Generation, e.Step, e.Size, noun, e.Because)
+	return fmt.Sprintf("generation %d at step %d: %s: %s", e.Generation, e.Step, plural.Of(e.Size, "worker"), e.Because)
 }
 
 // tellNews tells the launcher of a decision of the membership.

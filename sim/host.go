@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -109,7 +110,7 @@ func (h *host) carryOut(action head.Action) {
 		for i := range a.Count {
 			h.orders = append(h.orders, a.First+topo.Worker(i))
 		}
-		c.print("%s starts %d workers: %s", h.name, a.Count, a.Because)
+		c.print("%s starts %s: %s", h.name, plural.Of(a.Count, "worker"), a.Because)
 	case head.Stop:
 		c.print("%s stops w%d: %s", h.name, a.Worker, a.Because)
 		if w := h.workers[a.Worker]; w != nil {

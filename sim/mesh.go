@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -162,7 +163,7 @@ func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next st
 		n := takers(&s, members).Size()
 		m, ok := c.held(s.Mesh, n)
 		if !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %d workers", s.Mesh, n)
+			return "", nil, fmt.Errorf("mesh %s cannot do with %s", s.Mesh, plural.Of(n, "worker"))
 		}
 		text = m.String()
 	}

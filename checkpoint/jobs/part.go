@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -40,7 +41,7 @@ func (p *Part) Check() (err error) {
 		return err
 	}
 	if p.Rank < 0 || p.Rank >= p.state.Workers {
-		return fmt.Errorf("the part of rank %d in a checkpoint of %d workers", p.Rank, p.state.Workers)
+		return fmt.Errorf("the part of rank %d in a checkpoint of %s", p.Rank, plural.Of(p.state.Workers, "worker"))
 	}
 	if !isObject(p.Own) {
 		return errors.New("what the worker has for itself is no JSON object")
@@ -79,7 +80,7 @@ func (p *Part) Write() {
 		for _, t := range p.state.Tensors {
 			total += t.Bytes()
 		}
-		p.Folder.Say(fmt.Sprintf("%s is sealed: %d bytes by %d workers, the last in %.1f s", where, total, p.state.Workers, time.Since(begun).Seconds()))
+		p.Folder.Say(fmt.Sprintf("%s is sealed: %d bytes by %s, the last in %.1f s", where, total, plural.Of(p.state.Workers, "worker"), time.Since(begun).Seconds()))
 	}
 }
 

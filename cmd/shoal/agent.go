@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/node"
 )
@@ -110,7 +111,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		},
 		Join: func() string { return mesh.Addr() }, Token: func(life time.Duration) string { return mesh.Token(life) }, Store: f.store.later,
 		OnJob: func(job, dir string) {
-			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", counted(f.slots, "worker"), job, dir)
+			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", plural.Of(f.slots, "worker"), job, dir)
 		},
 	})
 	if err == nil {

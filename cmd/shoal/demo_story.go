@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // The plot of the demo, in shares of its steps: when a worker is killed, and when demoJoiners more are ordered.
@@ -162,7 +163,7 @@ func (s *demoStory) outcome() outcome {
 func (o *outcome) String() string {
 	var b strings.Builder
 	for _, ms := range o.recoverMS {
-		fmt.Fprintf(&b, "without the killed worker the next step took %.1f ms more; the others took over %s\n", ms, counted(o.handedOn, "sample"))
+		fmt.Fprintf(&b, "without the killed worker the next step took %.1f ms more; the others took over %s\n", ms, plural.Of(o.handedOn, "sample"))
 	}
 	for _, ms := range o.joinMS {
 		fmt.Fprintf(&b, "a new worker made its first step %.0f ms after it was ordered\n", ms)

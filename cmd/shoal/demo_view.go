@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // How often the state is shown: on a terminal a line that rewrites itself, elsewhere a line or an object now and then.
@@ -67,7 +69,7 @@ func (v *demoView) started(dir string, now time.Time) {
 	v.state.RunDir, v.start = dir, now
 	if !v.json {
 		names := map[string]string{"go": "Go", "numpy": "NumPy", "torch": "PyTorch"}
-		fmt.Fprintf(v.out, "Handwritten digits, %s in %s\n", counted(v.state.Workers, "worker"), names[v.state.Worker])
+		fmt.Fprintf(v.out, "Handwritten digits, %s in %s\n", plural.Of(v.state.Workers, "worker"), names[v.state.Worker])
 	}
 }
 
@@ -175,7 +177,7 @@ func (s demoState) String() string {
 	if s.SamplesPer != nil {
 		fmt.Fprintf(&b, "  %.0f samples/s", *s.SamplesPer)
 	}
-	fmt.Fprintf(&b, "  %s", counted(s.Workers, "worker"))
+	fmt.Fprintf(&b, "  %s", plural.Of(s.Workers, "worker"))
 	return b.String()
 }
 
@@ -197,7 +199,7 @@ func (v *demoView) finish(seconds float64, o outcome) error {
 	if v.clear(); v.dirty {
 		fmt.Fprintln(v.out, s)
 	}
-	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy, s.Steps, counted(s.Workers, "worker"), s.Seconds)
+	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy, s.Steps, plural.Of(s.Workers, "worker"), s.Seconds)
 	fmt.Fprint(v.out, &o)
 	_, err := fmt.Fprintf(v.out, "the run's files are in %s\n", s.RunDir)
 	return err

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/node"
 )
 
@@ -52,7 +53,7 @@ func explain(out io.Writer, dir string, live *control.Job, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name, counted(record.Spec.Workers, "worker"), command, record.Started.Local().Format(time.DateTime))
+	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name, plural.Of(record.Spec.Workers, "worker"), command, record.Started.Local().Format(time.DateTime))
 	err = ledger.entries(func(e node.Entry) error {
 		_, err := fmt.Fprintf(out, "  %9s  %s%s\n", fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event, whoMoved(e.Event))
 		return err

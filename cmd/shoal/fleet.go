@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node"
@@ -55,7 +56,7 @@ type stranded struct {
 
 func (e *stranded) Error() string {
 	return fmt.Sprintf("job %s cannot begin: all agents of --hosts have ended, and there is no room for %s; mend what is said above, or let other hosts join with --listen ADDRESS",
-		e.job, counted(e.missing, "worker"))
+		e.job, plural.Of(e.missing, "worker"))
 }
 
 // sshHost is a host on which shoal run starts an agent.
@@ -86,7 +87,7 @@ func (f *fleet) check(workers int) error {
 	if f.open || f.listen == "" || workers <= room {
 		return nil
 	}
-	return usageError("-n %d is more than the %s of --hosts and --slots; run fewer workers, name more slots, or let other hosts join with --listen ADDRESS", workers, counted(room, "slot"))
+	return usageError("-n %d is more than the %s of --hosts and --slots; run fewer workers, name more slots, or let other hosts join with --listen ADDRESS", workers, plural.Of(room, "slot"))
 }
 
 // config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that cannot begin.
@@ -110,7 +111,7 @@ func (f *fleet) lack(change func()) {
 	case !f.open && f.left == 0:
 		f.giveUp(&stranded{f.job, f.missing})
 	default:
-		fmt.Fprintf(f.notes, "shoal: waiting for room for %s more", counted(f.missing, "worker"))
+		fmt.Fprintf(f.notes, "shoal: waiting for room for %s more", plural.Of(f.missing, "worker"))
 		if len(f.hosts) > 0 { // else invite has told
 			fmt.Fprintf(f.notes, "; another host gives it with shoal agent --join %s --token-file FILE, and a token of shoal token %s", f.at(), f.job)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 func newPsCommand() *cobra.Command {
@@ -236,7 +237,7 @@ func between(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usageError("%s needs more than %s: %s; %[1]s --help has examples", cmd.CommandPath(), counted(len(args), "argument"), strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+			return usageError("%s needs more than %s: %s; %[1]s --help has examples", cmd.CommandPath(), plural.Of(len(args), "argument"), strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		case len(args) > most:
 			return usageError("%q is too much; %s --help has examples", args[most], cmd.CommandPath())
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 func newRecoverCommand() *cobra.Command {
@@ -36,7 +37,7 @@ are not, both sides train on, and their results differ.`,
 			} else if err != nil {
 				return fmt.Errorf("job %s is as it was: %w", j.Name, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s goes on with %s\n", j.Name, counted(j.Size, "worker"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s goes on with %s\n", j.Name, plural.Of(j.Size, "worker"))
 			return err
 		},
 	}

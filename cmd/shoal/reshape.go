@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // reshapeFlags are the flags of shoal reshape.
@@ -100,7 +101,7 @@ busiest host   %d bytes, the least possible is %d
 extra memory   %d bytes on the host that needs most, %d with what it has
 alone          %s
 predicted      %s
-`, p.From, p.To, counted(p.Workers, "worker"), p.State, counted(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p), predicted(p))
+`, p.From, p.To, plural.Of(p.Workers, "worker"), p.State, plural.Of(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p), predicted(p))
 	return err
 }
 

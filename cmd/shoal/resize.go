@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 )
 
@@ -68,7 +69,7 @@ func noNumber(word, name string) error {
 
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
 	told, known := 0, endedWorkers(j)
-	g := goal{job: j, what: counted(n, "worker"), noWait: f.noWait, json: f.json}
+	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, myself()); err != nil {
 			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
@@ -87,7 +88,7 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastEnded(j))
 		case j.NoRoom > told:
 			told = j.NoRoom
-			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", counted(told, "worker"), howToJoin(j))
+			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", plural.Of(told, "worker"), howToJoin(j))
 		}
 		return j.Size == n && j.Entering == 0, nil
 	}
@@ -120,5 +121,5 @@ func notReached(j *control.Job, n, known int) error {
 	if endedWorkers(j) > known {
 		why = ", because " + lastEnded(j)
 	}
-	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, counted(j.Want, "worker"), n, why)
+	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n, why)
 }

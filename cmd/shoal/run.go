@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/node"
 )
@@ -225,7 +226,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 		Fleet: others.config(cmd.Context(), spec, giveUp), Record: record,
 		OnStart: func(name, dir string) {
 			others.job = name
-			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, counted(spec.Workers, "worker"), dir)
+			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, plural.Of(spec.Workers, "worker"), dir)
 		},
 	})
 	if cannot := new(stranded); errors.As(err, &cannot) {
@@ -249,13 +250,6 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 			"call shoal.join() in the script to make them one job\n", spec.Workers)
 	}
 	return nil
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // colorful reports whether w is a terminal that wants colours (https://no-color.org).

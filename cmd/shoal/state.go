@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/format"
 )
 
@@ -121,7 +122,7 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 	if err := table(out, rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format, counted(len(c.Tensors), "tensor"), bytes, counted(len(c.Values), "value"))
+	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format, plural.Of(len(c.Tensors), "tensor"), bytes, plural.Of(len(c.Values), "value"))
 	return errors.Join(err, explainParts(out, c))
 }
 
@@ -271,7 +272,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 			return err
 		}
 		faults = append(faults, r.Faults...)
-		sums = fmt.Sprintf(", %s with the right checksum", counted(r.Compared, "record"))
+		sums = fmt.Sprintf(", %s with the right checksum", plural.Of(r.Compared, "record"))
 		if blind = unseen(r); blind != "" {
 			sums = "; " + blind
 		}
@@ -286,7 +287,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 		return err
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path, counted(len(faults), "fault"))
+		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path, plural.Of(len(faults), "fault"))
 	}
 	if asJSON {
 		return showAll(out, unknown(c, blind), true)
@@ -295,7 +296,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 	if c.Doubt != "" {
 		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
 	}
-	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path, verdict, c.Format, counted(len(c.Tensors), "tensor"), sums)
+	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path, verdict, c.Format, plural.Of(len(c.Tensors), "tensor"), sums)
 	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 
@@ -308,7 +309,7 @@ func unseen(r *checkpoint.Records) string {
 		return ""
 	}
 	return fmt.Sprintf("%s without a checksum, which torch.serialization.set_crc32_options leaves out: damage there cannot be seen, but shoal state seal makes some",
-		counted(r.Bare, "record"))
+		plural.Of(r.Bare, "record"))
 }
 
 // unknownJSON is what a check leaves open, in the output for programs: no fault, and no proof that there is none.

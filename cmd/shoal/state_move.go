@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // moveFlags are those of reshard and convert.
@@ -164,13 +165,13 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return errors.Join(err, goOn(cmd.Context(), dst))
 	}
 	if n := m.source.model.behind; n > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, which are random numbers of ranks, or beside parameters\n", counted(n, "tensor"))
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s %s behind, which are random numbers of ranks, or beside parameters\n", plural.Of(n, "tensor"), plural.Verb(n, "stays", "stay"))
 	}
 	if lost > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, for which the format %s has no place\n", counted(lost, "value"), m.format)
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s %s behind, for which the format %s has no place\n", plural.Of(lost, "value"), plural.Verb(lost, "stays", "stay"), m.format)
 	}
 	if n := len(out.Implied); n > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s stay behind, which DeepSpeed makes of the master weights; all were compared with these\n", counted(n, "tensor"))
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s %s behind, which DeepSpeed makes of the master weights; all were compared with these\n", plural.Of(n, "tensor"), plural.Verb(n, "stays", "stay"))
 	}
 	for _, name := range r.Dead {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
@@ -184,7 +185,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst, out.Format,
-		counted(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
+		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
 	return err
 }
 

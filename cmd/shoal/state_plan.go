@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/plan"
 )
@@ -135,8 +136,8 @@ extra memory   %d bytes on the host that needs most, %d with what it has
 moves          %d boxes, over at most %s
 predicted      %s
 plan           %x
-`, s.State, counted(len(p.Dst.Tensors), "tensor"), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, slices.Max(s.Extra), slices.Max(s.Memory), moves,
-		counted(s.Depth, "hop"), predicted, hash)
+`, s.State, plural.Of(len(p.Dst.Tensors), "tensor"), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, slices.Max(s.Extra), slices.Max(s.Memory), moves,
+		plural.Of(s.Depth, "hop"), predicted, hash)
 	return err
 }
 

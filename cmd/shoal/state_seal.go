@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -33,8 +34,8 @@ A sealed checkpoint is compared with its manifest whenever it is moved.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n", args[0], counted(len(m.Tensors), "tensor"),
-				counted(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n", args[0], plural.Of(len(m.Tensors), "tensor"),
+				plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
 			return err
 		},
 	}
@@ -68,8 +69,8 @@ The exit code is 0 when everything is as it was, else 1.`,
 				return fmt.Errorf("%s is not as it was sealed; restore what is named above from another copy", args[0])
 			}
 			if !asJSON {
-				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n", args[0], counted(len(m.Tensors), "tensor"),
-					counted(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
+				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n", args[0], plural.Of(len(m.Tensors), "tensor"),
+					plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
 			}
 			return err
 		},
@@ -116,10 +117,10 @@ The exit code is 0 when the tensors are the same, else 1. What is no tensor is n
 				return err
 			}
 			if len(found) > 0 {
-				return fmt.Errorf("%s and %s differ in %s", args[0], args[1], counted(len(found), "tensor"))
+				return fmt.Errorf("%s and %s differ in %s", args[0], args[1], plural.Of(len(found), "tensor"))
 			}
 			if !asJSON {
-				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0], args[1], counted(len(a.Tensors), "tensor"))
+				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0], args[1], plural.Of(len(a.Tensors), "tensor"))
 			}
 			return err
 		},

@@ -114,7 +114,7 @@ def test_what_only_a_lost_worker_had_is_named(training):
     with training(2, "dp=1,tp=2") as job:
         os.kill(job.workers()[1], signal.SIGKILL)
         output = job.finish(code=1)
-    assert "mesh dp=1,tp=2 cannot do with 1 workers" in output, output
+    assert "mesh dp=1,tp=2 cannot do with 1 worker" in output, output
     assert "14400 bytes of 6 tensors, up the first, are on one worker only, and this job makes no checkpoints" in output, output
 
 
