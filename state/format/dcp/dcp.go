@@ -89,7 +89,7 @@ func (r *reader) metadata(root any) error {
 	for _, item := range tensors.Items {
 		name, ok := item.Key.(string)
 		if !ok {
-			return fmt.Errorf("a %T as the name of a tensor", item.Key)
+			return fmt.Errorf("%s as the name of a tensor", pickle.A(item.Key))
 		}
 		switch o, _ := item.Value.(*pickle.Object); {
 		case o != nil && o.Class.Name == "TensorStorageMetadata":
@@ -97,7 +97,7 @@ func (r *reader) metadata(root any) error {
 		case o != nil && o.Class.Name == "BytesStorageMetadata":
 			err = r.value(name)
 		default:
-			err = fmt.Errorf("a %T is neither tensor nor bytes", item.Value)
+			err = fmt.Errorf("%s is neither tensor nor bytes", pickle.A(item.Value))
 		}
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)

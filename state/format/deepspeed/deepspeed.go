@@ -307,13 +307,13 @@ func (r *reader) model(name string) (*model, error) {
 func shapesOf(v any) (params, error) {
 	d, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, fmt.Errorf("a %T instead of a dict", v)
+		return nil, fmt.Errorf("%s instead of a dict", pickle.A(v))
 	}
 	var list params
 	for _, item := range d.Items {
 		name, ok := item.Key.(string)
 		if !ok {
-			return nil, fmt.Errorf("a %T as a name", item.Key)
+			return nil, fmt.Errorf("%s as a name", pickle.A(item.Key))
 		}
 		shape, err := pickle.Sizes(item.Value)
 		if err != nil {
@@ -391,7 +391,7 @@ func (r *reader) values() error {
 	}
 	root, ok := f.Root.(*pickle.Dict)
 	if !ok {
-		return fmt.Errorf("%s: a %T instead of a dict", f.Name, f.Root)
+		return fmt.Errorf("%s: %s instead of a dict", f.Name, pickle.A(f.Root))
 	}
 	part := format.Checkpoint{}
 	for _, item := range root.Items {

@@ -150,7 +150,7 @@ func mappedNames(g int, ranks []*rank) (names []string, err error) {
 		}
 		d, ok := maps.Items[g].(*pickle.Dict)
 		if !ok {
-			return nil, fmt.Errorf("%s: param_slice_mappings has a %T", one.file.Name, maps.Items[g])
+			return nil, fmt.Errorf("%s: param_slice_mappings has %s", one.file.Name, pickle.A(maps.Items[g]))
 		}
 		for _, item := range d.Items {
 			if name, _ := item.Key.(string); !seen[name] {
@@ -188,7 +188,7 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 	for _, b := range buffers.Items {
 		t, ok := b.(*torchzip.Tensor)
 		if !ok || len(t.Shape) != 1 {
-			return nil, 0, fmt.Errorf("%s holds a %T where a flat buffer is due", weights, b)
+			return nil, 0, fmt.Errorf("%s holds %s where a flat buffer is due", weights, pickle.A(b))
 		}
 		one.fp32 = append(one.fp32, t)
 	}

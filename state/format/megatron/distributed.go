@@ -91,7 +91,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 	}
 	d, ok := root.(*pickle.Dict)
 	if !ok {
-		return nil, apartf("%s holds a %T", distributedName, root)
+		return nil, apartf("%s holds %s", distributedName, pickle.A(root))
 	}
 	for _, item := range d.Items {
 		if _, ok := item.Key.(int64); !ok {
@@ -99,7 +99,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 		}
 		types, ok := item.Value.(*pickle.Dict)
 		if !ok {
-			return nil, apartf("%s: buffer %v is a %T", distributedName, item.Key, item.Value)
+			return nil, apartf("%s: buffer %v is %s", distributedName, item.Key, pickle.A(item.Value))
 		}
 		for _, t := range types.Items {
 			b, err := readBuffer(t.Key, t.Value)
@@ -119,7 +119,7 @@ func readBuffer(key, v any) (*buffer, error) {
 	d, err := torchzip.DType(key)
 	fields, ok := v.(*pickle.Dict)
 	if err != nil || !ok || !format.Rounds(d) {
-		return nil, apartf("%s: a buffer under a %T is a %T; it is of a Megatron before February 2024, or not of its distributed optimizer", distributedName, key, v)
+		return nil, apartf("%s: a buffer under %s is %s; it is of a Megatron before February 2024, or not of its distributed optimizer", distributedName, pickle.A(key), pickle.A(v))
 	}
 	b := &buffer{dtype: d}
 	for _, k := range fields.Items {

@@ -71,7 +71,7 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			number, isNumber := item.Key.(int64)
 			kinds, isDict := item.Value.(*pickle.Dict)
 			if !isNumber || !isDict {
-				return nil, apartf("the optimizer has a %T under a %T, not the state of a parameter under its number", item.Value, item.Key)
+				return nil, apartf("the optimizer has %s under %s, not the state of a parameter under its number", pickle.A(item.Value), pickle.A(item.Key))
 			}
 			states[number] = kinds
 		}
@@ -110,7 +110,7 @@ func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 	for _, x := range numbers.Items {
 		number, ok := x.(int64)
 		if !ok {
-			return nil, apartf("a group of the optimizer has a %T as the number of a parameter", x)
+			return nil, apartf("a group of the optimizer has %s as the number of a parameter", pickle.A(x))
 		}
 		s := &slot{}
 		if state := states[number]; state != nil {
@@ -151,12 +151,12 @@ func (g *group) takes(p *param, size degrees) bool {
 func mainTensors(v any) (list []*torchzip.Tensor, err error) {
 	l, ok := v.(*pickle.List)
 	if !ok {
-		return nil, apartf("the copies of the parameters are a %T, not a list", v)
+		return nil, apartf("the copies of the parameters are %s, not a list", pickle.A(v))
 	}
 	for _, x := range l.Items {
 		t, ok := x.(*torchzip.Tensor)
 		if !ok || t.DType != tensor.F32 {
-			return nil, apartf("among the copies of the parameters is a %T that is no tensor of f32", x)
+			return nil, apartf("among the copies of the parameters is %s that is no tensor of f32", pickle.A(x))
 		}
 		list = append(list, t)
 	}
@@ -168,7 +168,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 	for _, item := range state.Items {
 		name, ok := item.Key.(string)
 		if !ok || strings.Contains(name, ".") || name == "fp32" {
-			return nil, apartf("the optimizer keeps something for a parameter under a %T, %.200q, which shoal does not know", item.Key, name)
+			return nil, apartf("the optimizer keeps something for a parameter under %s, %.200q, which shoal does not know", pickle.A(item.Key), name)
 		}
 		switch v := item.Value.(type) {
 		case *torchzip.Tensor:
@@ -177,7 +177,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 		case nil, bool, int64, float64, string:
 			list = append(list, kind{name, v})
 		default:
-			return nil, apartf("the optimizer keeps a %T as the %.200q of a parameter", v, name)
+			return nil, apartf("the optimizer keeps %s as the %.200q of a parameter", pickle.A(v), name)
 		}
 	}
 	return list, nil

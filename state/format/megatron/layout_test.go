@@ -284,7 +284,7 @@ func TestLayoutRefuses(t *testing.T) {
 		}, "is of a parameter that no group of the optimizer names"},
 		{"names that are none", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.2.param_names", Is: []any{int64(1)}})
-		}, "a int64 as a name"},
+		}, "an int as a name"},
 		{"a hole", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Is: 0.1})
 		}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},

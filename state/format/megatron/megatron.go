@@ -200,7 +200,7 @@ func (d degrees) text(size degrees) string {
 func (p *part) understand() error {
 	root, ok := p.file.Root.(*pickle.Dict)
 	if !ok {
-		return fmt.Errorf("a %T instead of a dict", p.file.Root)
+		return fmt.Errorf("%s instead of a dict", pickle.A(p.file.Root))
 	}
 	p.root = root
 	if m, err := pickle.Get[*pickle.Dict](root, "model"); err == nil {
@@ -278,7 +278,7 @@ func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
 	for _, item := range p.root.Items {
 		key, ok := item.Key.(string)
 		if !ok {
-			return fmt.Errorf("%s: a %T as a key", p.file.Name, item.Key)
+			return fmt.Errorf("%s: %s as a key", p.file.Name, pickle.A(item.Key))
 		}
 		if m, is := item.Value.(*pickle.Dict); is && slices.Contains(p.chunks, m) {
 			continue

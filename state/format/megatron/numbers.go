@@ -111,7 +111,7 @@ func (o *optimizerPlan) add(group int, key string, is any) error {
 	for _, x := range names {
 		name, ok := x.(string)
 		if !ok {
-			return fmt.Errorf("a %T as a name", x)
+			return fmt.Errorf("%s as a name", pickle.A(x))
 		}
 		g.names = append(g.names, name)
 	}

@@ -15,8 +15,8 @@ var Builtins = join(
 		{"builtins", "dict"}:                       dict,
 		{"builtins", "list"}:                       func(args []any) (any, error) { items, err := itemsOf(args); return &List{items}, err },
 		{"builtins", "tuple"}:                      func(args []any) (any, error) { items, err := itemsOf(args); return Tuple(items), err },
-		{"builtins", "set"}:                        func(args []any) (any, error) { items, err := itemsOf(args); return &Set{items}, err },
-		{"builtins", "frozenset"}:                  func(args []any) (any, error) { items, err := itemsOf(args); return &Set{items}, err },
+		{"builtins", "set"}:                        func(args []any) (any, error) { items, err := itemsOf(args); return &Set{Items: items}, err },
+		{"builtins", "frozenset"}:                  func(args []any) (any, error) { items, err := itemsOf(args); return &Set{items, true}, err },
 		{"builtins", "bytearray"}:                  bytearray,
 		{"builtins", "bytes"}:                      bytearray,
 		{"_io", "BytesIO"}:                         func([]any) (any, error) { return &Buffer{}, nil },
@@ -68,7 +68,7 @@ func dict(args []any) (any, error) {
 			pair = item.Items
 		}
 		if len(pair) != 2 {
-			return nil, fmt.Errorf("%T where a key and a value are due", item)
+			return nil, fmt.Errorf("%s where a key and a value are due", A(item))
 		}
 		d.Items = append(d.Items, Item{pair[0], pair[1]})
 	}
@@ -115,7 +115,7 @@ func encode(args []any) (any, error) {
 func latin1(v any) ([]byte, error) {
 	s, ok := v.(string)
 	if !ok {
-		return nil, fmt.Errorf("a %T, which is no text", v)
+		return nil, fmt.Errorf("%s, which is no text", A(v))
 	}
 	b := make([]byte, 0, len(s))
 	for _, r := range s {

@@ -18,7 +18,7 @@ func Get[T any](v any, path ...string) (T, error) {
 		case *Object:
 			next, ok = v.Attr(key)
 		default:
-			return none, fmt.Errorf("%s is due in a dict or an object, not in a %T", strings.Join(path[:i+1], "."), v)
+			return none, fmt.Errorf("%s is due in a dict or an object, not in %s", strings.Join(path[:i+1], "."), A(v))
 		}
 		if !ok {
 			return none, fmt.Errorf("%s is missing", strings.Join(path[:i+1], "."))
@@ -26,10 +26,13 @@ func Get[T any](v any, path ...string) (T, error) {
 		v = next
 	}
 	t, ok := v.(T)
-	if !ok {
-		return none, fmt.Errorf("%s is a %T, not a %T", strings.Join(path, "."), v, none)
+	switch {
+	case ok:
+		return t, nil
+	case any(none) == nil: // T is any, and v None
+		return none, fmt.Errorf("%s is None", strings.Join(path, "."))
 	}
-	return t, nil
+	return none, fmt.Errorf("%s is %s, not %s", strings.Join(path, "."), A(v), A(none))
 }
 
 // Sizes reads a tuple or list of numbers that are not negative, as shapes are.
@@ -41,7 +44,7 @@ func Sizes(v any) ([]int, error) {
 	case *List:
 		items = v.Items
 	default:
-		return nil, fmt.Errorf("a %T instead of sizes", v)
+		return nil, fmt.Errorf("%s instead of sizes", A(v))
 	}
 	list := make([]int, len(items))
 	for i, x := range items {

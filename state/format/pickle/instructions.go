@@ -181,7 +181,7 @@ func (m *machine) frozenset() error {
 	if err != nil {
 		return err
 	}
-	return m.push(&Set{slices.Clone(items)}, costContainer+costValue*int64(len(items)))
+	return m.push(&Set{slices.Clone(items), true}, costContainer+costValue*int64(len(items)))
 }
 
 // extend adds items to the list or set under them.
@@ -199,7 +199,7 @@ func (m *machine) extend(items []any, err error) error {
 	case *Set:
 		to.Items = append(to.Items, items...)
 	default:
-		return fmt.Errorf("values are added to a %T, which is no list", to)
+		return fmt.Errorf("values are added to %s, which is no list", A(to))
 	}
 	return m.spend(costValue * int64(len(items)))
 }
@@ -215,7 +215,7 @@ func (m *machine) update(items []any, err error) error {
 	}
 	d, ok := to.(*Dict)
 	if !ok || len(items)%2 != 0 {
-		return fmt.Errorf("%d keys and values are set in a %T", len(items), to)
+		return fmt.Errorf("%d keys and values are set in %s", len(items), A(to))
 	}
 	for i := 0; i < len(items); i += 2 {
 		d.Items = append(d.Items, Item{items[i], items[i+1]})

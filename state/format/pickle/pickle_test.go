@@ -186,7 +186,7 @@ func TestRefuses(t *testing.T) {
 		{"a call of a member", "\x80\x02cbuiltins\ngetattr\ncargparse\nNamespace\nX\x01\x00\x00\x00b\x86R)R.", "which is no global"},
 		{"a dotted name", "\x80\x04\x8c\x08builtins\x8c\x0dint.__class__\x93.", "asks for builtins.int.__class__"},
 		{"a call of a name", "\x80\x02cbuiltins\nint\n)R.", "a call of builtins.int, which is known by name only"},
-		{"a call of a value", "\x80\x02K\x01)R.", "a call of a int64, which is no global"},
+		{"a call of a value", "\x80\x02K\x01)R.", "a call of an int, which is no global"},
 		{"a call without a tuple", "\x80\x02cbuiltins\nlist\nK\x01R.", "instead of a tuple"},
 		{"a list from a text", "\x80\x02cbuiltins\nlist\nX\x01\x00\x00\x00a\x85R.", "builtins.list: it takes a list"},
 		{"state of a list", "\x80\x02]K\x01b.", "takes none"},
@@ -210,7 +210,7 @@ func TestRefuses(t *testing.T) {
 		{"a text of bytes", "\x80\x02X\x01\x00\x00\x00\xff.", "not UTF-8"},
 		{"a long integer", "\x80\x02\x8b\x01\x08\x00\x00" + strings.Repeat("a", 2049) + ".", "an integer of 2049 bytes"},
 		{"an odd dict", "\x80\x02}(K\x01u.", "1 keys and values"},
-		{"items of a number", "\x80\x02K\x01(K\x01e.", "added to a int64"},
+		{"items of a number", "\x80\x02K\x01(K\x01e.", "added to an int"},
 		{"an endless name", "\x80\x02c" + strings.Repeat("a", 5000), "a name of more than 1024 bytes"},
 		{"encode beyond Latin-1", "\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00\xe4\xb8\xadX\x06\x00\x00\x00latin1\x86R.", "not in Latin-1"},
 	} {

@@ -16,7 +16,10 @@ type Tuple []any
 type List struct{ Items []any }
 
 // A Set is a Python set or frozenset, in the order of the pickle.
-type Set struct{ Items []any }
+type Set struct {
+	Items  []any
+	Frozen bool // a frozenset
+}
 
 // A Dict is a Python dict or OrderedDict, in the order of the pickle. A key that was set twice stands twice; to Python the
 // last one counts.
@@ -68,7 +71,7 @@ func (d *Dict) Put(path string, value any) error {
 			d.Add(key, next)
 		}
 		if d, ok = next.(*Dict); !ok {
-			return fmt.Errorf("%s: a %T has no %s in it", path, next, rest)
+			return fmt.Errorf("%s: %s has no %s in it", path, A(next), rest)
 		}
 		key, rest, deeper = strings.Cut(rest, ".")
 	}

@@ -26,7 +26,7 @@ func TestPut(t *testing.T) {
 	if diff := cmp.Diff(want, d, cmpopts.IgnoreUnexported(pickle.Dict{})); diff != "" {
 		t.Error(diff)
 	}
-	for path, want := range map[string]string{"c": "c stands twice", "a": "a stands twice", "c.x": "c.x: a int64 has no x in it"} {
+	for path, want := range map[string]string{"c": "c stands twice", "a": "a stands twice", "c.x": "c.x: an int has no x in it"} {
 		if err := d.Put(path, nil); err == nil || err.Error() != want {
 			t.Errorf("%s: %v; want %s", path, err, want)
 		}

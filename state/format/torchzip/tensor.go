@@ -27,6 +27,12 @@ type storage struct {
 	bytes int64
 }
 
+// Kind is what Python calls the type of a tensor.
+func (*Tensor) Kind() string { return "torch.Tensor" }
+
+// Kind is what Python calls the type of a storage.
+func (*storage) Kind() string { return "torch.UntypedStorage" }
+
 // storages are the classes of storages, and the elements of each.
 var storages = map[string]tensor.DType{
 	"torch.DoubleStorage": tensor.F64, "torch.FloatStorage": tensor.F32, "torch.HalfStorage": tensor.F16, "torch.BFloat16Storage": tensor.BF16,
@@ -51,7 +57,7 @@ var dtypes = map[string]tensor.DType{
 func DType(v any) (tensor.DType, error) {
 	g, ok := v.(pickle.Global)
 	if !ok {
-		return 0, fmt.Errorf("a %T is no element type", v)
+		return 0, fmt.Errorf("%s is no element type", pickle.A(v))
 	}
 	d, ok := dtypes[g.String()]
 	if !ok {
@@ -160,7 +166,7 @@ func rebuild(args []any, least int) (any, error) {
 	}
 	s, ok := args[0].(*storage)
 	if !ok || s.dtype == 0 {
-		return nil, fmt.Errorf("a tensor of a %T instead of a typed storage", args[0])
+		return nil, fmt.Errorf("a tensor of %s instead of a typed storage", pickle.A(args[0]))
 	}
 	if len(args) > 6 {
 		if err := plain(args[6]); err != nil {
@@ -177,7 +183,7 @@ func rebuildTyped(args []any) (any, error) {
 	}
 	s, ok := args[0].(*storage)
 	if !ok {
-		return nil, fmt.Errorf("a tensor of a %T instead of a storage", args[0])
+		return nil, fmt.Errorf("a tensor of %s instead of a storage", pickle.A(args[0]))
 	}
 	d, err := DType(args[6])
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -335,4 +336,14 @@ func FuzzPickle(f *testing.F) {
 		}
 		readAll(archive(t, entries...))
 	})
+}
+
+// TestKind demands that what is due elsewhere, and is a tensor, is called as in Python.
+func TestKind(t *testing.T) {
+	if _, err := pickle.Get[int64](&pickle.Dict{Items: []pickle.Item{{Key: "step", Value: &torchzip.Tensor{}}}}, "step"); err == nil || err.Error() != "step is a torch.Tensor, not an int" {
+		t.Error(err)
+	}
+	if _, err := pickle.Get[*torchzip.Tensor](&pickle.Dict{Items: []pickle.Item{{Key: "w", Value: 0.5}}}, "w"); err == nil || err.Error() != "w is a float, not a torch.Tensor" {
+		t.Error(err)
+	}
 }
