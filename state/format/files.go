@@ -14,6 +14,7 @@ const mostOpen = 128
 type Files struct {
 	fsys fs.FS
 	open map[string]*File
+	last string // that Open was asked for
 
 	archives map[archiveID]Archive
 }
@@ -36,6 +37,7 @@ func (f *Files) FS() fs.FS { return f.fsys }
 
 // Open returns a file, open. It fails on what is no regular file: a pipe would hold up the reader for ever.
 func (f *Files) Open(name string) (*File, error) {
+	f.last = name
 	if open := f.open[name]; open != nil {
 		return open, nil
 	}

@@ -32,6 +32,9 @@ func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 		c, err = read(files)
 	}
 	if err != nil {
+		if what := files.Stranger(); what != nil {
+			err = what
+		}
 		return nil, nil, errors.Join(err, files.Close())
 	}
 	return c, files, nil
@@ -113,6 +116,9 @@ func chooseFile(fsys fs.FS, name string) (reader, error) {
 		return func(files *format.Files) (*format.Checkpoint, error) { return hf.ReadFile(files, name) }, nil
 	case strings.HasPrefix(string(head), "PK"), strings.HasPrefix(string(head), "\x80"):
 		return func(files *format.Files) (*format.Checkpoint, error) { return torchzip.Read(files, name) }, nil
+	}
+	if err := files.Stranger(); err != nil {
+		return nil, err
 	}
 	return nil, fmt.Errorf("%s is neither a safetensors file nor one of torch.save", name)
 }

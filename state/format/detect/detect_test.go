@@ -87,12 +87,44 @@ func TestFile(t *testing.T) {
 		t.Errorf("%v, %v", c, err)
 	}
 	other := fstest.MapFS{"a": {Data: []byte("GGUF and more bytes")}, "b": {}, "c.safetensors": {Data: []byte("x")}}
-	for name, want := range map[string]string{"a": "neither a safetensors file", "b": "neither", "c.safetensors": "too few", "d": "d", "": "too few"} {
+	for name, want := range map[string]string{"a": "neither a safetensors file", "b": "b is empty", "c.safetensors": "too few", "d": "d", "": "too few"} {
 		if _, _, err := detect.Open(other, name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", name, err, want)
 		}
 	}
 	if _, _, err := detect.Open(fstest.MapFS{"a": {}}, ""); err == nil || !strings.Contains(err.Error(), "no checkpoint that shoal knows") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestStrangers has files that are none of a checkpoint where some of one are due.
+func TestStrangers(t *testing.T) {
+	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+	dcp, _ := formattest.Load(t, "../dcp/testdata/dcp.zip")
+	for name := range dcp {
+		if strings.HasSuffix(name, ".distcp") {
+			dcp[name] = &fstest.MapFile{Data: []byte(pointer)}
+		}
+	}
+	one := func(name, text string) fstest.MapFS { return fstest.MapFS{name: {Data: []byte(text)}} }
+	for _, c := range []struct {
+		dir       fstest.MapFS
+		name, err string
+	}{
+		{one("w.safetensors", pointer), "w.safetensors", "w.safetensors is a Git LFS pointer, not the file: run git lfs pull"},
+		{one("w.safetensors", pointer), "", "w.safetensors is a Git LFS pointer"},
+		{one("w.pt", pointer), "w.pt", "w.pt is a Git LFS pointer"},
+		{dcp, "", ".distcp is a Git LFS pointer"},
+		{one("w.pt", ""), "w.pt", "w.pt is empty"},
+		{one("w.safetensors", ""), "", "w.safetensors is empty"},
+		{one("w.safetensors", "\ufeff\n<!DOCTYPE html><html>"), "", "w.safetensors is a page of a server"},
+		{one("w.pt", "<HTML>"), "w.pt", "w.pt is a page of a server"},
+		{one("w.pt", "<?xml version='1.0'?><Error>"), "w.pt", "w.pt is a page of a server"},
+		{one("w.bin", "something else"), "w.bin", "w.bin is neither a safetensors file nor one of torch.save"},
+		{one("w.safetensors", "something else"), "", "the file is probably of another format"},
+	} {
+		if _, _, err := detect.Open(c.dir, c.name); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v; want %q", err, c.err)
+		}
 	}
 }

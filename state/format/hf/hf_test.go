@@ -72,7 +72,8 @@ func TestIndex(t *testing.T) {
 		{strings.Replace(index, `"b":"1`, `"b":"2`, 1), `tensor "b" stands in 1.safetensors, but in the index under "2.safetensors"`},
 		{strings.Replace(index, `"c":"2`, `"d":"1.safetensors","c":"2`, 1), `tensor "d" is not in 1.safetensors`},
 		{strings.Replace(index, `"c":"2`, `"c":"../2`, 1), `no plain file name`},
-		{strings.Replace(index, `"c":"2`, `"c":"4`, 1), `4.safetensors`},
+		{strings.Replace(index, `"c":"2`, `"c":"4`, 1), safetensors.IndexName + ` names 2 files, of which 1 is missing: 4.safetensors; copy what is missing here too`},
+		{strings.NewReplacer(`"1`, `"7`, `"2`, `"8`).Replace(index), `of which 2 are missing: 7.safetensors, 8.safetensors;`},
 		{index[:50], `broken JSON`},
 	} {
 		dir[safetensors.IndexName] = &fstest.MapFile{Data: []byte(broken.index)}

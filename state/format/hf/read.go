@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/tensor/safetensors"
@@ -113,8 +115,12 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	}
 	s := newSet(files, "safetensors with index")
 	missing := maps.Clone(index.Files)
-	for _, file := range slices.Compact(slices.Sorted(maps.Values(index.Files))) {
+	names := slices.Compact(slices.Sorted(maps.Values(index.Files)))
+	for _, file := range names {
 		h, err := s.header(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, absent(files, names)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -130,6 +136,20 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, missing[name])
 	}
 	return s.done()
+}
+
+// absent says which of the files that the index names are missing.
+func absent(files *format.Files, names []string) error {
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, err := fs.Stat(files.FS(), name)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+	some, more := missing, ""
+	if n := len(missing) - 3; n > 0 {
+		some, more = missing[:3], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("%s names %s, of which %d %s missing: %s%s; copy what is missing here too, or download the model again",
+		safetensors.IndexName, plural.Of(len(names), "file"), len(missing), plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more)
 }
 
 // readFolder reads all safetensors files of a folder, which hold different tensors or shards of the same.
