@@ -35,9 +35,12 @@ type Report struct {
 
 // Move writes the tensors of a checkpoint as out says, which Lay has made of it, and publishes them as dst when all are there and their fingerprints are
 // those of the source. A run that was stopped is continued by the same call: until then dst does not exist, and what is
-// done lies in a folder beside it. It fails when dst is there already. In a bucket, where dst is a URL, the same call begins anew, and what is
+// done lies in a folder beside it. It fails when dst is there already, or lies in the folder of the source. In a bucket, where dst is a URL, the same call begins anew, and what is
 // below dst until the end has a mark that Open refuses.
 func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report, error) {
+	if err := src.outside(dst); err != nil {
+		return nil, err
+	}
 	from, err := newSource(src)
 	if err != nil {
 		return nil, err

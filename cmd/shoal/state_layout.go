@@ -1,13 +1,13 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -29,7 +29,7 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
 		return nil, usageError("a layout file says everything: give either that, or a mesh and a preset")
 	case l.file != "":
-		text, err := os.ReadFile(l.file)
+		text, err := durable.Read(l.file, layout.MaxSpecBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -38,6 +38,8 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 		return nil, usageError("the mesh %s says how many ranks there are, not who has what; add a preset, such as megatron-core or fsdp2", l.mesh)
 	case l.preset == "":
 		return nil, nil
+	case l.mesh == "" && (strings.Contains(l.preset, "fsdp") || strings.Contains(l.preset, "zero")): // which cut over dp
+		return nil, usageError("the preset %s says who has what, not how many ranks there are; add a mesh, such as dp=8", l.preset)
 	}
 	m, err := layout.ParseMesh(l.mesh)
 	if err != nil {

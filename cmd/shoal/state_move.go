@@ -33,13 +33,14 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	m.layout.add(flags, "")
 	m.source.add(flags)
-	flags.Int64Var(&m.most, "max-file-bytes", 0, "for the format hf: the bytes of tensors in a file; 0 is one file")
+	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"}, "max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
 	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
 	addWorkers(cmd, &m.workers)
 }
 
 func addWorkers(cmd *cobra.Command, workers *int) {
-	cmd.Flags().IntVar(workers, "workers", runtime.NumCPU(), "how many cores to use")
+	*workers = runtime.NumCPU()
+	cmd.Flags().Var(atLeast[int]{workers, 1, "a number of cores, 1 or more"}, "workers", "how many cores to use")
 }
 
 const published = `DST appears when it is whole and its fingerprints are those of SRC; until then it grows in DST.partial. A command that was

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -47,9 +47,9 @@ checkpoint, or of one that is not written yet: a layout with the names, types an
 
 func readLayout(in io.Reader, path string) ([]byte, error) {
 	if path == "-" {
-		return io.ReadAll(in)
+		return io.ReadAll(io.LimitReader(in, ranks.MaxLayout)) // what is cut off does not parse
 	}
-	return os.ReadFile(path)
+	return durable.Read(path, ranks.MaxLayout)
 }
 
 // partJSON is what lies on a rank in the output for programs.

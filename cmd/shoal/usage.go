@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,10 @@ func noArguments(cmd *cobra.Command, args []string) error {
 
 // flagError explains a flag that does not parse; for an unknown one it names the nearest known one.
 func flagError(cmd *cobra.Command, err error) error {
-	msg, _, _ := strings.Cut(err.Error(), ": strconv.") // how Go parses a number helps nobody
+	msg, how, is := strings.Cut(err.Error(), ": strconv.") // how Go parses a number helps nobody
+	if is {
+		msg += ": it takes " + wanted(how)
+	}
 	if name, ok := strings.CutPrefix(msg, "unknown flag: --"); ok {
 		name, _, _ = strings.Cut(name, "=")
 		if near := spelling.Nearest(name, flagNames(cmd)); near != "" {
@@ -35,6 +39,19 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	return usageError("%s\nAll flags: %s --help", msg, cmd.CommandPath())
+}
+
+// wanted is what a flag takes, by the error of package strconv.
+func wanted(how string) string {
+	switch {
+	case strings.HasSuffix(how, strconv.ErrRange.Error()):
+		return "a number that is nearer to 0"
+	case strings.HasPrefix(how, "ParseBool"):
+		return "true or false"
+	case strings.HasPrefix(how, "ParseFloat"):
+		return "a number"
+	}
+	return "a whole number"
 }
 
 func unknownCommand(cmd *cobra.Command, name string) error {

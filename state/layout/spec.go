@@ -10,8 +10,8 @@ import (
 // Version stands in every Spec.
 const Version = "layout/1"
 
-// maxSpecBytes bounds what Parse reads; layouts have some kilobytes.
-const maxSpecBytes = 4 << 20
+// MaxSpecBytes bounds what Parse reads; layouts have some kilobytes.
+const MaxSpecBytes = 4 << 20
 
 // A Spec is a layout as people write it, in YAML or JSON; docs/formats/layout.md describes each field.
 type Spec struct {
@@ -65,8 +65,8 @@ type rule struct {
 
 // Parse reads a Spec and checks all that can be checked without a catalogue. A field that it does not know is an error.
 func Parse(text []byte) (*Spec, error) {
-	if len(text) > maxSpecBytes {
-		return nil, fmt.Errorf("layout: %d bytes; a layout has at most %d", len(text), maxSpecBytes)
+	if len(text) > MaxSpecBytes {
+		return nil, fmt.Errorf("layout: %d bytes; a layout has at most %d", len(text), MaxSpecBytes)
 	}
 	var s Spec
 	if err := yaml.UnmarshalStrict(text, &s); err != nil {

@@ -21,10 +21,11 @@ import (
 const (
 	// LayoutName is the file that makes a folder a checkpoint of this format.
 	LayoutName = "shoal-layout.json"
+	// MaxLayout bounds it, in bytes.
+	MaxLayout = 256 << 20
 
 	version    = "ranks/1"
 	valuesName = "values.pt"
-	maxLayout  = 256 << 20
 )
 
 // layoutJSON is what LayoutName holds.
@@ -199,7 +200,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 }
 
 func read(files *format.Files) (*format.Checkpoint, error) {
-	text, err := files.All(LayoutName, maxLayout)
+	text, err := files.All(LayoutName, MaxLayout)
 	if err != nil {
 		return nil, err
 	}

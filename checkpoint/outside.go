@@ -1,0 +1,49 @@
+package checkpoint
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-ml/shoal/checkpoint/jobs"
+)
+
+// outside fails when dst is the checkpoint itself, or one would lie in the folder of the other, where nobody could tell their files apart.
+func (c *Checkpoint) outside(dst string) error {
+	src, to := c.path, dst
+	switch inBucket := jobs.IsURL(dst); {
+	case inBucket != jobs.IsURL(c.path):
+		return nil
+	case inBucket:
+		src, to = strings.TrimRight(src, "/"), strings.TrimRight(to, "/")
+	default:
+		src, to = resolved(src), resolved(to)
+	}
+	switch {
+	case src == to:
+		return fmt.Errorf("%s is what is read; shoal overwrites nothing: give another name for what is written", dst)
+	case within(to, src):
+		return fmt.Errorf("%s lies in %s, which is read, and files of two checkpoints in one folder cannot be told apart; give a name outside of it", dst, c.path)
+	case within(src, to):
+		return fmt.Errorf("%s lies in %s, which is to be written, and files of two checkpoints in one folder cannot be told apart; give a name outside of it", c.path, dst)
+	}
+	return nil
+}
+
+func within(path, folder string) bool {
+	return strings.HasPrefix(path, strings.TrimRight(folder, "/")+"/")
+}
+
+// resolved is a path without links, as far as it exists.
+func resolved(path string) string {
+	whole, err := filepath.Abs(path)
+	if err != nil {
+		return filepath.Clean(path)
+	}
+	for dir, rest := whole, ""; dir != filepath.Dir(dir); dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
+		if at, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(at, rest)
+		}
+	}
+	return whole
+}

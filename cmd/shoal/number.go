@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// atLeast is a flag with a whole number, below a bound of which nothing can be meant.
+type atLeast[T int | int64] struct {
+	n     *T
+	bound T
+	what  string // it takes
+}
+
+// Set implements pflag.Value.
+func (f atLeast[T]) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return err
+	}
+	if n < int64(f.bound) || int64(T(n)) != n {
+		return fmt.Errorf("it takes %s", f.what)
+	}
+	*f.n = T(n)
+	return nil
+}
+
+// String implements pflag.Value.
+func (f atLeast[T]) String() string {
+	if f.n == nil {
+		return ""
+	}
+	return strconv.FormatInt(int64(*f.n), 10)
+}
+
+// Type implements pflag.Value.
+func (f atLeast[T]) Type() string { return "int" }
