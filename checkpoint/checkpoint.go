@@ -184,6 +184,16 @@ func (c *Checkpoint) Rename(from, to string) error {
 	return c.Finish()
 }
 
+// Named fails when a tensor has no name, as one that torch.save was given by itself: in a checkpoint of other formats it needs one.
+func (c *Checkpoint) Named() error {
+	for i := range c.Tensors {
+		if c.Tensors[i].Name == "" {
+			return fmt.Errorf("%s holds a tensor without a name, as torch.save writes one that it is given alone; name it: --rename =weight", c.path)
+		}
+	}
+	return nil
+}
+
 // whole fails when the format does not say how the parts of a tensor fit together, or something is wrong with its structure.
 func (c *Checkpoint) whole() error {
 	for i := range c.Tensors {

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/format"
 )
 
 // moveFlags are those of reshard and convert.
@@ -93,7 +94,8 @@ func newStateConvertCommand() *cobra.Command {
 
 ` + formats() + `
 Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
-safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. In Megatron's files tensors have
+safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. pt is one dict, in which the keys
+of dicts in dicts are joined by dots, and has what torch.load takes with weights_only; what becomes something else, as arrays of NumPy do, is said. In Megatron's files tensors have
 Megatron's names, joined, cut and numbered as it does, and random numbers, which belong to ranks, stay behind: load megatron with
 --no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up. DeepSpeed loads zero1, zero2 and zero3 by position and over
 as many ranks as they are written for, universal by names and over any number, but experts with an expert parallel size of 1 only. To zero3 the
@@ -142,6 +144,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	defer c.Close()
+	if err := c.Named(); err != nil {
+		return err
+	}
 	if m.layout.file == "" && m.layout.preset == "" {
 		m.layout.preset = checkpoint.Preset(m.format)
 	}
@@ -165,15 +170,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return errors.Join(err, goOn(cmd.Context(), dst))
 	}
-	if n := m.source.model.behind; n > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s %s behind, which are random numbers of ranks, or beside parameters\n", plural.Of(n, "tensor"), plural.Verb(n, "stays", "stay"))
-	}
-	if lost > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s %s behind, for which the format %s has no place\n", plural.Of(lost, "value"), plural.Verb(lost, "stays", "stay"), m.format)
-	}
-	if n := len(out.Implied); n > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s %s behind, which DeepSpeed makes of the master weights; all were compared with these\n", plural.Of(n, "tensor"), plural.Verb(n, "stays", "stay"))
-	}
+	m.tell(cmd.ErrOrStderr(), c, out, lost)
 	for _, name := range r.Dead {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}
@@ -188,6 +185,38 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst, out.Format,
 		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
 	return err
+}
+
+// tell says what of SRC is not in DST, or not as it was. lost values have no place there.
+func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int) {
+	behind := func(n int, what, why string) {
+		if n > 0 {
+			fmt.Fprintf(notes, "shoal: %s %s behind, %s\n", plural.Of(n, what), plural.Verb(n, "stays", "stay"), why)
+		}
+	}
+	behind(m.source.model.behind, "tensor", "which are random numbers of ranks, or beside parameters")
+	behind(lost, "value", "for which the format "+m.format+" has no place")
+	behind(len(out.Implied), "tensor", "which DeepSpeed makes of the master weights; all were compared with these")
+	if n := len(out.Altered); n > 0 {
+		fmt.Fprintf(notes, "shoal: %s %s out as something else, since torch.load with weights_only takes no such objects: %s\n",
+			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), someOf(out.Altered))
+	}
+	if m.format == "pt" && c.Nested && len(m.source.rename) == 0 {
+		fmt.Fprintln(notes, "shoal: dicts in dicts of SRC are one dict in DST, with their keys joined by dots")
+	}
+}
+
+// someOf names the first few of what was altered.
+func someOf(list []format.Altered) string {
+	const most = 5
+	var texts []string
+	for _, a := range list[:min(most, len(list))] {
+		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, printable(a.Path), a.Is))
+	}
+	if n := len(list) - most; n > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // goOn says what to do after a command that was stopped.

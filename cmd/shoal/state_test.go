@@ -37,6 +37,9 @@ func TestState(t *testing.T) {
 					return err
 				}
 			}
+			if err := objects(t, env.WorkDir); err != nil {
+				return err
+			}
 			return os.CopyFS(filepath.Join(env.WorkDir, "torch"), os.DirFS(formats+"torchzip/testdata/torch2.15"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

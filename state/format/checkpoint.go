@@ -19,6 +19,7 @@ type Checkpoint struct {
 	Tensors []Tensor // by name, then by place; no two have both in common
 	Values  []Value  // what is no tensor, by path
 	Doubt   string   // why the files cannot tell whether all of the checkpoint is there; empty where they can
+	Nested  bool     // whether names are made of the keys of dicts in dicts, so that nobody can tell them from keys with dots
 }
 
 // A Tensor is a tensor as the format stores it: whole, or the part of it that one rank holds when the format does not say
@@ -118,7 +119,9 @@ func (t *Tensor) Bytes() int64 {
 // A Value is what a checkpoint holds beside tensors: a step, a learning rate, a flag.
 type Value struct {
 	Path string
-	Is   any // nil, bool, int64, *big.Int, float64, string, []byte, []any of these, or Unread
+	Is   any // nil, bool, int64, *big.Int, float64, string, []byte, []any of these, a map[string]any without a key, or Unread
+	// Python is what its pickle has, which tells more than Is: a tuple, a set, an array of NumPy. nil where Is tells all.
+	Python any
 }
 
 // Unread is a value that could not be read: its pickle asks for what shoal does not know. Tensors are never so.

@@ -129,7 +129,7 @@ func TestFinish(t *testing.T) {
 	c := format.Checkpoint{
 		Format:  "x",
 		Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)}, {Name: "w", DType: tensor.U8, At: at(0)}, {Name: "a", DType: tensor.U8}},
-		Values:  []format.Value{{"step", 1}, {"lr", 2}},
+		Values:  []format.Value{{Path: "step", Is: 1}, {Path: "lr", Is: 2}},
 	}
 	if err := c.Finish(); err != nil || c.Tensors[0].Name != "a" || c.Tensors[1].At.String() != "tp=0/2" {
 		t.Errorf("%v: %v", c, err)
@@ -144,7 +144,7 @@ func TestFinish(t *testing.T) {
 		{Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)}, {Name: "w", DType: tensor.U8, At: at(1)}}},
 		{Tensors: []format.Tensor{{Name: "w"}}},
 		{Tensors: []format.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{1 << 60}}}},
-		{Values: []format.Value{{"step", 1}, {"step", 1}}},
+		{Values: []format.Value{{Path: "step", Is: 1}, {Path: "step", Is: 1}}},
 	} {
 		if err := twice.Finish(); err == nil {
 			t.Errorf("%v passes", twice)

@@ -9,7 +9,12 @@ type Output struct {
 	Sums   []Sum
 	// Implied says of tensors that are not in the output of which others their readers make them: Model is Main, rounded.
 	Implied []*Proof
+	// Altered are the values that come out as something else, since a file for torch.load cannot have them as they are.
+	Altered []Altered
 }
+
+// Altered is a value that was of one type of Python and comes out as another, or has something in it that does.
+type Altered struct{ Path, Was, Is string }
 
 // An OutputFile is a file and its size in bytes.
 type OutputFile struct {

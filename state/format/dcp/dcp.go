@@ -243,5 +243,9 @@ func (r *reader) value(name string) error {
 	case err != nil:
 		return err
 	}
+	if d, is := f.Root.(*pickle.Dict); is && len(d.Items) == 0 {
+		r.Values = append(r.Values, format.Value{Path: name, Is: map[string]any{}})
+		return nil
+	}
 	return f.Flatten(&r.Checkpoint, name, f.Root)
 }

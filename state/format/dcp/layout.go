@@ -144,7 +144,7 @@ func (l *layout) item(name string, what any) {
 // others adds what is no tensor.
 func (l *layout) others(file string, c Content) error {
 	for _, v := range c.Values {
-		root, err := torchzip.Plain(v.Is)
+		root, err := torchzip.Pickled(l.Output, v)
 		if err == nil {
 			err = l.object(file, Object{Name: v.Path, Root: root})
 		}

@@ -232,7 +232,7 @@ func (r *reader) others(part *format.Checkpoint) error {
 			continue
 		}
 		if all, ok := part.Values[names].Is.([]any); ok {
-			part.Values[names].Is = slices.Concat(all, list.Items)
+			part.Values[names] = format.Value{Path: part.Values[names].Path, Is: slices.Concat(all, list.Items)}
 		}
 	}
 	return nil

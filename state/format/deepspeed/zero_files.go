@@ -208,7 +208,7 @@ func (w *zeroWriter) version() any {
 func (w *zeroWriter) config() (list []format.Value) {
 	for _, v := range w.values {
 		if v.Path == "ds_config.zero_optimization.stage" {
-			v.Is = w.stage
+			v = format.Value{Path: v.Path, Is: w.stage}
 		}
 		if strings.HasPrefix(v.Path, "ds_config.") {
 			list = append(list, v)

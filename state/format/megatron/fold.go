@@ -123,9 +123,11 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 			}
 		}
 		if list, ok := v.Is.([]any); ok && groupPath.MatchString(v.Path) && strings.HasSuffix(v.Path, "."+namesKey) {
-			if v.Is, err = f.group(v.Path, list, groups); err != nil {
+			is, err := f.group(v.Path, list, groups)
+			if err != nil {
 				return nil, err
 			}
+			v = format.Value{Path: v.Path, Is: is}
 		}
 		all = append(all, v)
 	}

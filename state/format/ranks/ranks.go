@@ -105,7 +105,7 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 			return nil, err
 		}
 		o.Files, o.Frames, o.Sums = append(o.Files, v.Files...), append(o.Frames, v.Frames...), append(o.Sums, v.Sums...)
-		o.Values = v.Values
+		o.Values, o.Altered = v.Values, v.Altered
 	}
 	o.Files = append(o.Files, format.OutputFile{Name: LayoutName, Size: int64(len(text))})
 	o.Frames = append(o.Frames, format.Frame{File: LayoutName, Bytes: text})

@@ -25,7 +25,8 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 		return nil, err
 	}
 	c := &format.Checkpoint{Format: "torch"}
-	if err := f.Flatten(c, "", f.Root); err != nil {
+	w := &walker{c: c, left: maxMemory, empty: true}
+	if err := f.flatten(w, "", f.Root); err != nil {
 		return nil, err
 	}
 	if err := c.Finish(); err != nil {
@@ -37,7 +38,10 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 // Flatten adds the tensors and values below v, which is the root or a part of it, under names that start with prefix. Dicts
 // and objects come apart; lists and tuples only when a dict or a tensor is in them.
 func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
-	w := &walker{c: c, left: maxMemory}
+	return f.flatten(&walker{c: c, left: maxMemory}, prefix, v)
+}
+
+func (f *File) flatten(w *walker, prefix string, v any) error {
 	if err := w.walk(prefix, v, 0); err != nil {
 		return fmt.Errorf("torch: %s: %w", f.Name, err)
 	}
@@ -45,8 +49,9 @@ func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
 }
 
 type walker struct {
-	c    *format.Checkpoint
-	left int // bytes of memory
+	c     *format.Checkpoint
+	left  int  // bytes of memory
+	empty bool // whether dicts without a key are values
 }
 
 // enter counts a step, and bytes that it copies.
@@ -72,22 +77,36 @@ func (w *walker) walk(path string, v any, depth int) error {
 		w.c.Tensors = append(w.c.Tensors, v.As(path))
 		return nil
 	case *pickle.Dict:
+		if w.empty && len(v.Items) == 0 && path != "" {
+			w.c.Values = append(w.c.Values, format.Value{Path: path, Is: map[string]any{}})
+			return nil
+		}
 		return w.items(path, v.Items, depth)
 	case *pickle.Object:
 		if state, ok := v.State.(*pickle.Dict); ok {
 			return w.items(path, state.Items, depth)
 		}
 	case *pickle.List:
-		return w.list(path, v.Items, depth)
+		return w.list(path, v, v.Items, depth)
 	case pickle.Tuple:
-		return w.list(path, v, depth)
+		return w.list(path, v, v, depth)
 	}
+	return w.add(path, v, depth)
+}
+
+// add adds a value.
+func (w *walker) add(path string, v any, depth int) error {
 	is, err := w.value(path, v, depth)
-	w.c.Values = append(w.c.Values, format.Value{Path: path, Is: is})
+	value := format.Value{Path: path, Is: is}
+	if err == nil && !told(v) {
+		value.Python = v
+	}
+	w.c.Values = append(w.c.Values, value)
 	return err
 }
 
 func (w *walker) items(path string, items []pickle.Item, depth int) error {
+	w.c.Nested = w.c.Nested || path != "" && len(items) > 0
 	for _, item := range items {
 		key, err := w.key(path, item.Key, depth)
 		if err != nil {
@@ -116,15 +135,14 @@ func (w *walker) key(path string, k any, depth int) (string, error) {
 	return strings.ReplaceAll(fmt.Sprint(v), " ", ","), err
 }
 
-func (w *walker) list(path string, items []any, depth int) error {
+// list adds a list or tuple v.
+func (w *walker) list(path string, v any, items []any, depth int) error {
 	deep, err := w.deep(path, items, depth)
 	if err != nil {
 		return err
 	}
 	if !deep {
-		is, err := w.value(path, pickle.Tuple(items), depth)
-		w.c.Values = append(w.c.Values, format.Value{Path: path, Is: is})
-		return err
+		return w.add(path, v, depth)
 	}
 	for i, x := range items {
 		if err := w.walk(Join(path, strconv.Itoa(i)), x, depth+1); err != nil {

@@ -23,7 +23,7 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 		root.Add(t.Name, p)
 	}
 	for _, v := range values {
-		p, err := Plain(v.Is)
+		p, err := Pickled(o, v)
 		if err != nil {
 			return nil, fmt.Errorf("torch: value %q: %w", v.Path, err)
 		}
@@ -164,6 +164,8 @@ func Plain(v any) (any, error) {
 			list.Items = append(list.Items, p)
 		}
 		return list, nil
+	case map[string]any:
+		return &pickle.Dict{}, nil
 	case format.Unread:
 		return nil, v.Why
 	}

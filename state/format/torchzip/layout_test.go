@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -22,14 +23,19 @@ import (
 // values are of every kind that a file can hold.
 var values = []format.Value{
 	{Path: "betas", Is: []any{0.9, 0.95}}, {Path: "big", Is: new(big.Int).Lsh(big.NewInt(-3), 100)}, {Path: "bytes", Is: []byte{0, 200}},
-	{Path: "count", Is: int64(1 << 40)}, {Path: "flag", Is: true}, {Path: "none", Is: nil}, {Path: "text", Is: "é"},
+	{Path: "complex", Is: "builtins.complex[1,-2]", Python: &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "complex"}, Args: []any{1.0, -2.0}}},
+	{Path: "count", Is: int64(1 << 40)},
+	{Path: "device", Is: "torch.device[cpu]", Python: &pickle.Object{Class: pickle.Global{Module: "torch", Name: "device"}, Args: []any{"cpu"}}},
+	{Path: "dict", Is: map[string]any{}}, {Path: "dtype", Is: "torch.bfloat16", Python: pickle.Global{Module: "torch", Name: "bfloat16"}},
+	{Path: "flag", Is: true}, {Path: "none", Is: nil}, {Path: "set", Is: []any{int64(3)}, Python: &pickle.Set{Items: []any{int64(3)}}}, {Path: "text", Is: "é"},
+	{Path: "tuple", Is: []any{int64(1), []any{0.5}}, Python: pickle.Tuple{int64(1), pickle.Tuple{0.5}}},
 }
 
 // load prints what torch finds in files, and checks their checksums. The first torch with weights_only cannot read floats so.
 const load = `
 import json, sys, zipfile, torch
 show = lambda t: [str(t.dtype), list(t.shape), bytes(t.reshape(-1).view(torch.uint8).tolist() if t.numel() else []).hex()]
-plain = lambda v: str(v) if isinstance(v, int) and v is not True else v.hex() if isinstance(v, bytes) else v
+plain = lambda v: repr(v) if isinstance(v, (tuple, set, complex, torch.device, torch.dtype)) else str(v) if isinstance(v, int) and v is not True else v.hex() if isinstance(v, bytes) else v
 for path in sys.argv[1:]:
     assert zipfile.ZipFile(path).testzip() is None
     found = torch.load(path, weights_only=not torch.__version__.startswith("1."))
@@ -104,7 +110,8 @@ func compare(t *testing.T, text string, want formattest.What) {
 		t.Fatal(err)
 	}
 	all := map[string]any{
-		"betas": []any{0.9, 0.95}, "big": "-3802951800684688204490109616128", "bytes": "00c8", "count": "1099511627776", "flag": true, "none": nil, "text": "é",
+		"betas": []any{0.9, 0.95}, "big": "-3802951800684688204490109616128", "bytes": "00c8", "complex": "(1-2j)", "count": "1099511627776",
+		"device": "device(type='cpu')", "dict": map[string]any{}, "dtype": "torch.bfloat16", "flag": true, "none": nil, "set": "{3}", "text": "é", "tuple": "(1, (0.5,))",
 	}
 	for name, what := range want {
 		all[name] = what[:]
