@@ -42,6 +42,7 @@ type AgentConfig struct {
 	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
 	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
 	OnSave   func(seat int, line string)                 // what people should know of a checkpoint that a worker of this host takes part in; nil = the log has it
+	OnBereft func(seat int, why string)                  // a call of a worker of this host has failed, because another is gone; on the engine's thread; may be nil
 	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
 	Log      *slog.Logger                                // nil = slog.Default()
 
@@ -97,6 +98,9 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		return nil, errors.Join(err, a.stopLanes())
 	}
 	a.engine.results.nodes = everywhere(cfg.nodes)
+	if cfg.OnBereft != nil {
+		a.engine.bereft = func(w topo.Worker, why string) { cfg.OnBereft(int(w), why) }
+	}
 	if err := a.link(); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes(), a.engine.close())

@@ -22,6 +22,7 @@ type engine struct {
 	crew      *crew
 	name      fabric.Host
 	broke     func(w topo.Worker, err error)
+	bereft    func(w topo.Worker, why string) // is told of a call that fails because somebody is gone; nil = nobody is
 	transfers *transfers
 	results   results
 
@@ -212,6 +213,9 @@ func (e *engine) fail(p *collective.Posted, err error) {
 	var lost *collective.LostError
 	if errors.As(err, &lost) {
 		status = arena.Lost
+		if e.bereft != nil { // before the worker sees it, and ends of it
+			e.bereft(p.Worker, err.Error())
+		}
 	}
 	e.finish(p.Worker, p.Ticket, -1, status, err.Error())
 }

@@ -21,13 +21,21 @@ type Failure struct {
 	Exit  proc.Exit
 	After time.Duration // from the start of the job
 	Early bool          // it ended well, but never joined the others
-	Tail  []string      // last lines of its output
-	Log   string        // file with all of its output
+	// Because says who was gone when it still waited for it, and what in: "rank 1 exited with code 0, while rank 0 waits for it in barrier()". Empty where it
+	// ended of itself.
+	Because string
+	Tail    []string // last lines of its output
+	Log     string   // file with all of its output
 }
 
 func (f *Failure) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "job %s failed: rank %d of %d %s\n", f.Job, f.Rank, f.Size, f.how())
+	if f.Because != "" {
+		fmt.Fprintf(&b, "job %s failed: %s\n  then    ", f.Job, f.Because)
+	} else {
+		fmt.Fprintf(&b, "job %s failed: ", f.Job)
+	}
+	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.how())
 	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID, f.After.Round(10*time.Millisecond))
 	if len(f.Tail) == 0 {
 		b.WriteString("  output  none\n")
@@ -54,6 +62,8 @@ func (f *Failure) next() string {
 	switch {
 	case f.Early:
 		return "does the script call shoal.join() on every rank, before it ends?"
+	case f.Because != "":
+		return "why does the one end before the others? Every rank has to make the same calls, as many steps, and none may end in between"
 	case f.Exit.Signal == syscall.SIGKILL:
 		return "who kills with SIGKILL is mostly the kernel, out of memory: see dmesg; use fewer workers or smaller batches"
 	case f.Exit.Signal == syscall.SIGBUS:

@@ -39,6 +39,8 @@ func TestFailureSaysWhatToDo(t *testing.T) {
 		"was killed by SIGUSR1":   {Exit: proc.Exit{Signal: syscall.SIGUSR1}},
 		"was killed by signal 40": {Exit: proc.Exit{Signal: 40}},
 		"cannot find":             {Exit: proc.Exit{Code: 127}},
+		"failed: rank 1 exited with code 0, while rank 0 waits for it in barrier()\n  then    rank 0 of 2 exited with code 1\n": {Size: 2, Exit: proc.Exit{Code: 1}, Because: "rank 1 exited with code 0, while rank 0 waits for it in barrier()"},
+		"why does the one end before the others?": {Exit: proc.Exit{Code: 1}, Because: "rank 1 exited"},
 	} {
 		if !strings.Contains(f.Error(), want) {
 			t.Errorf("no %q in\n%s", want, f.Error())

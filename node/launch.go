@@ -177,7 +177,7 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 
 // agentConfig is what the agent serves: a job that begins here, or one to join.
 func (l *launch) agentConfig() AgentConfig {
-	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
+	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave, OnBereft: l.onBereft,
 		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.Decided
@@ -300,7 +300,7 @@ func (l *launch) failure(v verdict) *Failure {
 	defer l.mu.Unlock()
 	h, e := l.hands[v.culprit.rank], v.culprit.exit
 	f := &Failure{Job: l.job.Spec.Name, Rank: v.culprit.rank, Size: max(len(l.hands), l.least), Host: h.host, Exit: e,
-		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Tail: h.tail, Log: h.log}
+		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Because: h.because, Tail: h.tail, Log: h.log}
 	if h.output != nil {
 		f.Tail, f.Log = h.output.Tail(), h.output.LogPath()
 	}

@@ -23,6 +23,8 @@ type hand struct {
 	joined   bool
 	exit     *proc.Exit // nil = it runs
 	survived bool       // the job goes on without it
+	bereft   string     // why its last call failed that waited for one who is gone
+	because  string     // that, where it has ended of it
 	tail     []string   // of its output, and
 	log      string     // the file with all of it, where it runs on another host
 	process  *proc.Worker
@@ -218,6 +220,15 @@ func (l *launch) onReport(seat int, metrics map[string]float64) {
 	}
 }
 
+// onBereft notes that a worker has waited in vain for one that is gone: it mostly ends of that.
+func (l *launch) onBereft(seat int, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.hands[seat]; h != nil {
+		h.bereft = why
+	}
+}
+
 // onSave shows what becomes of a checkpoint among the lines of the worker whose part it was, which may be gone.
 func (l *launch) onSave(seat int, line string) {
 	line = "shoal: " + line
@@ -228,6 +239,7 @@ func (l *launch) onSave(seat int, line string) {
 // onExit deals with the end of a worker of this host. Where the job is led it is in the books first, in the order of the endings: what the
 // membership makes of it can end others. Elsewhere the membership hears it first, since the books are kept on another host.
 func (l *launch) onExit(seat int, e proc.Exit) {
+	elastic := l.agent.Status().Elastic // where a loss is survived, and an end has other reasons
 	survived := l.survives(seat, e) && (!e.OK() || l.vain(seat))
 	l.mu.Lock()
 	candid, leads, h := l.candid, l.leader == l.host, l.hands[seat]
@@ -235,9 +247,13 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 		l.faults = append(l.faults, ending{seat, e, false}) // confess tells
 	}
 	l.telling++
+	because := ""
+	if e.Code != 0 && !elastic {
+		because = h.bereft
+	}
 	l.mu.Unlock()
 	n := endOf(seat, e, survived)
-	n.Log = h.output.LogPath()
+	n.Log, n.Because = h.output.LogPath(), because
 	if leads {
 		l.tell(&note{Ended: n})
 	}
