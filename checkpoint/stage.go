@@ -182,9 +182,13 @@ func (s *stage) fill() error {
 			return err
 		}
 	}
-	return s.write(func(write func(file string, at int64, b []byte) error) error {
+	return s.each(func(open func(file string) (*os.File, error)) error {
 		for _, f := range s.output.Frames {
-			if err := write(f.File, f.Offset, f.Bytes); err != nil {
+			file, err := open(f.File)
+			if err != nil {
+				return err
+			}
+			if _, err := file.WriteAt(f.Bytes, f.Offset); err != nil {
 				return err
 			}
 		}
@@ -192,8 +196,8 @@ func (s *stage) fill() error {
 	})
 }
 
-// write calls f with what writes into the staged files, one open at a time.
-func (s *stage) write(f func(write func(file string, at int64, b []byte) error) error) (err error) {
+// each calls f with what opens staged files, of which one is open at a time.
+func (s *stage) each(f func(open func(file string) (*os.File, error)) error) (err error) {
 	var open *os.File
 	name := ""
 	closed := func() error {
@@ -202,18 +206,20 @@ func (s *stage) write(f func(write func(file string, at int64, b []byte) error) 
 		}
 		return open.Close()
 	}
-	err = f(func(file string, at int64, b []byte) error {
-		if file != name {
-			if err := closed(); err != nil {
-				return err
-			}
-			if open, err = os.OpenFile(s.path(file), os.O_RDWR, 0); err != nil {
-				return err
-			}
-			name = file
+	err = f(func(file string) (*os.File, error) {
+		if file == name {
+			return open, nil
 		}
-		_, err := open.WriteAt(b, at)
-		return err
+		if err := closed(); err != nil {
+			return nil, err
+		}
+		var err error
+		if open, err = os.OpenFile(s.path(file), os.O_RDWR, 0); err != nil {
+			open, name = nil, ""
+			return nil, err
+		}
+		name = file
+		return open, nil
 	})
 	return errors.Join(err, closed())
 }
@@ -221,19 +227,18 @@ func (s *stage) write(f func(write func(file string, at int64, b []byte) error) 
 // sums puts the checksums in.
 func (s *stage) sums() error {
 	buffer := make([]byte, 1<<20)
-	return s.write(func(write func(file string, at int64, b []byte) error) error {
+	return s.each(func(open func(file string) (*os.File, error)) error {
 		for _, sum := range s.output.Sums {
-			hash := crc32.NewIEEE()
-			file, err := os.Open(s.path(sum.File))
+			file, err := open(sum.File)
 			if err != nil {
 				return err
 			}
-			_, err = io.CopyBuffer(onlyWriter{hash}, io.NewSectionReader(file, sum.From, sum.To-sum.From), buffer)
-			if err := errors.Join(err, file.Close()); err != nil {
+			hash := crc32.NewIEEE()
+			if _, err := io.CopyBuffer(onlyWriter{hash}, io.NewSectionReader(file, sum.From, sum.To-sum.From), buffer); err != nil {
 				return err
 			}
 			for _, at := range sum.At {
-				if err := write(sum.File, at, binary.LittleEndian.AppendUint32(nil, hash.Sum32())); err != nil {
+				if _, err := file.WriteAt(binary.LittleEndian.AppendUint32(nil, hash.Sum32()), at); err != nil {
 					return err
 				}
 			}

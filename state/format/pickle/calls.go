@@ -60,11 +60,12 @@ func (m *machine) pushGlobal(module, name string) error {
 }
 
 func (m *machine) lookUp(g Global) (Constructor, bool) {
-	c, ok := m.Globals[g]
-	if !ok {
-		c, ok = Builtins[g]
+	for _, list := range []Globals{m.Globals, m.More, Builtins} {
+		if c, ok := list[g]; ok {
+			return c, true
+		}
 	}
-	return c, ok
+	return nil, false
 }
 
 // reduce stands for the call of a global.

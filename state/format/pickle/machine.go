@@ -17,6 +17,7 @@ type Options struct {
 	File       string                    // in errors
 	Offset     int64                     // where in the file the pickle starts
 	Globals    Globals                   // beside those of Builtins
+	More       Globals                   // beside these
 	Persistent func(id any) (any, error) // resolves references to outside; nil refuses them
 	Memory     int64                     // bound on what the values take, in bytes; 0 means MaxMemory
 }

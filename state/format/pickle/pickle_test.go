@@ -247,7 +247,8 @@ func TestBombs(t *testing.T) {
 
 func TestGlobals(t *testing.T) {
 	o := pickle.Options{
-		Globals:    pickle.Inert("a.b.C").With(pickle.Names("d.e")),
+		Globals:    pickle.Inert("a.b.C"),
+		More:       pickle.Names("d.e", "a.b.C"), // of which the class is known already
 		Persistent: func(id any) (any, error) { return pickle.Tuple{"at", id}, nil },
 	}
 	v, err := load([]byte("\x80\x02(ca.b\nC\nK\x01\x85RX\x01\x00\x00\x00xbcd\ne\nK\x05Qca.b\nC\n)\x81t."), o)

@@ -105,11 +105,7 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 		return nil, err
 	}
 	f := &File{Name: file.Name, archive: a}
-	known := Globals
-	if more != nil {
-		known = Globals.With(more)
-	}
-	f.Root, err = pickle.Load(data, pickle.Options{File: file.Name, Offset: offset, Globals: known, Persistent: f.storage})
+	f.Root, err = pickle.Load(data, pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more, Persistent: f.storage})
 	return f, err
 }
 

@@ -169,3 +169,14 @@ func (f *frames) ReadAt(b []byte, at int64) (int, error) {
 	}
 	return len(b), nil
 }
+
+// TestFrames demands that what holds no elements is in as few frames as can be, as a checkpoint of torch's distributed format is an archive for each piece.
+func TestFrames(t *testing.T) {
+	o := &format.Output{}
+	if _, _, err := torchzip.LayoutTensor(o, "x", 64, format.Tensor{Name: "w", DType: tensor.F32, Shape: tensor.Shape{3}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Frames) != 4 || len(o.Sums) != 1 || len(o.Sums[0].At) != 2 {
+		t.Errorf("%d frames and %d checksums to be put in later; the only ones are that of the elements, in two headers", len(o.Frames), len(o.Sums))
+	}
+}

@@ -1,7 +1,9 @@
 package torchzip
 
 import (
+	"bytes"
 	"encoding/binary"
+	"hash/crc32"
 
 	"github.com/shoal-ml/shoal/state/format"
 )
@@ -15,9 +17,9 @@ type entry struct {
 	bytes []byte
 	size  int64 // without bytes
 
-	at     int64 // of its data in the archive
-	header int64 // of its local header
-	sums   []int64
+	at     int64   // of its data in the archive
+	header int64   // of its local header
+	sums   []int64 // where the checksum of elements goes
 }
 
 func (e *entry) length() int64 {
@@ -28,43 +30,66 @@ func (e *entry) length() int64 {
 }
 
 // layoutZip lays an archive of stored entries out in a file, from base on, and adds to the output all but the data of the
-// entries without bytes. It returns the size of the archive. Sizes beyond 4 GiB take the form of ZIP64.
+// entries without bytes, and their checksums. It returns the size of the archive. Sizes beyond 4 GiB take the form of ZIP64.
 func layoutZip(o *format.Output, file string, base int64, entries []*entry) int64 {
-	at := int64(0)
+	w := framer{output: o, file: file, at: base}
 	for _, e := range entries {
-		e.header = at
-		b := e.localHeader(base)
-		e.sums = append(e.sums, base+at+14)
-		frame(o, file, base+at, b, 14)
-		at += int64(len(b))
-		e.at = at
+		e.header = w.at - base
+		w.header(e, e.localHeader(base), 14)
+		e.at = w.at - base
 		if e.bytes != nil {
-			frame(o, file, base+at, e.bytes, -1)
+			w.add(e.bytes)
+		} else {
+			w.skip(e.size)
 		}
-		at += e.length()
 	}
-	directory := at
+	directory := w.at - base
 	for _, e := range entries {
-		b := e.directoryHeader()
-		e.sums = append(e.sums, base+at+16)
-		frame(o, file, base+at, b, 16)
-		at += int64(len(b))
+		w.header(e, e.directoryHeader(), 16)
 	}
-	end := endOfDirectory(len(entries), directory, at-directory)
-	frame(o, file, base+at, end, -1)
+	w.add(endOfDirectory(len(entries), directory, w.at-base-directory))
+	w.skip(0)
 	for _, e := range entries {
-		o.Sums = append(o.Sums, format.Sum{File: file, From: base + e.at, To: base + e.at + e.length(), At: e.sums})
+		if e.bytes == nil {
+			o.Sums = append(o.Sums, format.Sum{File: file, From: base + e.at, To: base + e.at + e.size, At: e.sums})
+		}
 	}
-	return at + int64(len(end))
+	return w.at - base
 }
 
-// frame adds bytes to the output, without the four of a checksum that start at hole.
-func frame(o *format.Output, file string, at int64, b []byte, hole int) {
-	if hole >= 0 {
-		o.Frames = append(o.Frames, format.Frame{File: file, Offset: at, Bytes: b[:hole]})
-		b, at = b[hole+4:], at+int64(hole)+4
+// framer adds what holds no elements to an output, in frames as long as can be: there are checkpoints of so many small archives that frames are most of
+// the memory.
+type framer struct {
+	output *format.Output
+	file   string
+	at     int64  // in the file, of what comes next
+	bytes  []byte // before it, that are in no frame yet
+}
+
+func (w *framer) add(b []byte) {
+	w.bytes = append(w.bytes, b...)
+	w.at += int64(len(b))
+}
+
+// skip leaves n bytes to others.
+func (w *framer) skip(n int64) {
+	if len(w.bytes) > 0 {
+		w.output.Frames = append(w.output.Frames, format.Frame{File: w.file, Offset: w.at - int64(len(w.bytes)), Bytes: bytes.Clone(w.bytes)})
+		w.bytes = w.bytes[:0]
 	}
-	o.Frames = append(o.Frames, format.Frame{File: file, Offset: at, Bytes: b})
+	w.at += n
+}
+
+// header adds one of the headers of an entry, without the checksum, which starts at hole, where that is not known yet.
+func (w *framer) header(e *entry, b []byte, hole int) {
+	if e.bytes != nil {
+		w.add(b)
+		return
+	}
+	w.add(b[:hole])
+	e.sums = append(e.sums, w.at)
+	w.skip(4)
+	w.add(b[hole+4:])
 }
 
 // What marks a number that stands in the extra field of ZIP64 instead.
@@ -94,10 +119,11 @@ func wide(numbers ...int64) []byte {
 	return append(binary.LittleEndian.AppendUint16([]byte{1, 0}, uint16(len(b))), b...)
 }
 
-// fields are what the local header and the one in the directory share, from the version on; the checksum is left 0.
+// fields are what the local header and the one in the directory share, from the version on; the checksum of elements is left 0.
 func (e *entry) fields(extra int) []byte {
 	le := binary.LittleEndian
-	b := []byte{45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0} // version 4.5; UTF-8 names; stored; 1980-01-01; the checksum
+	b := []byte{45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0} // version 4.5; UTF-8 names; stored; 1980-01-01
+	b = le.AppendUint32(b, crc32.ChecksumIEEE(e.bytes))
 	b = le.AppendUint32(b, narrow(e.length()))
 	b = le.AppendUint32(b, narrow(e.length()))
 	b = le.AppendUint16(b, uint16(len(e.name)))
