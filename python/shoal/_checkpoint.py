@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from ._layout import HUGE_PAGE
 from ._scribe import Part
-from ._say import say
+from ._say import counted, say
 from ._sealing import VERSION, Sealed, Staging, tensors
 from ._shard import Kept, Reader, Run, catalogue, share
 from ._shelf import Attempt, is_url
@@ -281,5 +281,5 @@ class Checkpoints:
         self._due = self._looked = time.monotonic()
         self._looked_at = place.step
         if self._job.rank == self._looker:
-            say(f"goes on from the checkpoint of step {place.step} in {self.root}, of {state['workers']} workers, with {self._job.size}")
+            say(f"goes on from the checkpoint of step {place.step} in {self.root}, of {counted(int(state['workers']), 'worker')}, with {self._job.size}")
         return place

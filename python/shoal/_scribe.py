@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Protoco
 
 from ._fingerprint import Key
 from ._link import Refused
-from ._say import say
+from ._say import counted, say
 from ._sealing import STATE, Staging, settle
 from ._shard import Kept, Run, header, sums
 from ._shelf import AgentShelf, OwnShelf, Shelf, is_url
@@ -152,7 +152,7 @@ def _write(part: Part) -> None:
         staging.receipt(part.rank, part.size, files, sums(Key(staging.seed), part.runs, part.body))
         if staging.seal(part.keep):
             nbytes, took = sum(k.nbytes for k in part.kept), time.monotonic() - begun
-            say(f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by {part.size} workers, the last in {took:.1f} s")
+            say(f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by {counted(part.size, 'worker')}, the last in {took:.1f} s")
     except OSError as err:
         staging.abandon()
         say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: {err}; the ones before it are there")
