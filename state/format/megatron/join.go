@@ -2,10 +2,8 @@ package megatron
 
 import (
 	"regexp"
-	"slices"
 
 	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/tensor"
 )
 
 // cut says how tensor parallel ranks share a tensor.
@@ -91,79 +89,38 @@ func cutOf(name string) (cut, bool) {
 
 // join puts the parts of one tensor together; false when they do not fit.
 func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
-	first := parts[0]
-	whole := format.Tensor{Name: first.Name, DType: first.DType, Shape: slices.Clone(first.Shape)}
-	dim := 0
-	if how == byColumns {
-		dim = 1
-	}
-	if how != replicated && dim >= len(first.Shape) || how == byHalves && first.Shape[0]%2 != 0 || first.DType.Size() == 0 {
-		return whole, false
-	}
-	degree, seen := 1, map[int]bool{}
-	for _, c := range first.At {
-		if c.Axis == "tp" {
-			degree = c.Of
-		}
-	}
-	if how != replicated {
-		whole.Shape[dim] *= degree
-	}
+	degree := 1
+	var list []format.Part
 	for i := range parts {
-		t := &parts[i]
-		if t.At == nil || t.DType != first.DType || !t.Shape.Equal(first.Shape) {
-			return whole, false
+		p := format.Part{Tensor: &parts[i]}
+		if p.At == nil || !p.Shape.Equal(parts[0].Shape) {
+			return format.Tensor{}, false
 		}
-		index := 0
-		for _, c := range t.At {
+		for _, c := range p.At {
 			switch c.Axis {
 			case "tp":
-				index = c.Index
+				p.Rank, degree = c.Index, c.Of
 			case "ep":
-				return whole, false
+				return format.Tensor{}, false
 			}
 		}
-		key := index
-		if how == replicated {
-			key = 0
-		}
-		whole.Proofs = append(whole.Proofs, t.Proofs...)
-		var pieces []format.Piece
-		for k := range t.Pieces {
-			pieces = append(pieces, shift(t, &t.Pieces[k], how, dim, index, degree)...)
-		}
-		if seen[key] {
-			whole.Replicas = append(whole.Replicas, pieces...)
-		} else {
-			whole.Pieces = append(whole.Pieces, pieces...)
-		}
-		seen[key] = true
+		list = append(list, p)
 	}
-	return whole, how == replicated || len(seen) == degree
-}
-
-// shift gives a piece of a part its place in the whole tensor; with halves it comes apart in two.
-func shift(t *format.Tensor, p *format.Piece, how cut, dim, index, degree int) (list []format.Piece) {
 	if how == replicated {
-		return []format.Piece{*p}
+		whole, err := format.Same(list)
+		return whole, err == nil
 	}
-	blocks := 1
-	if how == byHalves {
+	dim, blocks := 0, 1
+	switch how {
+	case byColumns:
+		dim = 1
+	case byHalves:
 		blocks = 2
 	}
-	rows := t.Shape[dim] / blocks // of a block in the part
-	view := p.View()
-	for b := range blocks {
-		box := slices.Clone(p.Box)
-		box[dim] = box[dim].Intersect(tensor.Span{From: b * rows, To: (b + 1) * rows})
-		if box.Empty() {
-			continue
-		}
-		offset := p.Offset + format.Bytes(t.DType, view.At(box))
-		by := (b*degree+index)*rows - b*rows
-		box[dim].From += by
-		box[dim].To += by
-		list = append(list, format.Piece{Box: box, File: p.File, Offset: offset, Strides: view.Strides})
+	c, err := format.Blocks(list, degree, dim, blocks)
+	if err != nil {
+		return format.Tensor{}, false
 	}
-	return list
+	whole, err := format.Join(list, c)
+	return whole, err == nil
 }

@@ -245,8 +245,8 @@ func (u *unfolding) lay() error {
 				from := u.stored[slot.Names[member]]
 				t.Proofs = from.Proofs
 				moved := shifted(cell.Box, slot.Shape, held.View.At(cell.Box))
-				t.Pieces = append(t.Pieces, from.within(from.Pieces, moved, cell.Box)...)
-				t.Replicas = append(t.Replicas, from.within(from.Replicas, moved, cell.Box)...)
+				t.Pieces = append(t.Pieces, format.Within(from.DType, from.Pieces, moved, cell.Box)...)
+				t.Replicas = append(t.Replicas, format.Within(from.DType, from.Replicas, moved, cell.Box)...)
 			}
 			u.out = append(u.out, t)
 		}
@@ -263,25 +263,6 @@ func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 		moved[d] = tensor.Span{From: from, To: from + box[d].Len()}
 	}
 	return moved
-}
-
-// within is what pieces have of a box, which is another in the tensor of which they become pieces.
-func (f *folded) within(pieces []format.Piece, box, becomes tensor.Box) (list []format.Piece) {
-	for i := range pieces {
-		p := &pieces[i]
-		if !p.Box.Overlaps(box) {
-			continue
-		}
-		some, view := p.Box.Intersect(box), p.View()
-		offset := p.Offset + format.Bytes(f.DType, view.At(some))
-		for d := range some {
-			by := becomes[d].From - box[d].From
-			some[d].From += by
-			some[d].To += by
-		}
-		list = append(list, format.Piece{Box: some, File: p.File, Offset: offset, Strides: view.Strides})
-	}
-	return list
 }
 
 // values gives what is no tensor, and is of a parameter, the names of that: numbers of steps, and the parameters in the groups of an optimizer.

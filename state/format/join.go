@@ -1,0 +1,196 @@
+package format
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A Part is what one of several ranks has of a tensor.
+type Part struct {
+	*Tensor
+	Rank int // from 0
+}
+
+// A Cut says how ranks share a tensor along a dimension. It comes apart in blocks that lie one behind the other, such as those of gate and up; every rank has a
+// part of each, in the order of the ranks, and has these side by side.
+type Cut struct {
+	Dim    int
+	Widths [][]int // of each block, what each rank has of it
+}
+
+// Blocks is the cut along a dimension of parts that have an equal share of each of some blocks: of one, parts lie side by side. Parts of several ranks need not be of the
+// same size.
+func Blocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
+	c := Cut{Dim: dim, Widths: make([][]int, blocks)}
+	for b := range c.Widths {
+		c.Widths[b] = make([]int, ranks)
+	}
+	for _, p := range parts {
+		if p.Rank < 0 || p.Rank >= ranks {
+			return c, fmt.Errorf("there is a part of rank %d, and %d ranks", p.Rank, ranks)
+		}
+		if dim >= len(p.Shape) {
+			return c, fmt.Errorf("a part has shape %v, which cannot be cut along dimension %d", p.Shape, dim)
+		}
+		if p.Shape[dim]%blocks != 0 {
+			return c, fmt.Errorf("a part has shape %v, and dimension %d does not come apart in %d equal blocks", p.Shape, dim, blocks)
+		}
+		for b := range c.Widths {
+			c.Widths[b][p.Rank] = p.Shape[dim] / blocks
+		}
+	}
+	return c, nil
+}
+
+// Join puts the parts of a tensor together. Of several parts of one rank the first counts, and the others are replicas. It fails when a rank has none, or
+// the parts are not those of the cut.
+func Join(parts []Part, c Cut) (Tensor, error) {
+	whole, err := begin(parts)
+	if err != nil {
+		return whole, err
+	}
+	starts, size, err := c.starts()
+	if err != nil {
+		return whole, err
+	}
+	if c.Dim >= len(whole.Shape) {
+		return whole, fmt.Errorf("a part has shape %v, which cannot be cut along dimension %d", whole.Shape, c.Dim)
+	}
+	whole.Shape[c.Dim] = size
+	if _, err := whole.Shape.Elements(); err != nil {
+		return whole, err
+	}
+	seen := make([]bool, len(starts[0]))
+	for _, p := range parts {
+		if err := c.fits(p, whole.Shape); err != nil {
+			return whole, err
+		}
+		pieces, replicas := c.place(p, p.Pieces, starts), c.place(p, p.Replicas, starts)
+		if seen[p.Rank] {
+			pieces, replicas = nil, slices.Concat(pieces, replicas)
+		}
+		seen[p.Rank] = true
+		whole.Pieces, whole.Replicas = append(whole.Pieces, pieces...), append(whole.Replicas, replicas...)
+		whole.Proofs = append(whole.Proofs, p.Proofs...)
+	}
+	if rank := slices.Index(seen, false); rank >= 0 {
+		return whole, fmt.Errorf("of rank %d there is no part", rank)
+	}
+	return whole, nil
+}
+
+// Same makes one tensor of those that ranks have alike: the first, of which the others are replicas.
+func Same(parts []Part) (Tensor, error) {
+	whole, err := begin(parts)
+	if err != nil {
+		return whole, err
+	}
+	for i, p := range parts {
+		if p.DType != whole.DType || !p.Shape.Equal(whole.Shape) {
+			return whole, fmt.Errorf("one rank has it as %v %v, another as %v %v", whole.DType, whole.Shape, p.DType, p.Shape)
+		}
+		if i == 0 {
+			whole.Pieces, whole.Replicas = slices.Clone(p.Pieces), slices.Clone(p.Replicas)
+		} else {
+			whole.Replicas = slices.Concat(whole.Replicas, p.Pieces, p.Replicas)
+		}
+		whole.Proofs = append(whole.Proofs, p.Proofs...)
+	}
+	return whole, nil
+}
+
+// begin is a tensor like the first of some parts, without what is in it.
+func begin(parts []Part) (Tensor, error) {
+	if len(parts) == 0 {
+		return Tensor{}, errors.New("there is no part")
+	}
+	first := parts[0]
+	whole := Tensor{Name: first.Name, DType: first.DType, Shape: slices.Clone(first.Shape)}
+	if first.DType.Size() == 0 {
+		return whole, fmt.Errorf("elements of %v share bytes, and are not put together", first.DType)
+	}
+	return whole, nil
+}
+
+// starts says where in the whole what each rank has of a block begins, and how long the whole is.
+func (c Cut) starts() (starts [][]int, size int, err error) {
+	if len(c.Widths) == 0 || len(c.Widths[0]) == 0 {
+		return nil, 0, errors.New("a cut without ranks")
+	}
+	for _, widths := range c.Widths {
+		if len(widths) != len(c.Widths[0]) {
+			return nil, 0, fmt.Errorf("%d ranks share one block, and %d another", len(c.Widths[0]), len(widths))
+		}
+		var at []int
+		for _, n := range widths {
+			if n < 0 || size > math.MaxInt-n {
+				return nil, 0, fmt.Errorf("a rank has %d of a block", n)
+			}
+			at = append(at, size)
+			size += n
+		}
+		starts = append(starts, at)
+	}
+	return starts, size, nil
+}
+
+// fits fails when a part is none of those of which a whole is made.
+func (c Cut) fits(p Part, whole tensor.Shape) error {
+	if p.Rank < 0 || p.Rank >= len(c.Widths[0]) {
+		return fmt.Errorf("there is a part of rank %d, and %d ranks", p.Rank, len(c.Widths[0]))
+	}
+	due := slices.Clone(whole)
+	due[c.Dim] = 0
+	for _, widths := range c.Widths {
+		due[c.Dim] += widths[p.Rank]
+	}
+	if !p.Shape.Equal(due) {
+		return fmt.Errorf("rank %d has a part of shape %v, and %v is due", p.Rank, p.Shape, due)
+	}
+	return nil
+}
+
+// place gives pieces of a part their places in the whole. With several blocks they come apart.
+func (c Cut) place(p Part, pieces []Piece, starts [][]int) (list []Piece) {
+	from := 0
+	for b, widths := range c.Widths {
+		n := widths[p.Rank]
+		own, becomes := p.Shape.Box(), p.Shape.Box()
+		own[c.Dim] = tensor.Span{From: from, To: from + n}
+		becomes[c.Dim] = tensor.Span{From: starts[b][p.Rank], To: starts[b][p.Rank] + n}
+		list = append(list, Within(p.DType, pieces, own, becomes)...)
+		from += n
+	}
+	return list
+}
+
+// Within is what pieces have of a box, which is another in the tensor of which they become pieces. Elements have whole bytes.
+func Within(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Piece) {
+	for i := range pieces {
+		p := &pieces[i]
+		if !p.Box.Overlaps(box) {
+			continue
+		}
+		some, view := p.Box.Intersect(box), p.View()
+		offset := p.Offset + Bytes(d, view.At(some))
+		for k := range some {
+			by := becomes[k].From - box[k].From
+			some[k].From += by
+			some[k].To += by
+		}
+		list = append(list, Piece{Box: some, File: p.File, Offset: offset, Strides: view.Strides})
+	}
+	return list
+}
+
+// Crop leaves of a tensor its first indices of a dimension, of which it has as many. Elements have whole bytes.
+func (t *Tensor) Crop(dim, n int) {
+	t.Shape = slices.Clone(t.Shape)
+	t.Shape[dim] = n
+	box := t.Shape.Box()
+	t.Pieces, t.Replicas = Within(t.DType, t.Pieces, box, box), Within(t.DType, t.Replicas, box, box)
+}
