@@ -69,6 +69,9 @@ func Join(parts []Part, c Cut) (Tensor, error) {
 		if err := c.fits(p, whole.Shape); err != nil {
 			return whole, err
 		}
+		if p.DType != whole.DType {
+			return whole, fmt.Errorf("one rank has %v, another %v", whole.DType, p.DType)
+		}
 		pieces, replicas := c.place(p, p.Pieces, starts), c.place(p, p.Replicas, starts)
 		if seen[p.Rank] {
 			pieces, replicas = nil, slices.Concat(pieces, replicas)
