@@ -217,6 +217,10 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {
 		case stateKey, "optimizer", sharedKey:
+		case infoKey:
+			if name == "" {
+				rest = append(rest, v)
+			}
 		case "module":
 			p, err := torchzip.Plain(v.Is)
 			if err != nil {
@@ -229,6 +233,13 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 	}
 	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
 		return err
+	}
+	info, err := sharingInfo(w.values)
+	if err != nil {
+		return err
+	}
+	if len(info.Items) > 0 {
+		root.Set(infoKey, info)
 	}
 	if len(w.shared) > 0 || w.stage > 0 {
 		names := &pickle.Dict{}

@@ -32,6 +32,7 @@ const (
 var globals = pickle.Inert(
 	"deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler.LossScaler",
 	"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", "deepspeed.utils.tensor_fragment.fragment_address",
+	"deepspeed.checkpoint.universal_checkpoint.SubparamShape",
 )
 
 var (
@@ -40,9 +41,6 @@ var (
 	layerFile = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
 	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
-
-// parted is why what tensor parallel ranks have stays in parts.
-const parted = "DeepSpeed does not say how tensor parallel parts fit together; its ds_to_universal does it by the model's patterns, and shoal reads what that writes"
 
 // at is the rank that wrote a file.
 type at struct{ mp, dp int }
@@ -61,12 +59,19 @@ type reader struct {
 	experts, expp map[expertAt]string // of a mixture: models, and optimizers
 	numbers       map[string]int      // of experts, by the beginning of their names
 	apart         bool                // whether the optimizer's state is in expp
+
+	info    []format.Value    // universal_checkpoint_info of the first model parallel rank
+	torn    error             // why that is not to be believed
+	params  map[string]bool   // that model states name
+	aliases map[string]string // of parameters that are others once more
+	steps   map[string]any    // numbers of steps and the like, by path
 }
 
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
-		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}}
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{},
+		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,9 +108,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
 	}
-	for i := range r.Tensors {
-		if t := &r.Tensors[i]; t.At != nil && t.Apart == "" {
-			t.Apart = parted
+	if r.tp > 1 {
+		if err := r.join(); err != nil {
+			return nil, err
 		}
 	}
 	return &r.Checkpoint, r.Finish()
@@ -205,6 +210,7 @@ func (r *reader) zero() error {
 				return err
 			}
 		}
+		r.names(group[0])
 	}
 	if err := r.once(); err != nil {
 		return err
@@ -246,7 +252,7 @@ func (r *reader) group(mp int) (group []*model, err error) {
 		}
 		group = append(group, m)
 	}
-	return group, nil
+	return group, r.inform(mp, group[0])
 }
 
 // model is what a model states file says.

@@ -11,3 +11,13 @@ func Once(values []format.Value) ([]format.Value, error) {
 	err := r.once()
 	return r.Values, err
 }
+
+// Fits reports whether a pattern fits a name.
+func Fits(pattern, name string) (bool, error) {
+	l, left := &patterns{exact: map[string][]int{}}, newEffort()
+	if err := l.add(pattern, left); err != nil {
+		return false, err
+	}
+	fitting, err := l.fit(name, left)
+	return len(fitting) > 0, err
+}

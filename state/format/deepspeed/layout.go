@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -48,6 +47,7 @@ type writer struct {
 	shared map[string]string // as shared_params has them
 	stage  int64             // of ZeRO; 0 for a universal checkpoint
 	alone  bool              // whether files of state are as stage 3 reads them
+	rules  *rules            // how tensor parallel ranks share parameters; nil where that is not said
 	index  map[string]int    // of tensors in the output
 }
 
@@ -100,18 +100,19 @@ func (w *writer) sort(tensors []format.Tensor) error {
 	case slices.ContainsFunc(w.params, func(p string) bool { return names["model."+p] }):
 		w.prefix = "model."
 	}
+	var err error
+	if w.rules, err = rulesOf(w.values); err != nil {
+		return fmt.Errorf("%w, by which DeepSpeed cuts parameters for tensor parallel ranks; convert it with ds_to_universal", err)
+	}
 	for _, v := range w.values {
 		if v.Path == stateKey+".zero_stage" {
 			stage := fmt.Sprint(v.Is) // a number, or that of an enumeration, or its name there
-			w.alone = stage == "3" || strings.HasSuffix(stage, "[3]") || strings.HasSuffix(stage, ".weights")
+			w.alone = (w.rules == nil || !w.rules.tells) && (stage == "3" || strings.HasSuffix(stage, "[3]") || strings.HasSuffix(stage, ".weights"))
 		}
 		if name, ok := strings.CutPrefix(v.Path, sharedKey+"."); ok {
 			if other, ok := v.Is.(string); ok {
 				w.shared[name] = other
 			}
-		}
-		if list, ok := v.Is.([]any); ok && len(list) > 0 && strings.HasPrefix(v.Path, "universal_checkpoint_info.") {
-			return fmt.Errorf("value %q: it was trained in parts of tensors, by patterns that DeepSpeed's ds_to_universal knows; convert it with that", v.Path)
 		}
 		if m := stateName.FindStringSubmatch(v.Path); m != nil && w.states[m[2]] != nil {
 			if m[1] != "step" {
@@ -254,7 +255,7 @@ func (w *writer) find(name string) *format.Tensor {
 	return nil
 }
 
-// state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it along cat_dim. Of stage 3 it is a tensor alone, as DeepSpeed's own converter
+// state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it as the keys beside it say. Of stage 3 it is a tensor alone, as DeepSpeed's own converter
 // writes it: stage 3 of version 0.19.0 reads nothing else (that of 0.19.6 does), and the stages 1 and 2 read that in no version.
 func (w *writer) state(name, kind string, t *format.Tensor) error {
 	file := path.Join("zero", name, kind+".pt")
@@ -265,8 +266,10 @@ func (w *writer) state(name, kind string, t *format.Tensor) error {
 	if err != nil {
 		return err
 	}
-	root := &pickle.Dict{}
-	root.Add("cat_dim", int64(0))
+	root, err := w.rules.keys(name, t)
+	if err != nil {
+		return err
+	}
 	root.Add("param", p)
 	return w.write(file, root, []*format.Tensor{t})
 }

@@ -99,8 +99,13 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 	if err != nil {
 		return err
 	}
-	if mp%r.tp == 0 {
-		r.Values = append(r.Values, c.ranks[0].counts(g, c.called)...)
+	for _, v := range c.ranks[0].counts(g, c.called) {
+		if mp%r.tp == 0 {
+			r.Values = append(r.Values, v)
+			r.steps[v.Path] = v.Is
+		} else if is, there := r.steps[v.Path]; !there || is != v.Is {
+			return fmt.Errorf("%s says that %q is %v, and another tensor parallel rank %v", c.ranks[0].file.Name, v.Path, v.Is, is)
+		}
 	}
 	for _, t := range tensors {
 		t.At = r.place(mp)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -26,6 +27,9 @@ func (r *reader) degrees() error {
 	if err != nil {
 		return nil // who reads it says so
 	}
+	if err := r.all(first); err != nil {
+		return err
+	}
 	pp, unsaid := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
 	if len(r.layers) == 0 {
 		if unsaid == nil && pp > 1 && pp <= int64(r.mp) && r.mp%int(pp) == 0 {
@@ -38,9 +42,32 @@ func (r *reader) degrees() error {
 		r.tp = max(r.tp, l.tp+1)
 	}
 	r.pp = r.mp / r.tp
-	all, err := pickle.Get[int64](first.Root, "mp_world_size")
-	if err == nil && all != int64(r.mp) || r.mp%r.tp != 0 || unsaid == nil && pp != int64(r.pp) {
-		return fmt.Errorf("there are model states of %d ranks, layers of %d tensor parallel ranks, and %s says there are %d ranks, and %d stages; a rank did not finish its save, or a file was not copied", r.mp, r.tp, first.Name, all, pp)
+	if r.mp%r.tp != 0 || unsaid == nil && pp != int64(r.pp) {
+		return fmt.Errorf("there are model states of %d ranks, layers of %d tensor parallel ranks, and %s says there are %d stages; a rank did not finish its save, or a file was not copied", r.mp, r.tp, first.Name, pp)
+	}
+	return nil
+}
+
+// all fails when there are the files of fewer model parallel ranks than the model states of the first say, or those of more, which another save has left.
+func (r *reader) all(first *torchzip.File) error {
+	said, err := pickle.Get[int64](first.Root, "mp_world_size")
+	if err != nil {
+		pp, err := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
+		tp, err2 := pickle.Get[int64](first.Root, degreesKey, "tp_degree")
+		if err != nil || err2 != nil || min(pp, tp) < 1 || max(pp, tp) > 1<<20 {
+			return nil // older versions do not say
+		}
+		said = pp * tp
+	}
+	switch mp := int64(r.mp); {
+	case said > mp:
+		which := fmt.Sprintf("rank %d", mp)
+		if said > mp+1 {
+			which = fmt.Sprintf("the ranks %d to %d", mp, said-1)
+		}
+		return fmt.Errorf("%s says that there are %d model parallel ranks, and of %s there is no file (mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was not copied", first.Name, said, which, mp)
+	case said > 0 && said < mp:
+		return fmt.Errorf("%s says that there are %d model parallel ranks, and there are files of %d; move away what another save has left (those of mp_rank_%02d, and more)", first.Name, said, mp, said)
 	}
 	return nil
 }

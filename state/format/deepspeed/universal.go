@@ -31,9 +31,10 @@ func (r *reader) universal() error {
 			return err
 		}
 		m := group[0]
-		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); r.mp == 1 && !robin { // else the order is that of a stage, or of a number of ranks
+		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); mp == 0 && r.pp == 1 && !robin { // else the order is that of a stage, or of a number of ranks
 			order = m.shapes
 		}
+		r.names(m)
 		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
 			shapes[p.name] = p.shape
 		}

@@ -1,0 +1,146 @@
+package deepspeed
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// subParams are those that a parameter is made of, one behind the other along a dimension, such as q, k and v; each is cut for itself.
+type subParams struct {
+	dim   int
+	shape []int // of the parameter; -1 where that is not said, and at dim
+	sizes []int // of the sub-parameters
+	count int   // of sub-parameters that are alike, where their sizes are not said
+	said  []any // the shape as it stands there
+}
+
+// subParams reads those of all patterns, and reports whether the key is there.
+func (r *rules) subParams() (there bool, err error) {
+	l := r.list(subParamsKey)
+	if is, flat := r.said[subParamsKey]; flat {
+		if list, ok := is.([]any); !ok || len(list) > 0 {
+			return true, fmt.Errorf("%s.%s is no list of dicts", infoKey, subParamsKey)
+		}
+		return true, nil
+	}
+	n := 0
+	for ; ; n++ {
+		at := subParamsKey + "." + strconv.Itoa(n) + "."
+		list, ok := r.said[at+"patterns"]
+		if !ok {
+			break
+		}
+		s, err := parseSubParams(r.said[at+"shape"], r.said[at+"partition_dim"])
+		if err == nil {
+			err = l.addAll(list, r.left)
+		}
+		if err != nil {
+			return true, fmt.Errorf("%s.%s, number %d: %w", infoKey, subParamsKey, n, err)
+		}
+		for len(r.subs) < len(l.texts) {
+			r.subs = append(r.subs, s)
+		}
+	}
+	if below := len(sortedBelow(r.said, subParamsKey)); below != 3*n {
+		return true, fmt.Errorf("%s.%s is no list of dicts with patterns, shape and partition_dim alone", infoKey, subParamsKey)
+	}
+	return n > 0, nil
+}
+
+func parseSubParams(shape, dim any) (*subParams, error) {
+	s := &subParams{}
+	var ok bool
+	d, isDim := dim.(int64)
+	if s.said, ok = shape.([]any); !ok || !isDim || d < 0 || d >= int64(len(s.said)) {
+		return nil, fmt.Errorf("partition_dim is %v, and the shape %s", brief(dim), brief(shape))
+	}
+	s.dim = int(d)
+	for i, x := range s.said {
+		n, isNumber := x.(int64)
+		list, isList := sizesOfAny(x)
+		switch {
+		case i == s.dim && isList && len(list) > 0:
+			s.sizes = list
+			n = -1
+		case i == s.dim && isNumber && n > 0 && n <= longPattern:
+			s.count = int(n)
+			n = -1
+		case i == s.dim || isList:
+			return nil, fmt.Errorf("the shape %s has no sizes of sub-parameters, or those of other dimensions", brief(s.said))
+		case x == nil:
+			n = -1
+		case !isNumber || n < -1 || int64(int(n)) != n:
+			return nil, fmt.Errorf("the shape %s has %s in it", brief(s.said), brief(x))
+		}
+		s.shape = append(s.shape, int(n))
+	}
+	return s, nil
+}
+
+// sizesIn are the sizes of the sub-parameters in a parameter of this shape. It fails where the parameter is not of the shape that is said.
+func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
+	fits := len(whole) == len(s.shape)
+	for i := range s.shape {
+		fits = fits && (s.shape[i] < 0 || s.shape[i] == whole[i])
+	}
+	if !fits {
+		return nil, fmt.Errorf("%s.%s says that it is of the shape %s, and its parts come to %v", infoKey, subParamsKey, brief(s.said), whole)
+	}
+	n := whole[s.dim]
+	switch {
+	case s.count > 0 && n%s.count == 0:
+		return slices.Repeat([]int{n / s.count}, s.count), nil
+	case s.count == 0 && addUp(s.sizes, n):
+		return s.sizes, nil
+	}
+	return nil, fmt.Errorf("%s.%s says that its sub-parameters are %s along dimension %d, and its parts come to %v", infoKey, subParamsKey, brief(s.said[s.dim]), s.dim, whole)
+}
+
+// widths are what ranks have of each sub-parameter, of some sizes.
+func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err error) {
+	bad := func(text string, args ...any) ([][]int, error) {
+		return nil, fmt.Errorf("%s.%s of the pattern %.200q: %s", infoKey, widthsKey, s.pattern, fmt.Sprintf(text, args...))
+	}
+	said, there := r.said[widthsKey+"."+s.pattern]
+	list, ok := said.([]any)
+	if !there || !ok || len(list) != len(sizes) {
+		return bad("widths of %d sub-parameters are due, and there is %s", len(sizes), brief(said))
+	}
+	for i, x := range list {
+		own, ok := sizesOfAny(x)
+		if !ok || len(own) != ranks {
+			return bad("%s are not the widths of %d ranks", brief(x), ranks)
+		}
+		if !addUp(own, sizes[i]) {
+			return bad("%v do not come to the %d of the sub-parameter", own, sizes[i])
+		}
+		widths = append(widths, own)
+	}
+	return widths, nil
+}
+
+// addUp reports whether numbers that are not negative come to a sum.
+func addUp(list []int, sum int) bool {
+	for _, n := range list {
+		if sum -= n; sum < 0 {
+			return false
+		}
+	}
+	return sum == 0
+}
+
+// sizesOfAny reads a list of numbers that are not negative.
+func sizesOfAny(v any) (list []int, ok bool) {
+	items, ok := v.([]any)
+	for _, x := range items {
+		n, is := x.(int64)
+		if !is || n < 0 || int64(int(n)) != n {
+			return nil, false
+		}
+		list = append(list, int(n))
+	}
+	return list, ok
+}
