@@ -15,7 +15,7 @@ import (
 
 // TestRead reads what DeepSpeed wrote with two processes, and compares with what its own converter finds; and what it wrote with four, with what they had in memory.
 func TestRead(t *testing.T) {
-	for _, name := range append([]string{"zero1", "zero2", "zero3", "universal1", "universal3", "universalpipe"}, parallel...) {
+	for _, name := range append([]string{"zero1", "zero2", "zero3", "universal1", "universal3", "universalpipe", "universaltensor"}, parallel...) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			c, files := read(t, dir)

@@ -19,7 +19,7 @@ import (
 )
 
 // parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
-var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "robin"}
+var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "robin", "tensor"}
 
 // fuzzFiles changes three files of a checkpoint.
 func fuzzFiles(f *testing.F, archive, one, two, three string) {

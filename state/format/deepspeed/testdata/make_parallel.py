@@ -3,7 +3,7 @@
     PYTHON state/format/deepspeed/testdata/make_parallel.py state/format/deepspeed/testdata [KIND …]
 
 PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1; universalpipe is the same converted), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
-class of its own), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients). what.json in each is as make.py has it; experts have their global numbers.
+class of its own), tensor (two tensor parallel ranks of two data parallel ones, ZeRO 1; universaltensor is the same converted), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients). what.json in each is as make.py has it; experts have their global numbers.
 """
 
 import json
@@ -90,6 +90,67 @@ def robin():
     return engine, lambda name: name
 
 
+class Grid:
+    """The groups of tensor and data parallel ranks, as a program tells DeepSpeed of them."""
+
+    def __init__(self):
+        import torch
+        self.rank = torch.distributed.get_rank()
+        self.model = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2, 3])][self.rank // 2]
+        self.data = [torch.distributed.new_group(ranks) for ranks in ([0, 2], [1, 3])][self.rank % 2]
+
+    def get_model_parallel_rank(self): return self.rank % 2
+    def get_model_parallel_world_size(self): return 2
+    def get_model_parallel_group(self): return self.model
+    def get_data_parallel_rank(self): return self.rank // 2
+    def get_data_parallel_world_size(self): return 2
+    def get_data_parallel_group(self): return self.data
+
+
+# How the parameters of Parts are cut, as a program says it. Of the ten rows of words one only fills up.
+SHARING = {
+    "universal_checkpoint_version": 0.2,
+    "tp_replicated_parameter_patterns": [r"norm\.(weight|bias)", "down.bias"],
+    "parameter_with_row_parallelism_patterns": ["down.weight"],
+    "parameter_with_2_sub_params_cat_dim_0": [r"gate\.weight$"],
+    "parameter_with_sub_params": [{"patterns": ["qkv.weight"], "shape": ((4, 2, 2), 4), "partition_dim": 0}],
+    "vocabulary_parameter_patterns": ["words.weight"],
+    "original_vocab_size": 9,
+    "padded_vocab_size": 10,
+}
+
+
+def tensors():
+    import deepspeed
+    import torch
+    grid = Grid()
+
+    class Parts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.norm = torch.nn.Embedding(5, 4), torch.nn.LayerNorm(4)
+            self.qkv, self.gate = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 6, bias=False)
+            self.up, self.down = torch.nn.Linear(4, 3), torch.nn.Linear(3, 4)
+
+        def forward(self, x):
+            alike = self.norm(x).pow(3).sum() + self.down.bias.pow(2).sum()  # nothing of a rank is in it
+            y = self.qkv(self.words(torch.arange(5)))
+            return alike + (self.gate(y).sum() + self.down(self.up(y))).sum() - self.down.bias.sum()
+
+    torch.manual_seed(5 + grid.get_model_parallel_rank())
+    m = Parts()
+    with torch.no_grad():
+        m.norm.weight.copy_(torch.arange(1, 5) / 4)
+        m.down.bias.copy_(torch.arange(4) / 8)
+    config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+              "zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}
+    engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=list(m.parameters()), config=config, mpu=grid)
+    for step in range(2):
+        engine.backward(engine(torch.arange(8, dtype=torch.bfloat16).reshape(2, 4).sin() + step))
+        engine.step()
+    return engine, lambda name: name
+
+
 def gathered(optimizer, kind):
     """All of a kind of state, by parameter, where these lie in another order than DeepSpeed's own functions think."""
     import torch
@@ -125,10 +186,10 @@ def train(rank, kind, out):
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
     torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(f"{out}.meeting", RANKS), rank=int(rank), world_size=RANKS)
     deepspeed.init_distributed(dist_backend="gloo")
-    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else experts(int(kind[-1]))
-    engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"})
+    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else tensors() if kind == "tensor" else experts(int(kind[-1]))
+    engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"} | ({"universal_checkpoint_info": SHARING} if kind == "tensor" else {}))
     what = {f"module.{called(name)}": make.show(t) for name, t in [*engine.module.named_parameters(), *engine.module.named_buffers()]}
-    for name, p in engine.module.named_parameters() if kind not in ("moe0", "robin") else []:
+    for name, p in engine.module.named_parameters() if kind not in ("moe0", "robin", "tensor") else []:
         what[f"optimizer.fp32.{called(name)}"] = make.show(safe_get_full_fp32_param(p))
         for moment in ("exp_avg", "exp_avg_sq"):
             found = safe_get_full_optimizer_state(p, moment) if kind.startswith("pipe") else state(engine.optimizer, p, moment)
@@ -150,10 +211,28 @@ def main(target, kinds):
         what = {}
         for r in range(RANKS):
             what |= json.loads(pathlib.Path(f"{tmp}.{r}.json").read_text())
+        if kind == "tensor":
+            what = joined(tmp, target)
         (tmp / "what.json").write_text(json.dumps(what, indent=0))
         make.pack(tmp, target / f"{kind}.zip")
         if kind == "pipe":
             universal(tmp, target, what)
+
+
+def joined(folder, target):
+    """What is whole when DeepSpeed's own script has put the parts together, of which the model's is rounded."""
+    import torch
+    to, what = pathlib.Path(tempfile.mkdtemp()), {}
+    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", folder / "global_step2", "--output_folder", to / "global_step2_universal"], check=True)
+    for path in sorted(to.glob("*/zero/*/*.pt")):
+        if path.stem != "step":
+            value = torch.load(path, weights_only=False)["param"]
+            what[f"optimizer.{path.stem}.{path.parent.name}"] = make.show(value)
+            if path.stem == "fp32":
+                what[f"module.{path.parent.name}"] = make.show(value.bfloat16())
+    (to / "what.json").write_text(json.dumps(what, indent=0))
+    make.pack(to, target / "universaltensor.zip")
+    return what
 
 
 def universal(folder, target, what):
@@ -169,4 +248,4 @@ if __name__ == "__main__":
     if sys.argv[1].isdigit():
         train(*sys.argv[1:])
     else:
-        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "moe0", "moe1", "moe2", "robin"])
+        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "tensor", "moe0", "moe1", "moe2", "robin"])
