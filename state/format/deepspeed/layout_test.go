@@ -2,6 +2,7 @@ package deepspeed_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -78,9 +79,9 @@ func TestLayout(t *testing.T) {
 
 // TestLayoutAsDeepSpeed compares the files with those that DeepSpeed's own converter makes of the same checkpoint.
 func TestLayoutAsDeepSpeed(t *testing.T) {
-	for _, stage := range []string{"1", "3"} {
-		dir, _ := formattest.Load(t, "testdata/zero"+stage+".zip")
-		theirs, _ := formattest.Load(t, "testdata/universal"+stage+".zip")
+	for from, to := range map[string]string{"zero1": "universal1", "zero3": "universal3", "tensor": "universaltensor"} {
+		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
+		theirs, _ := formattest.Load(t, "testdata/"+to+".zip")
 		c, files := read(t, dir)
 		ours := universal(t, c, files)
 		n := 0
@@ -100,24 +101,24 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 			n++
 		}
 		if n < 12 {
-			t.Errorf("stage %s: only %d files are compared", stage, n)
+			t.Errorf("%s: only %d files are compared", from, n)
 		}
 	}
 }
 
-// elements are those of the one tensor of a file, with its key if it has one, flat: after stage 3 DeepSpeed does not keep shapes.
+// elements are those of the one tensor of a file, with its key if it has one and all that stands beside, flat: after stage 3 DeepSpeed does not keep shapes.
 func elements(t *testing.T, dir fstest.MapFS, name string) string {
 	t.Helper()
 	files := format.NewFiles(dir)
-	f, err := torchzip.Open(files, name, nil)
+	f, err := torchzip.Open(files, name, deepspeed.Globals)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &format.Checkpoint{}
-	if err := f.Flatten(c, "x", f.Root); err != nil || len(c.Tensors) != 1 {
+	if err := errors.Join(f.Flatten(c, "x", f.Root), c.Finish()); err != nil || len(c.Tensors) != 1 {
 		t.Fatal(name, c.Tensors, err)
 	}
-	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, formattest.Bytes(t, files, &c.Tensors[0]))
+	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, formattest.Bytes(t, files, &c.Tensors[0]), c.Values)
 }
 
 // TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy, and there is a group for each parameter.
