@@ -129,14 +129,14 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 // explainParts says why parts could not be put together, where that is known.
 func explainParts(out io.Writer, c *format.Checkpoint) error {
 	for _, t := range apart(c) {
-		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name), byPosition(t)); err != nil {
+		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name), asRanksHave(t)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func byPosition(t *format.Tensor) string { return "go by position: " + t.Apart }
+func asRanksHave(t *format.Tensor) string { return "stay as ranks have them: " + t.Apart }
 
 // apart lists the tensors of which it is known why their parts could not be put together, one for each reason.
 func apart(c *format.Checkpoint) (list []*format.Tensor) {
@@ -326,7 +326,7 @@ func unknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
 		}
 	}
 	for _, t := range apart(c.Checkpoint) {
-		list = append(list, unknownJSON{t.Name, byPosition(t)})
+		list = append(list, unknownJSON{t.Name, asRanksHave(t)})
 	}
 	return list
 }

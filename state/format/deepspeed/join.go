@@ -177,9 +177,9 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	}
 	param = j.named(param)
 	weights := j.groups[stateOf("fp32", param)]
-	if number, err := besideWeights(list, weights); err != nil {
+	if number, err := besideWeights(kind, list, weights); err != nil {
 		return whole, err
-	} else if number && kind != "" {
+	} else if number {
 		return format.Same(list)
 	}
 	if expertName.MatchString(param) || autoExpert.MatchString(param) && j.automatic() {
@@ -210,8 +210,8 @@ func (j *joiner) automatic() bool {
 func stateOf(kind, param string) string { return "optimizer." + kind + "." + param }
 
 // besideWeights compares parts with the weights of their parameter on the same ranks, of which they should have the shape. It reports whether they are single
-// numbers beside these, such as the step, and fails where they are something else.
-func besideWeights(list []format.Part, weights []format.Tensor) (number bool, err error) {
+// numbers of an optimizer beside these, such as the step, and fails where they are something else.
+func besideWeights(kind string, list []format.Part, weights []format.Tensor) (number bool, err error) {
 	if len(weights) != len(list) || weights[0].At == nil {
 		return false, nil
 	}
@@ -219,7 +219,7 @@ func besideWeights(list []format.Part, weights []format.Tensor) (number bool, er
 		if p.Shape.Equal(weights[i].Shape) {
 			continue
 		}
-		if p.Shape.Box().Elements() != 1 {
+		if kind == "" || p.Shape.Box().Elements() != 1 {
 			return false, fmt.Errorf("rank %d has it in the shape %v, and %s in the shape %v", p.Rank, p.Shape, weights[i].Name, weights[i].Shape)
 		}
 		number = true

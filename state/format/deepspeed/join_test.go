@@ -125,11 +125,13 @@ type shared struct {
 	name   string
 	parts  []array // of each rank
 	buffer bool
+	stage  int // of a pipeline, that has it
 }
 
 // saved is a checkpoint of several tensor parallel ranks, as DeepSpeed writes it.
 type saved struct {
 	stage, tp, dp int
+	pp            int // stages of a pipeline, with a file for each layer; 0 for none
 	params        []shared
 	info          any                             // universal_checkpoint_info; nil for none
 	more          []any                           // keys and values that the model states have beside
@@ -142,7 +144,7 @@ type saved struct {
 // write writes it: flat buffers over the data parallel ranks, as the stages have them.
 func (c *saved) write(t testing.TB) fstest.MapFS {
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
-	for mp := range c.tp {
+	for mp := range c.tp * max(c.pp, 1) {
 		files := 1
 		if c.stage == 3 {
 			files = c.dp
@@ -158,16 +160,34 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 			s.file(fmt.Sprintf("tag/bf16_zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp), func(f *store) any { return c.optimizer(f, mp, dp) })
 		}
 	}
+	for _, p := range c.params {
+		for tp := range c.tp {
+			if layer, rest, _ := strings.Cut(p.name, "."); c.pp > 0 {
+				s.file(fmt.Sprintf("tag/layer_0%s-model_%02d-model_states.pt", layer, tp), func(f *store) any { return dict(rest, f.add(p.parts[tp])) })
+			}
+		}
+	}
 	dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
 	dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("tag")}
 	return dir
 }
 
+// of are the parameters of a model parallel rank, with what it has of each.
+func (c *saved) of(mp int) (all []shared) {
+	for _, p := range c.params {
+		if p.stage == mp/c.tp {
+			p.parts = p.parts[mp%c.tp : mp%c.tp+1]
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // model is what model states hold.
 func (c *saved) model(f *store, mp int) *pickle.Dict {
 	module, shapes, buffers := dict(), dict(), list()
-	for _, p := range c.params {
-		a := p.parts[mp]
+	for _, p := range c.of(mp) {
+		a := p.parts[0]
 		if p.buffer {
 			buffers.Items = append(buffers.Items, p.name)
 		} else {
@@ -176,9 +196,15 @@ func (c *saved) model(f *store, mp int) *pickle.Dict {
 		if c.stage == 3 && !p.buffer {
 			a = array{shape: tensor.Shape{0}}
 		}
-		module.Add(p.name, f.add(a))
+		if c.pp == 0 {
+			module.Add(p.name, f.add(a))
+		}
 	}
 	root := dict("module", module, "param_shapes", list(shapes), "buffer_names", buffers, "global_steps", int64(7))
+	if c.pp > 0 {
+		root.Set("module", nil)
+		root.Add("checkpoint_parallel_dimensions", dict("pp_degree", int64(c.pp), "tp_degree", int64(c.tp)))
+	}
 	if c.aliases != nil {
 		root.Add("shared_params", c.aliases)
 	}
@@ -202,12 +228,12 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 	for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg", 0.5: "exp_avg_sq"} {
 		var flat []float32
 		mapping = dict()
-		size := c.share()
-		for _, p := range c.params {
+		size := c.share(mp)
+		for _, p := range c.of(mp) {
 			if p.buffer {
 				continue
 			}
-			data := p.parts[mp].times(scale).data
+			data := p.parts[0].times(scale).data
 			if c.stage == 3 {
 				each := (len(data) + c.dp - 1) / c.dp
 				own := data[min(dp*each, len(data)):min((dp+1)*each, len(data))]
@@ -243,18 +269,15 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 		"partition_count", list(int64(c.dp)), "param_slice_mappings", list(mapping)))
 }
 
-// share is how many elements each data parallel rank has in the stages 1 and 2, of the rank with the most.
-func (c *saved) share() (size int) {
-	for mp := range c.tp {
-		n := 0
-		for _, p := range c.params {
-			if !p.buffer {
-				n += len(p.parts[mp].data)
-			}
+// share is how many elements each data parallel rank has in the stages 1 and 2.
+func (c *saved) share(mp int) int {
+	n := 0
+	for _, p := range c.of(mp) {
+		if !p.buffer {
+			n += len(p.parts[0].data)
 		}
-		size = max(size, (n+c.dp-1)/c.dp)
 	}
-	return size
+	return (n + c.dp - 1) / c.dp
 }
 
 // cutting is how a drawn parameter is cut, and what it comes to.
@@ -686,6 +709,28 @@ func TestRanksLack(t *testing.T) {
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v; want %q", name, err, c.err)
 		}
+	}
+}
+
+// TestJoinPipeline joins the parts of tensor parallel ranks in each of two stages.
+func TestJoinPipeline(t *testing.T) {
+	s := three()
+	s.pp, s.count = 2, int64(4)
+	for i, name := range []string{"0.norm", "1.up", "2.down"} {
+		s.params[i].name, s.params[i].stage = name, i/2
+	}
+	s.info = dict("tp_replicated_parameter_patterns", list(`\d+\.norm`), "parameter_with_row_parallelism_patterns", list(`\d+\.down`))
+	c, files := read(t, s.write(t))
+	up, down := array{tensor.Shape{4, 3}, append(numbered(10, 6).data, numbered(20, 6).data...)}, array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
+	want := map[string]string{}
+	for name, a := range map[string]array{"0.norm": numbered(1, 3), "1.up": up, "2.down": down} {
+		want["module."+name], want["optimizer.step."+name] = a.String(), array{tensor.Shape{}, []float32{5}}.String()
+		for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg", 0.5: "exp_avg_sq"} {
+			want["optimizer."+kind+"."+name] = a.times(scale).String()
+		}
+	}
+	if diff := cmp.Diff(want, formattest.Contents(t, files, c)); diff != "" || len(c.Tensors) != len(want) {
+		t.Errorf("%d tensors: %s", len(c.Tensors), diff)
 	}
 }
 
