@@ -352,6 +352,7 @@ func TestJoinRest(t *testing.T) {
 		shared{name: "mean", parts: []array{numbered(7, 2), numbered(7, 2)}})
 	s.aliases = dict("head", "down")
 	s.info.(*pickle.Dict).Set("parameter_to_average_patterns", list("mean"))
+	s.info.(*pickle.Dict).Set("parameter_with_row_parallelism_patterns", list(`down$|norm|mean`)) // what stands before it counts
 	c, files := read(t, s.write(t))
 	got := formattest.Contents(t, files, c)
 	down := array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
@@ -427,6 +428,17 @@ func TestJoinKeys(t *testing.T) {
 	}
 }
 
+// TestUniversalOrder knows the order of parameters in their groups where all ranks have parts of all, and not of a pipeline, whose stages have each their own.
+func TestUniversalOrder(t *testing.T) {
+	for name, want := range map[string]bool{"universaltensor": true, "universalpipe": false} {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		c, _ := read(t, dir)
+		if names, ok := c.Value("optimizer_state.param_groups.0.param_names"); ok != want {
+			t.Errorf("%s: %v", name, names)
+		}
+	}
+}
+
 // TestRanksLack says which model parallel rank is missing, or left over, where the model states say how many there are.
 func TestRanksLack(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -440,6 +452,8 @@ func TestRanksLack(t *testing.T) {
 		}, "of the ranks 2 to 3 there is no file"},
 		"too many":        {func(c *saved) { c.count = int64(1) }, "says that there are 1 model parallel ranks, and there are files of 2; move away what another save has left (those of mp_rank_01, and more)"},
 		"steps that vary": {func(c *saved) { c.steps = []float32{5, 6} }, ""}, // replicas, which are compared when they are moved
+		"numbers of them": {func(c *saved) { c.steps, c.numbers = []float32{5, 6}, true }, `says that "optimizer.step.norm" is 6, and another tensor parallel rank 5`},
+		"the same number": {func(c *saved) { c.numbers = true }, ""},
 		"not said":        {func(c *saved) { c.count = nil }, ""},
 	} {
 		s := three()

@@ -134,6 +134,7 @@ type saved struct {
 	more          []any                           // keys and values that the model states have beside
 	aliases       *pickle.Dict                    // shared_params
 	steps         []float32                       // of each rank
+	numbers       bool                            // whether these are no tensors
 	count         any                             // mp_world_size; nil for none
 	change        func(mp int, root *pickle.Dict) // of model states
 }
@@ -255,7 +256,11 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 	if c.steps != nil {
 		step = c.steps[mp]
 	}
-	state.Add("step", f.add(array{tensor.Shape{}, []float32{step}}))
+	if c.numbers {
+		state.Add("step", int64(step))
+	} else {
+		state.Add("step", f.add(array{tensor.Shape{}, []float32{step}}))
+	}
 	groups := list(dict("lr", 0.25, "params", list(int64(0))))
 	inner := dict("state", dict(int64(0), state), "param_groups", groups)
 	weights := list(f.add(kinds["fp32"]))

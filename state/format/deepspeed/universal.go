@@ -31,8 +31,10 @@ func (r *reader) universal() error {
 			return err
 		}
 		m := group[0]
-		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); mp == 0 && r.pp == 1 && !robin { // else the order is that of a stage, or of a number of ranks
+		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); mp == 0 && !robin { // else the order is that of a number of ranks
 			order = m.shapes
+		} else if !slices.EqualFunc(order, m.shapes, sameNames) { // it is that of a stage
+			order = nil
 		}
 		r.names(m)
 		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
@@ -80,6 +82,11 @@ func (r *reader) universal() error {
 		}
 	}
 	return r.values()
+}
+
+// sameNames reports whether groups have the same parameters, of which tensor parallel ranks have parts.
+func sameNames(a, b params) bool {
+	return slices.EqualFunc(a, b, func(x, y param) bool { return x.name == y.name })
 }
 
 // common reads what the parameters have in common, such as learning rates. After stage 3 the file has the flat buffers of
