@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -230,7 +231,7 @@ func besideWeights(kind string, list []format.Part, weights []format.Tensor) (nu
 // put puts parts together as a parameter is shared.
 func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor, error) {
 	if s.rest && !j.params[param] {
-		same, one, err := j.equal(list)
+		same, one, err := j.equal(list, math.MaxInt)
 		if err != nil || !same || one && len(list[0].Shape) > 0 {
 			return format.Tensor{}, errors.Join(err, errors.New(noParameter))
 		}
@@ -240,7 +241,7 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 	case s.alike:
 		return format.Same(list)
 	case s.averaged:
-		same, _, err := j.equal(list)
+		same, _, err := j.equal(list, math.MaxInt)
 		if err != nil || !same {
 			return format.Tensor{}, errors.Join(err, errors.New(differ))
 		}
@@ -257,7 +258,8 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 	return format.Join(list, c)
 }
 
-// distinct fails for a vector of which all ranks have the same numbers, that no pattern names: it is not cut, and was forgotten. All state of a parameter is as its weights.
+// distinct fails for a parameter that no pattern names, and of which all ranks have the same numbers, as far as it looks: it is not cut, and was forgotten. Numbers that are
+// all the same tell nothing. All state of a parameter is as its weights.
 func (j *joiner) distinct(param string) error {
 	err, known := j.tried[param]
 	if known {
@@ -271,8 +273,8 @@ func (j *joiner) distinct(param string) error {
 	for i := range parts {
 		list = append(list, format.Part{Tensor: &parts[i]})
 	}
-	if len(list) > 1 && len(list[0].Shape) == 1 {
-		same, one, wrong := j.equal(list)
+	if len(list) > 1 {
+		same, one, wrong := j.equal(list, 1<<18)
 		if err = wrong; same && !one {
 			err = errors.New(undue)
 		}
@@ -281,8 +283,8 @@ func (j *joiner) distinct(param string) error {
 	return err
 }
 
-// equal reports whether parts are the same bit by bit, and whether all of their elements are.
-func (j *joiner) equal(list []format.Part) (same, one bool, err error) {
+// equal reports whether parts are the same bit by bit, and whether all of their elements are, of which it compares some at most.
+func (j *joiner) equal(list []format.Part, most int) (same, one bool, err error) {
 	first := list[0]
 	for _, p := range list[1:] {
 		if p.DType != first.DType || !p.Shape.Equal(first.Shape) {
@@ -291,16 +293,20 @@ func (j *joiner) equal(list []format.Part) (same, one bool, err error) {
 	}
 	n, err := first.Shape.Elements()
 	size := first.DType.Size()
-	if j.left -= int64(len(list)) * first.Bytes(); err != nil || size == 0 || j.left < 0 {
-		return false, false, errors.New("it is too large to be compared when the checkpoint is opened")
+	if err != nil || size == 0 {
+		return false, false, fmt.Errorf("elements of %v are not compared", first.DType)
 	}
-	const step = 1 << 14 // elements
+	n = min(n, most)
+	const block = 1 << 16 // elements
 	var head []byte
-	x, y := make([]byte, min(n, step)*size), make([]byte, min(n, step)*size)
+	x, y := make([]byte, min(n, block)*size), make([]byte, min(n, block)*size)
 	one = true
-	for from := 0; from < n; from += step {
+	for from, step := 0, 1<<10; from < n; from, step = from+step, min(4*step, block) {
 		to := min(from+step, n)
 		x, y = x[:(to-from)*size], y[:(to-from)*size]
+		if j.left -= int64(len(list) * len(x)); j.left < 0 {
+			return false, false, errors.New("there is too much to compare when the checkpoint is opened")
+		}
 		if err := j.files.ReadRange(first.Tensor, from, to, x); err != nil {
 			return false, false, err
 		}

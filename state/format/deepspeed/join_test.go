@@ -265,11 +265,14 @@ func TestJoinNot(t *testing.T) {
 				}
 			}
 		}, "", "do not say the same of how tensor parallel parts fit together"},
-		"two patterns":         {set("tp_replicated_parameter_patterns", list("nor", "norm")), "norm", `two patterns of universal_checkpoint_info.tp_replicated_parameter_patterns fit it, "nor" and "norm"`},
-		"other letters":        {also(two("é", numbered(100, 2), numbered(200, 2))), "é", "other letters than ASCII's"},
-		"different means":      {also(two("mean", numbered(100, 2), numbered(200, 2)), set("parameter_to_average_patterns", list("mean"))), "mean", "DeepSpeed takes the mean of what the ranks have of it"},
+		"two patterns":    {set("tp_replicated_parameter_patterns", list("nor", "norm")), "norm", `two patterns of universal_checkpoint_info.tp_replicated_parameter_patterns fit it, "nor" and "norm"`},
+		"other letters":   {also(two("é", numbered(100, 2), numbered(200, 2))), "é", "other letters than ASCII's"},
+		"different means": {also(two("mean", numbered(100, 2), numbered(200, 2)), set("parameter_to_average_patterns", list("mean"))), "mean", "DeepSpeed takes the mean of what the ranks have of it"},
+		"means that differ at the end": {also(two("mean", numbered(100, 70, 1000), array{tensor.Shape{70, 1000}, append(numbered(100, 69999).data, 0)}),
+			set("parameter_to_average_patterns", list("mean"))), "mean", "DeepSpeed takes the mean of what the ranks have of it"},
 		"alike, of two shapes": {func(c *saved) { c.params[0].parts[1] = numbered(1, 4) }, "norm", "one rank has it as f32 [3], another as f32 [4]"},
 		"a forgotten vector":   {also(two("q_norm", numbered(100, 3), numbered(100, 3))), "q_norm", "all ranks have the same of it, and no pattern says so"},
+		"a forgotten matrix":   {also(two("router", numbered(100, 3, 2), numbered(100, 3, 2))), "router", "all ranks have the same of it, and no pattern says so"},
 		"columns of a vector":  {also(two("bias", numbered(100, 3), numbered(200, 3)), set("parameter_with_row_parallelism_patterns", list("down", "bias"))), "bias", "a part has shape [3], which cannot be cut along dimension 1"},
 		"odd halves":           {also(two("gate", numbered(100, 3, 1), numbered(200, 3, 1)), set("parameter_with_2_sub_params_cat_dim_0", list("gate"))), "gate", "does not come apart in 2 equal blocks"},
 		"other columns":        {func(c *saved) { c.params[1].parts[1] = numbered(20, 2, 4) }, "up", "rank 1 has a part of shape [2,4], and [2,3] is due"},
@@ -349,7 +352,7 @@ func TestJoinRest(t *testing.T) {
 		shared{name: "head", parts: []array{numbered(30, 3, 2), numbered(40, 3, 1)}, buffer: true}, // as the tensor of a second name is, in no param_shapes
 		shared{name: "mask", parts: []array{numbered(5, 2, 2), numbered(5, 2, 2)}, buffer: true},
 		shared{name: "count", parts: []array{numbered(5), numbered(5)}, buffer: true},
-		shared{name: "mean", parts: []array{numbered(7, 2), numbered(7, 2)}})
+		shared{name: "mean", parts: []array{numbered(7, 70, 1000), numbered(7, 70, 1000)}})
 	s.aliases = dict("head", "down")
 	s.info.(*pickle.Dict).Set("parameter_to_average_patterns", list("mean"))
 	s.info.(*pickle.Dict).Set("parameter_with_row_parallelism_patterns", list(`down$|norm|mean`)) // what stands before it counts
@@ -357,8 +360,8 @@ func TestJoinRest(t *testing.T) {
 	got := formattest.Contents(t, files, c)
 	down := array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
 	for name, want := range map[string]array{
-		"module.norm": numbered(1, 3), "module.down": down, "module.head": down, "module.mask": numbered(5, 2, 2), "module.count": numbered(5), "module.mean": numbered(7, 2),
-		"module.bias": {tensor.Shape{4}, []float32{0, 0, 0, 0}}, "optimizer.exp_avg.mean": numbered(7, 2).times(-1),
+		"module.norm": numbered(1, 3), "module.down": down, "module.head": down, "module.mask": numbered(5, 2, 2), "module.count": numbered(5), "module.mean": numbered(7, 70, 1000),
+		"module.bias": {tensor.Shape{4}, []float32{0, 0, 0, 0}}, "optimizer.exp_avg.mean": numbered(7, 70, 1000).times(-1),
 	} {
 		if got[name] != want.String() {
 			t.Errorf("%s is %s, want %s", name, got[name], want)
