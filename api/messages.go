@@ -122,7 +122,9 @@ type Reply struct {
 	Slots      int    `json:"slots,omitempty"`
 	SlotBytes  int    `json:"slot_bytes,omitempty"`
 	SpinUS     int    `json:"spin_us"`
-	Crowded    bool   `json:"crowded,omitempty"` // more workers than cores
+	PieceBytes int    `json:"piece_bytes,omitempty"` // of a call in pieces; 0 = this agent takes none
+	PiecesOpen int    `json:"pieces_open,omitempty"` // that its window holds
+	Crowded    bool   `json:"crowded,omitempty"`     // more workers than cores
 	ID         uint32 `json:"id"`
 	Bytes      int64  `json:"bytes,omitempty"`
 	Done       bool   `json:"done,omitempty"`

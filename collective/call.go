@@ -97,6 +97,7 @@ type Call struct {
 	Splits    []int   // AllToAll: elements for each rank; nil = even
 	Shape     []int   // for messages and agreement
 	Shared    Shared  // where Out is, if it is no memory of the rank's own
+	Whole     int     // elements that pass through the memory in pieces, which is a window then; 0 = all of them lie in it
 	Flags
 	Promoted bool // the root of a broadcast is lost and this call has taken its part: what was Out is In
 	Far      *Far // the memory is on another host; nil = it is here
@@ -116,16 +117,22 @@ type Far struct{ In, Out int } // elements
 
 // InLen is the number of input elements.
 func (c *Call) InLen() int {
-	if c.Far != nil {
+	switch {
+	case c.Far != nil:
 		return c.Far.In
+	case c.Whole > 0:
+		return c.Whole
 	}
 	return len(c.In) / c.DType.Size()
 }
 
 // OutLen is the number of output elements.
 func (c *Call) OutLen() int {
-	if c.Far != nil {
+	switch {
+	case c.Far != nil:
 		return c.Far.Out
+	case c.Whole > 0:
+		return c.Whole
 	}
 	return len(c.Out) / c.DType.Size()
 }
@@ -202,6 +209,9 @@ func (c *Call) Check(size, self int) error {
 		return fieldError("peer", "rank %d cannot send to itself", c.Peer)
 	}
 	if err := c.checkShared(); err != nil {
+		return err
+	}
+	if err := c.checkPieces(); err != nil {
 		return err
 	}
 	if err := c.checkLengths(size, self); err != nil {

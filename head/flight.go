@@ -127,7 +127,7 @@ func (r *leader) takeOff(f *flight) {
 		f.number = r.nextFlight()
 	}
 	f.waiting, f.proof = f.waiting[:0], Proof{}
-	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes(); f.here {
+	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes() && !f.inPieces(); f.here {
 		if f.replaces != 0 {
 			r.drop(f)
 		}
@@ -241,6 +241,11 @@ func (f *flight) world() bool {
 	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return s.Err == nil && s.Calls[0].Call.Group == topo.World && !s.Calls[0].Call.Kind.Pairwise()
 	})
+}
+
+// inPieces reports whether the flight takes time on one host too, since memory comes piece by piece.
+func (f *flight) inPieces() bool {
+	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool { return s.Err == nil && collective.InPieces(s.Calls) })
 }
 
 func (f *flight) done() bool { return f.number != 0 && len(f.waiting) == 0 }

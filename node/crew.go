@@ -211,6 +211,9 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 			return err
 		}
 	}
+	if call.Whole > 0 && c.mesh != nil {
+		return &collective.FieldError{Field: "flags", Problem: "calls come in pieces only in a job of one host"}
+	}
 	if err := c.checkShared(call); err != nil {
 		return err
 	}
@@ -249,6 +252,7 @@ func (c *crew) lost(w topo.Worker, how string, done bool) {
 	c.input(func() {
 		if m := c.engine.byID[w]; m != nil {
 			c.engine.drain(m)
+			c.engine.bereave(m, how)
 			if m.enter != 0 {
 				c.engine.finish(w, m.enter, -1, arena.Lost, "this worker is gone")
 				m.enter = 0

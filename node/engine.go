@@ -24,6 +24,7 @@ type engine struct {
 	broke     func(w topo.Worker, err error)
 	bereft    func(w topo.Worker, why string) // is told of a call that fails because somebody is gone; nil = nobody is
 	transfers *transfers
+	streams   []*stream
 	results   results
 
 	schedule collective.Schedule
@@ -164,6 +165,9 @@ func (e *engine) scan() bool {
 		if e.drain(m) {
 			worked = true
 		}
+	}
+	if len(e.streams) > 0 && e.flow() {
+		worked = true
 	}
 	for _, m := range e.members { // only now: what one of them posts can be news for another
 		over = m.open == 0 && m.reap() || over

@@ -15,12 +15,21 @@ type flight struct {
 	more  bool       // others follow
 	ahead bool       // it began before its step was complete
 	errs  []error    // by part: why it cannot be executed
-	flies []bool     // by part: a transfer of this agent's works on it
-	open  int        // transfers that are not done
+	by    []means    // by part
+	open  int        // transfers and streams that are not done
 	timed int        // transfers whose time is taken
 	moves *passage   // the part that brings the state to another mesh; nil = there is none
 	proof head.Proof // of that
 }
+
+// means is how a part of a flight is executed.
+type means uint8
+
+const (
+	atOnce means = iota // when it counts: all of its memory is here, and nobody else needs the result
+	byTransfer
+	byPieces // as its memory comes
+)
 
 // transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has collectives.
 func transferOf(n head.Flight, part int) uint64 { return uint64(n)*collective.MaxStep + uint64(part) }
@@ -36,9 +45,15 @@ func (c *crew) execute(x *head.Execute) {
 	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
 	begun := c.begun[:0]
 	for i := told; i < len(f.parts); i++ {
-		f.errs, f.flies = append(f.errs, nil), append(f.flies, false)
+		f.errs, f.by = append(f.errs, nil), append(f.by, atOnce)
 		part := f.parts[i]
 		if part.Err != nil {
+			continue
+		}
+		if collective.InPieces(part.Calls) {
+			f.by[i] = byPieces
+			f.open++
+			c.engine.stream(x.Flight, i, part.Calls)
 			continue
 		}
 		t := c.transfer(x, part)
@@ -54,7 +69,7 @@ func (c *crew) execute(x *head.Execute) {
 			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
 			continue
 		}
-		t.flight, t.id, f.flies[i] = x.Flight, transferOf(x.Flight, i), true
+		t.flight, t.id, f.by[i] = x.Flight, transferOf(x.Flight, i), byTransfer
 		f.open++
 		begun = append(begun, t)
 	}
@@ -142,6 +157,11 @@ func (c *crew) flown(t *transfer) {
 	if f.ahead { // it lands when its step ends, which says nothing about it
 		c.observed(f, 1, t.ended)
 	}
+	c.partDone(f, n)
+}
+
+// partDone counts a part of a flight that this host has the result of.
+func (c *crew) partDone(f *flight, n head.Flight) {
 	if f.open--; f.open > 0 || f.more {
 		return
 	}
@@ -169,6 +189,7 @@ func (c *crew) drop(n head.Flight) {
 		for i := range f.parts {
 			c.engine.abort(transferOf(n, i))
 		}
+		c.engine.streams = slices.DeleteFunc(c.engine.streams, func(s *stream) bool { return s.flight == n })
 		c.engine.transfers.end(uint64(n))
 	}
 }
@@ -187,7 +208,8 @@ func (c *crew) results(a *head.Apply) {
 		case err != nil:
 		case f != nil && f.errs[i] != nil:
 			err = c.engine.blame(part.Calls, f.errs[i])
-		case f != nil && f.flies[i]:
+		case f != nil && f.by[i] == byPieces:
+		case f != nil && f.by[i] == byTransfer:
 			c.engine.land(transferOf(a.Flight, i))
 		case part.Calls[0].Call.Far == nil:
 			err = c.engine.execute(part.Calls)
@@ -197,7 +219,7 @@ func (c *crew) results(a *head.Apply) {
 	if f != nil {
 		clear(f.parts)
 		clear(f.errs)
-		*f = flight{parts: f.parts[:0], errs: f.errs[:0], flies: f.flies[:0]}
+		*f = flight{parts: f.parts[:0], errs: f.errs[:0], by: f.by[:0]}
 		c.landed = append(c.landed, f)
 	}
 }

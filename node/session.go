@@ -135,6 +135,9 @@ func (s *session) join(r *api.Request) error {
 	}
 	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: generation,
 		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond), Crowded: a.here() > runtime.NumCPU()}
+	if a.mesh == nil {
+		reply.PieceBytes, reply.PiecesOpen = collective.PieceBytes, collective.PiecesOpen
+	}
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
 	}

@@ -51,7 +51,7 @@ func (c *crew) lookOut() {
 		c.lookAway()
 		return
 	}
-	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(), c.agent.Waits())
+	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(), append(c.agent.Waits(), c.engine.unfed()...))
 	c.tellWaits("waited", over, c.waited)
 	c.tellWaits("wait", told, c.waits)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -97,10 +98,12 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	if !c.DType.Valid() {
 		return fieldOf(m, "dtype", "%d names no element type", d.DType)
 	}
-	if c.In, err = m.memory("in", d.In, c.DType.Size()); err != nil {
-		return err
+	if d.Pieces {
+		err = m.window(d, c)
+	} else if c.In, err = m.memory("in", d.In, c.DType.Size()); err == nil {
+		c.Out, err = m.output(d, c)
 	}
-	if c.Out, err = m.output(d, c); err != nil {
+	if err != nil {
 		return err
 	}
 	if d.NDim > arena.MaxDims {
@@ -114,6 +117,19 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape, c.InLen(), c.OutLen())
 	}
 	return m.splits(d, c)
+}
+
+// window finds the memory through which the elements of a call in pieces pass.
+func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
+	if d.In != d.Out || d.In.Count == 0 || d.In.Count > math.MaxInt/uint64(c.DType.Size()) {
+		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window twice, as input and as output", d.In.Count)
+	}
+	c.Whole = int(d.In.Count)
+	window := d.In
+	window.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
+	c.In, err = m.memory("in", window, c.DType.Size())
+	c.Out = c.In
+	return err
 }
 
 // output is where a call gets its result: in a segment of the worker, or in a result that it shares.

@@ -25,7 +25,8 @@ func TestDescriptorRoundTrip(t *testing.T) {
 			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"), Group: rapid.Uint32().Draw(t, "group"),
 			Peer: rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"), Weight: rapid.Float64().Draw(t, "weight"),
 			In: ref("in"), Out: ref("out"), Splits: ref("splits"),
-			Flags: Flags{rapid.Bool().Draw(t, "more"), rapid.Bool().Draw(t, "step"), rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "narrow"), rapid.Bool().Draw(t, "sparing")}}
+			Flags:  Flags{rapid.Bool().Draw(t, "more"), rapid.Bool().Draw(t, "step"), rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "narrow"), rapid.Bool().Draw(t, "sparing")},
+			Pieces: rapid.Bool().Draw(t, "pieces")}
 		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
 		for i := range want.Shape {
 			want.Shape[i] = rapid.Uint64().Draw(t, "dim")
@@ -61,6 +62,10 @@ func TestDescriptorBytes(t *testing.T) {
 		if d.Encode(raw[:]); raw[152] != want {
 			t.Errorf("flags %+v are %d, want %d", flags, raw[152], want)
 		}
+	}
+	d.Flags, d.Pieces = Flags{}, true
+	if d.Encode(raw[:]); raw[152] != 32 {
+		t.Errorf("a call in pieces has the flags %d, want 32", raw[152])
 	}
 }
 

@@ -3,6 +3,7 @@ package arena
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"unsafe"
 )
@@ -111,6 +112,23 @@ func (c *Control) Complete(ticket uint64, s Status, text string) {
 func (c *Control) SetSource(ticket uint64, rank int) {
 	binary.LittleEndian.PutUint32(c.slot(ticket)[offErrLen:], uint32(rank))
 }
+
+// GivenUp is what Fed says of a call that its worker will not feed any more.
+const GivenUp = math.MaxUint64
+
+// Fed is how many pieces of a call the worker has put into its window, or GivenUp.
+func (c *Control) Fed(ticket uint64) uint64 { return c.word64(slotOffset(ticket) + offFed).Load() }
+
+// SetFed is stored by the worker when another piece is there.
+func (c *Control) SetFed(ticket, n uint64) { c.set64(slotOffset(ticket)+offFed, n) }
+
+// Through is how many pieces of a call have their result in the window.
+func (c *Control) Through(ticket uint64) uint64 {
+	return c.word64(slotOffset(ticket) + offThrough).Load()
+}
+
+// SetThrough is stored by the agent when another piece has its result.
+func (c *Control) SetThrough(ticket, n uint64) { c.set64(slotOffset(ticket)+offThrough, n) }
 
 // Completion returns how the call of a ticket ended; 0 while it runs.
 func (c *Control) Completion(ticket uint64) Status {

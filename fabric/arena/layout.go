@@ -41,7 +41,9 @@ const (
 	offCursorLen    = 352
 	offCursor       = 384
 
-	offCompletion = 192 // in a slot
+	offFed        = 160 // in a slot
+	offThrough    = 168
+	offCompletion = 192
 	offErrLen     = 200
 	offErrText    = 204
 
@@ -90,6 +92,7 @@ type Descriptor struct {
 	Splits    Ref // i64 elements: how many go to each rank
 	Shape     [MaxDims]uint64
 	Flags
+	Pieces bool // In and Out are one window, through which the elements pass in pieces
 }
 
 // Flags are bits of a descriptor, the first one the lowest.
@@ -123,7 +126,7 @@ func (d *Descriptor) Encode(slot []byte) {
 		le.PutUint64(b[88+8*i:], n)
 	}
 	clear(b[88+8*MaxDims:])
-	for i, set := range [...]bool{d.More, d.Step, d.Aside, d.Narrow, d.Sparing} {
+	for i, set := range [...]bool{d.More, d.Step, d.Aside, d.Narrow, d.Sparing, d.Pieces} {
 		if set {
 			b[152] |= 1 << i
 		}
@@ -145,7 +148,7 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	for i := range d.Shape {
 		d.Shape[i] = le.Uint64(b[88+8*i:])
 	}
-	for i, flag := range [...]*bool{&d.More, &d.Step, &d.Aside, &d.Narrow, &d.Sparing} {
+	for i, flag := range [...]*bool{&d.More, &d.Step, &d.Aside, &d.Narrow, &d.Sparing, &d.Pieces} {
 		*flag = b[152]>>i&1 != 0
 	}
 }

@@ -23,9 +23,12 @@ from ._layout import (
     ERROR_LENGTH_AT,
     ERROR_TEXT_AT,
     FAILED,
+    FED_WORD,
+    GIVEN_UP,
     HEADER_BYTES,
     LOST,
     TAIL_WORD,
+    THROUGH_WORD,
     WORKER_PARKED_WORD32,
 )
 from ._link import POLLRDHUP, Link
@@ -189,12 +192,36 @@ class Calls:
                     if now - before > CROWDED_NS and self._core is not None and self._spin_ns:
                         self._core.leave(now)
                     try:
-                        self._park(word, floor, deadline)
+                        self._park(lambda: words[word] > floor, deadline)
                     except TimeoutError:
                         handle.given_up = True
                         raise
                     break
         self.look(handle)
+
+    def feed(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
+        """Tell the agent that so many pieces of a call are in its window, or that no more will come."""
+        self._order()
+        self._words[handle.word + FED_WORD - COMPLETION // 8] = pieces
+        self._fence()
+        if self._words32[AGENT_PARKED_WORD32]:
+            os.write(self._agent_bell, _ONE)
+
+    def wait_through(self, handle: Handle[Any], pieces: int) -> bool:
+        """Block until so many pieces of a call have their result in the window; False when the call has failed."""
+        words, word, floor = self._words, handle.word, handle.floor
+        through = word + THROUGH_WORD - COMPLETION // 8
+
+        def over() -> bool:
+            return words[through] >= pieces or words[word] > floor
+
+        stop = perf_counter_ns() + self._spin_ns
+        while not over():
+            _sched_yield()
+            if perf_counter_ns() > stop:
+                self._park(over, None)
+        self._order()
+        return words[through] >= pieces
 
     def complete(self, ticket: int) -> None:
         """Block until the call of a ticket is complete."""
@@ -202,18 +229,18 @@ class Calls:
         if handle is not None:
             self.wait(handle)
 
-    def _park(self, word: int, floor: int, deadline: Optional[int]) -> None:
+    def _park(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
         leading = False
         try:
             with self._parking_lock:
-                while self._words[word] <= floor:
+                while not over():
                     self._link.check()
                     if not self._leading:
                         self._leading = leading = True
                         break
                     self._parking.wait(_seconds_left(deadline))
             if leading:
-                self._lead(word, floor, deadline)
+                self._lead(over, deadline)
         finally:
             if leading:
                 self._words32[WORKER_PARKED_WORD32] = 0
@@ -221,11 +248,10 @@ class Calls:
                     self._leading = False
                     self._parking.notify_all()
 
-    def _lead(self, word: int, floor: int, deadline: Optional[int]) -> None:
-        words = self._words
+    def _lead(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
         self._words32[WORKER_PARKED_WORD32] = 1
         self._fence()
-        while words[word] <= floor:
+        while not over():
             hung_up = False
             seconds = _seconds_left(deadline)
             for fd, _ in self._poll.poll(None if seconds is None else min(seconds, 3600) * 1000):
@@ -233,7 +259,7 @@ class Calls:
                     os.read(fd, 8)
                 else:
                     hung_up = True
-            if hung_up and words[word] <= floor:
+            if hung_up and not over():
                 self._link.check()
                 raise self._link.lose()
             with self._parking_lock:

@@ -38,8 +38,10 @@ class AsyncCollectives:
             raise ValueError(f"this group of ranks {list(self.ranks)} was freed: make another with job.group")
         return self._id
 
-    def allreduce_async(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None, flags: int = 0) -> Handle[T]:
-        """See allreduce. `flags` are those of docs/formats/arena.md; steps set them."""
+    def allreduce_async(
+        self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None, flags: int = 0, *, at_once: bool = False
+    ) -> Handle[T]:
+        """See allreduce. `flags` are those of docs/formats/arena.md; steps set them. `at_once`: nothing is done but to wait for it."""
         inp = self._port.describe(x)
         target = inp if out is None else self._output(out, inp, inp.count, shared=True)
         result = x if out is None else out
@@ -47,7 +49,7 @@ class AsyncCollectives:
             raise _read_only(result)
         code = _reduction(op, weight, inp)
         # By position: names cost time, and every step makes this call.
-        return self._port.call(_ALL_REDUCE, inp, target, (x, out), result, code, self.id, 0, 0, weight, None, None, flags)
+        return self._port.call(_ALL_REDUCE, inp, target, (x, out), result, code, self.id, 0, 0, weight, None, None, flags, at_once)
 
     def reduce_scatter_async(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Handle[Any]:
         """See reduce_scatter."""

@@ -25,6 +25,8 @@ RELEASED, NEW = 1, 2
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192
+FED_WORD, THROUGH_WORD = 160 // 8, 168 // 8  # of a call in pieces
+GIVEN_UP = (1 << 64) - 1
 COMPLETION = 192
 ERROR_LENGTH = struct.Struct("<I")
 ERROR_LENGTH_AT = 200
@@ -37,7 +39,7 @@ DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sI36x")
 MAX_NDIM = 8
 _SHAPE = struct.Struct("<8Q")
-MORE, STEP, ASIDE, NARROW, SPARING = 1, 2, 4, 8, 16
+MORE, STEP, ASIDE, NARROW, SPARING, PIECES = 1, 2, 4, 8, 16, 32
 
 KINDS: Dict[str, int] = {
     "all_reduce": 1,

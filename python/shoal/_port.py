@@ -52,6 +52,7 @@ class Port(Protocol):
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Shape] = None,
         flags: int = 0,
+        at_once: bool = False,
     ) -> Handle[T]: ...
 
     def follow(self, changed: Callable[[], None]) -> None: ...

@@ -53,17 +53,17 @@ class Tensor:
         self.place: Optional[Tuple[int, int]] = None
         self.shared: Optional["Share"] = None  # where it lies in a shared result
 
-    def copy_to(self, address: int) -> None:
-        """Copy the elements, in C order, to memory of nbytes."""
+    def copy_to(self, address: int, start: int = 0, nbytes: int = -1) -> None:
+        """Copy the elements, in C order, to memory of nbytes; of contiguous ones also the part that begins with byte `start`, of at most so many bytes."""
         if self.contiguous:
-            ctypes.memmove(address, self.address, self.nbytes)
+            ctypes.memmove(address, self.address + start, min(nbytes, self.nbytes - start) if nbytes >= 0 else self.nbytes)
         else:
             self._beside(address, into=True)
 
-    def copy_from(self, address: int) -> None:
-        """Set the elements from memory of nbytes."""
+    def copy_from(self, address: int, start: int = 0, nbytes: int = -1) -> None:
+        """Set the elements from memory of nbytes, or a part of them, as in `copy_to`."""
         if self.contiguous:
-            ctypes.memmove(self.address, address, self.nbytes)
+            ctypes.memmove(self.address + start, address, min(nbytes, self.nbytes - start) if nbytes >= 0 else self.nbytes)
         else:
             self._beside(address, into=False)
 

@@ -16,7 +16,7 @@ from . import _fork
 from ._arena import Arena, Place
 from ._calls import Calls, left
 from ._core import Core
-from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, PROTOCOL, STEP, U8, DType, pack_shape
+from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, MORE, PIECES, PROTOCOL, STEP, U8, DType, pack_shape
 from ._link import Link, Refused
 from ._result import Results
 from ._scribe import AgentScribe
@@ -25,7 +25,7 @@ from ._version import __version__
 from ._view import Shaped, View
 from .cursor import Cursor
 from .errors import ForkError, JoinError, ShoalError
-from .handle import AnySourceHandle, Handle, StagedHandle
+from .handle import AnySourceHandle, Handle, PiecewiseHandle, StagedHandle
 from .solo import alone
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class Worker:
             link.close(left(job))
             raise
         self._own_groups = 0
+        self._elastic = self.late  # the job takes steps, as far as this worker has a part in that
         self._commit = 0  # the ticket of the call that commits the step last
         self._changed: Callable[[], None] = lambda: None
         self.calls.on_change = self._look
@@ -70,6 +71,7 @@ class Worker:
             self.name, self.host = str(reply["job"]), str(reply["host"])
             self.rank, self.size, self.generation = int(reply["rank"]), int(reply["size"]), int(reply.get("generation", 0))
             slots, slot_bytes, spin_us = (int(reply[k]) for k in ("slots", "slot_bytes", "spin_us"))
+            self._piece, self._places = int(reply.get("piece_bytes", 0)), int(reply.get("pieces_open", 0))
             self.late, crowded = bool(reply.get("late")), bool(reply.get("crowded"))
             if len(fds) != 3 or not 0 <= self.rank < self.size or slots < 1 or slot_bytes < ERROR_TEXT_AT or slot_bytes % 64:
                 raise ValueError(f"{reply} with {len(fds)} descriptors")
@@ -158,8 +160,9 @@ class Worker:
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Shape] = None,
         flags: int = 0,
+        at_once: bool = False,
     ) -> Handle[T]:
-        """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait` returns."""
+        """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait` returns. `at_once`: the caller waits for it next."""
         self.link.check()
         if out is not None and out.shared is not None:
             self.calls.complete(self._commit)  # with it the members may change, and with them the memory
@@ -183,6 +186,10 @@ class Worker:
             in_place = inp.place if inp is not None and inp.count else None
             out_place = target
             counts_place = None
+        elif at_once and inp is not None and out is not None and not target and self._takes_pieces(inp, out):
+            handle = carried = PiecewiseHandle(self.calls, result, held, self.arena, inp, out, self._piece, self._places)
+            in_place = out_place = carried.window
+            counts_place, flags = None, flags | PIECES
         else:
             handle = staged = (StagedHandle if peer >= 0 else AnySourceHandle)(self.calls, result, held, self.arena)
             in_place, out_place = self._stage(staged, kind, inp, out, target)
@@ -198,9 +205,17 @@ class Worker:
             counts_segment, len(counts) if counts is not None else 0, counts_offset,
             shape_bytes, flags,
         )  # fmt: skip
+        if flags & (MORE | STEP):
+            self._elastic = True
         if flags & STEP:
             self._commit = handle.ticket
         return handle
+
+    def _takes_pieces(self, inp: Tensor, out: Tensor) -> bool:
+        """Whether foreign memory can go through a window. Not in a job that takes steps: it may have to repeat a call from its input."""
+        if not 0 < self._piece < inp.nbytes or self._elastic or inp.place is not None or not inp.contiguous or not out.contiguous:
+            return False
+        return out is inp or out.address >= inp.address + inp.nbytes or inp.address >= out.address + out.nbytes
 
     def _stage(
         self, handle: "StagedHandle[Any]", kind: int, inp: Optional[Tensor], out: Optional[Tensor], target: Optional[Place]
@@ -303,6 +318,7 @@ class Worker:
 
         Before the first step it may be told again, with a place that is further.
         """
+        self._elastic = True
         message = {"type": "data", "samples": place.samples, "batch": place.batch, "seed": place.seed, "shuffle": place.shuffle}
         if place.committed():
             message["cursor"] = base64.b64encode(place.pack()).decode()

@@ -47,7 +47,7 @@ class Group(AsyncCollectives):
         op is sum, mean, min, max or prod. A mean weighs each rank by `weight` (for example its number of samples) and
         divides by the sum of the weights. x has the same shape on every rank.
         """
-        return self.allreduce_async(x, op, weight, out).wait()
+        return self.allreduce_async(x, op, weight, out, at_once=True).wait()
 
     def reduce_scatter(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Any:
         """Reduce all ranks' x, of shape [size*n, ...], and return the rank-th block, of shape [n, ...].

@@ -9,7 +9,7 @@ from ._layout import DONE, LOST
 from .errors import LostError, MismatchError
 
 if TYPE_CHECKING:
-    from ._arena import Arena, Staging
+    from ._arena import Arena, Place, Staging
     from ._calls import Calls
     from ._tensor import Tensor
 
@@ -100,6 +100,47 @@ class StagedHandle(Handle[T]):
         # Nobody waited. A call under way is held by `Calls`, so the agent is done with the memory, or never had it.
         if self.status or not self.ticket:
             self._give_back()
+
+
+class PiecewiseHandle(StagedHandle[T]):
+    """A call on foreign memory that `wait` carries through a window in the arena, piece by piece, so that nothing of it leaves the caches in between.
+
+    It goes on only while somebody waits for it, so it is for calls that are waited for at once.
+    """
+
+    __slots__ = ("_from", "_to", "_window", "_piece", "_places")
+
+    def __init__(self, calls: "Calls", result: T, held: Any, arena: "Arena", source: "Tensor", target: "Tensor", piece: int, places: int) -> None:
+        super().__init__(calls, result, held, arena)
+        self._from, self._to, self._piece, self._places = source, target, piece, places
+        self._window = self.borrow(piece * places)
+
+    @property
+    def window(self) -> "Place":
+        """Where the window is."""
+        return self._window.place
+
+    def wait(self, timeout: Optional[float] = None) -> T:
+        with self._once:
+            if self._stagings and not self.status:
+                try:
+                    self._carry()
+                except BaseException:
+                    self._calls.feed(self)  # the others must not wait for the rest
+                    raise
+        return super().wait(timeout)
+
+    def _carry(self) -> None:
+        size, places, calls, last = self._piece, self._places, self._calls, -(-self._from.nbytes // self._piece)
+        for i in range(last + places):
+            window = self._window.address + i % places * size
+            if i >= places:
+                if not calls.wait_through(self, i - places + 1):
+                    return
+                self._to.copy_from(window, (i - places) * size, size)
+            if i < last:
+                self._from.copy_to(window, i * size, size)
+                calls.feed(self, i + 1)
 
 
 class AnySourceHandle(StagedHandle[T]):

@@ -88,8 +88,9 @@ class Solo:
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Shape] = None,
         flags: int = 0,
+        at_once: bool = False,
     ) -> Handle[T]:
-        """Do the call at once."""
+        """Do the call now."""
         self.check()
         return alone(kind, inp, out, result, peer)
 
