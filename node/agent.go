@@ -93,9 +93,13 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, places: newPlaces(), group: group.New(context.Background())}
-	if a.engine, err = newEngine(newLanes(a.group), a.expelled); err != nil {
+	lanes, err := newLanes(a.group)
+	if err == nil {
+		a.engine, err = newEngine(lanes, a.expelled)
+	}
+	if err != nil {
 		l.Close()
-		return nil, errors.Join(err, a.stopLanes())
+		return nil, errors.Join(err, a.stopLanes(), lanes.close())
 	}
 	a.engine.results.nodes = everywhere(cfg.nodes)
 	if cfg.OnBereft != nil {

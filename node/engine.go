@@ -284,5 +284,5 @@ func (e *engine) close() error {
 		m.left, m.pins, m.saving = true, 0, false
 		m.reap()
 	}
-	return e.bell.Close()
+	return errors.Join(e.bell.Close(), e.lanes.close())
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -22,10 +23,10 @@ type work interface {
 	Chunk(i int, s *collective.Scratch)
 }
 
-// lanes are the goroutines that execute a schedule together: the engine's own and one more for every further core.
+// lanes are the threads that execute a schedule together: the engine's and one more for every further core.
 type lanes struct {
-	start []chan struct{} // one a helper
-	own   *collective.Scratch
+	helpers []helper
+	own     *collective.Scratch
 
 	mu      sync.Mutex
 	running work         // nil: whoever gets up now is late
@@ -35,6 +36,12 @@ type lanes struct {
 	shares []share // one a lane
 }
 
+// helper is a lane beside the engine.
+type helper struct {
+	bell   *arena.Bell
+	thread *thread
+}
+
 // share is a run of chunks that one lane begins with, and that others go on with when they are through with theirs: memory is read fastest in a row.
 type share struct {
 	next atomic.Int64
@@ -42,30 +49,47 @@ type share struct {
 	_    [48]byte // a cache line each
 }
 
-func newLanes(g *group.Group) *lanes {
+// newLanes starts the helpers. When the group has ended, close frees what they have.
+func newLanes(g *group.Group) (*lanes, error) {
 	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
-	for i := 1; i < runtime.GOMAXPROCS(0); i++ {
-		start, scratch := make(chan struct{}, 1), collective.NewScratch()
-		l.start = append(l.start, start)
-		g.Go(fmt.Sprintf("lane %d", i), func(ctx context.Context) error {
-			for {
-				select {
-				case <-start:
-					l.help(i, scratch)
-				case <-ctx.Done():
-					return nil
-				}
+	l.helpers = make([]helper, 0, len(l.shares)-1)
+	for i := 1; i < len(l.shares); i++ {
+		bell, err := arena.NewThreadBell()
+		if err != nil {
+			return l, err
+		}
+		up := make(chan error)
+		l.helpers = append(l.helpers, helper{bell: bell})
+		h := &l.helpers[i-1]
+		g.Go(fmt.Sprintf("lane %d", i), func(ctx context.Context) (err error) {
+			h.thread, err = thisThread()
+			up <- err
+			defer context.AfterFunc(ctx, bell.Ring)()
+			for scratch := collective.NewScratch(); err == nil && ctx.Err() == nil; l.help(i, scratch) {
+				err = bell.Wait()
 			}
+			return err
 		})
+		if err := <-up; err != nil {
+			return l, err
+		}
 	}
-	return l
+	return l, nil
+}
+
+// close frees the bells, when the helpers have ended.
+func (l *lanes) close() (err error) {
+	for _, h := range l.helpers {
+		err = errors.Join(err, h.bell.Close())
+	}
+	return err
 }
 
 // execute runs all chunks of work of so many bytes, with workers on the host, and returns when the last is done. inOrder: a chunk is begun when those
 // before it are. A helper that wakes up when the last chunks are taken is not waited for.
 func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
-	helpers := l.helpers(r.Chunks(), bytes, workers)
-	shares := l.shares[:helpers+1]
+	helpers := l.helpers[:l.worth(r.Chunks(), bytes, workers)]
+	shares := l.shares[:len(helpers)+1]
 	if inOrder {
 		shares = shares[:1]
 	}
@@ -73,17 +97,16 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 		shares[i].next.Store(int64(i * r.Chunks() / len(shares)))
 		shares[i].end = int64((i + 1) * r.Chunks() / len(shares))
 	}
-	if helpers > 0 {
+	if len(helpers) > 0 {
 		l.open(r, shares)
-		for _, start := range l.start[:helpers] {
-			select {
-			case start <- struct{}{}:
-			default: // it has not got up since the last time
-			}
+		here := processor()
+		for _, h := range helpers {
+			h.thread.shun(here)
+			h.bell.Ring()
 		}
 	}
 	take(r, shares, 0, l.own)
-	if helpers > 0 {
+	if len(helpers) > 0 {
 		l.open(nil, nil)
 		for l.helping.Load() > 0 { // with a chunk each
 			arena.Yield()
@@ -91,14 +114,14 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 	}
 }
 
-// helpers is how many lanes are worth waking.
-func (l *lanes) helpers(chunks, bytes, workers int) int {
-	most := min(len(l.start), chunks-1)
+// worth is how many helpers are worth waking.
+func (l *lanes) worth(chunks, bytes, workers int) int {
+	most := min(len(l.helpers), chunks-1)
 	switch {
 	case bytes <= inlineBytes:
 		return 0
 	case bytes <= crowdedBytes:
-		return max(0, min(most, len(l.start)-workers))
+		return max(0, min(most, len(l.helpers)-workers))
 	}
 	return max(0, most)
 }

@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
@@ -28,13 +30,16 @@ func once(t *testing.T, c counted) {
 func TestLanesDoEachChunkOnce(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16)) // a lane each
 	g := group.New(context.Background())
+	l, err := newLanes(g)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() {
 		g.Stop(nil)
-		if err := g.Wait(); err != nil {
+		if err := errors.Join(g.Wait(), l.close()); err != nil {
 			t.Error(err)
 		}
 	}()
-	l := newLanes(g)
 	for i := range 2000 {
 		c := make(counted, 1+i%100)
 		l.execute(c, 1<<30, 1, i%2 == 0)
@@ -43,17 +48,24 @@ func TestLanesDoEachChunkOnce(t *testing.T) {
 }
 
 func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
-	l := &lanes{own: collective.NewScratch(), start: []chan struct{}{make(chan struct{}, 1)}, shares: make([]share, 2)}
+	bell, err := arena.NewThreadBell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lanes{own: collective.NewScratch(), helpers: []helper{{bell, &thread{}}}, shares: make([]share, 2)}
 	for range 3 {
 		c := make(counted, 10)
 		l.execute(c, 1<<30, 1, false)
 		once(t, c)
 	}
 	l.help(1, collective.NewScratch()) // late: there is nothing left to do
+	if err := l.close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestLanesThatAreWoken(t *testing.T) {
-	l := &lanes{start: make([]chan struct{}, 7)}
+	l := &lanes{helpers: make([]helper, 7)}
 	for _, c := range []struct {
 		what                   string
 		chunks, bytes, workers int
@@ -69,7 +81,7 @@ func TestLanesThatAreWoken(t *testing.T) {
 		{"with more workers than cores", 100, 8 << 20, 70, 0},
 		{"the shortest for which workers make room", 100, 8<<20 + 1, 70, 7},
 	} {
-		if got := l.helpers(c.chunks, c.bytes, c.workers); got != c.want {
+		if got := l.worth(c.chunks, c.bytes, c.workers); got != c.want {
 			t.Errorf("%s: %d lanes are woken, want %d", c.what, got, c.want)
 		}
 	}

@@ -61,6 +61,9 @@ func NewBell() (*Bell, error) { return nil, ErrUnsupported }
 // NewPolledBell fails here.
 func NewPolledBell() (*Bell, error) { return nil, ErrUnsupported }
 
+// NewThreadBell fails here.
+func NewThreadBell() (*Bell, error) { return nil, ErrUnsupported }
+
 // OpenBell returns a bell that cannot ring.
 func OpenBell(int) *Bell { return &Bell{} }
 

@@ -48,6 +48,9 @@ func NewBell() (*Bell, error) {
 // worker that fills the counter of its bell must not stop the agent.
 func NewPolledBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK) }
 
+// NewThreadBell makes a bell for a thread of its own, which waits in the kernel.
+func NewThreadBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
+
 func newBell(flags int) (*Bell, error) {
 	fd, err := unix.Eventfd(0, flags)
 	if err != nil {
