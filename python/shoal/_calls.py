@@ -215,6 +215,9 @@ class Calls:
         def over() -> bool:
             return words[through] >= pieces or words[word] > floor
 
+        if handle.ticket > self._published:  # a group is open
+            with self._lock:
+                self._publish()
         stop = perf_counter_ns() + self._spin_ns
         while not over():
             _sched_yield()

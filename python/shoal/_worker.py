@@ -177,6 +177,7 @@ class Worker:
         if shape is not None:
             ndim, shape_bytes = pack_shape(shape, elements(shape))
         handle: Handle[T]
+        carried: Optional[PiecewiseHandle[T]] = None
         target = out.place if out is not None and out.count else None
         if out is not None and out.shared is not None:
             target = self.results.bind(out.shared, self.generation)
@@ -197,14 +198,21 @@ class Worker:
         in_segment, in_offset = in_place or _NOWHERE
         out_segment, out_offset = out_place or _NOWHERE
         counts_segment, counts_offset = counts_place or _NOWHERE
-        self.calls.submit(
-            handle, kind, dtype, op, ndim, group, peer & 0xFFFFFFFF, tag, weight,
-            in_segment, out_segment,
-            in_offset, inp.count if inp is not None else 0,
-            out_offset, out.count if out is not None else 0,
-            counts_segment, len(counts) if counts is not None else 0, counts_offset,
-            shape_bytes, flags,
-        )  # fmt: skip
+        try:
+            self.calls.submit(
+                handle, kind, dtype, op, ndim, group, peer & 0xFFFFFFFF, tag, weight,
+                in_segment, out_segment,
+                in_offset, inp.count if inp is not None else 0,
+                out_offset, out.count if out is not None else 0,
+                counts_segment, len(counts) if counts is not None else 0, counts_offset,
+                shape_bytes, flags,
+            )  # fmt: skip
+            if carried is not None:
+                carried.carry()
+        except BaseException:
+            if carried is not None:
+                carried.give_up()
+            raise
         if flags & (MORE | STEP):
             self._elastic = True
         if flags & STEP:

@@ -103,16 +103,16 @@ class StagedHandle(Handle[T]):
 
 
 class PiecewiseHandle(StagedHandle[T]):
-    """A call on foreign memory that `wait` carries through a window in the arena, piece by piece, so that nothing of it leaves the caches in between.
+    """A call on foreign memory that passes through a window in the arena piece by piece, so that nothing of it leaves the caches in between.
 
-    It goes on only while somebody waits for it, so it is for calls that are waited for at once.
+    Who submits it must `carry` it at once, and `give_up` if that is not to be.
     """
 
-    __slots__ = ("_from", "_to", "_window", "_piece", "_places")
+    __slots__ = ("_source", "_target", "_window", "_piece", "_places")
 
     def __init__(self, calls: "Calls", result: T, held: Any, arena: "Arena", source: "Tensor", target: "Tensor", piece: int, places: int) -> None:
         super().__init__(calls, result, held, arena)
-        self._from, self._to, self._piece, self._places = source, target, piece, places
+        self._source, self._target, self._piece, self._places = source, target, piece, places
         self._window = self.borrow(piece * places)
 
     @property
@@ -120,27 +120,23 @@ class PiecewiseHandle(StagedHandle[T]):
         """Where the window is."""
         return self._window.place
 
-    def wait(self, timeout: Optional[float] = None) -> T:
-        with self._once:
-            if self._stagings and not self.status:
-                try:
-                    self._carry()
-                except BaseException:
-                    self._calls.feed(self)  # the others must not wait for the rest
-                    raise
-        return super().wait(timeout)
-
-    def _carry(self) -> None:
-        size, places, calls, last = self._piece, self._places, self._calls, -(-self._from.nbytes // self._piece)
+    def carry(self) -> None:
+        """Put pieces into the window and take their results out, until the last is through or the call has failed."""
+        size, places, last = self._piece, self._places, -(-self._source.nbytes // self._piece)
         for i in range(last + places):
-            window = self._window.address + i % places * size
+            place = self._window.address + i % places * size
             if i >= places:
-                if not calls.wait_through(self, i - places + 1):
+                if not self._calls.wait_through(self, i - places + 1):
                     return
-                self._to.copy_from(window, (i - places) * size, size)
+                self._target.copy_from(place, (i - places) * size, size)
             if i < last:
-                self._from.copy_to(window, i * size, size)
-                calls.feed(self, i + 1)
+                self._source.copy_to(place, i * size, size)
+                self._calls.feed(self, i + 1)
+
+    def give_up(self) -> None:
+        """Put in no more, and have the others not wait for it."""
+        if self.ticket and not self.status:
+            self._calls.feed(self)
 
 
 class AnySourceHandle(StagedHandle[T]):

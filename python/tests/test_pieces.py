@@ -20,6 +20,8 @@ for n in (piece - 8, piece, piece + 8, 2 * piece, 2 * piece + 8, 5 * piece + 24)
 both = numpy.arange(3 * piece, dtype="f4")
 x, out = both[:2 * piece], both[piece:]  # the output begins where the input is not yet read
 assert (job.allreduce(x, out=out) == job.size * numpy.arange(2 * piece, dtype="f4")).all()
+with job.grouped():
+    assert (job.allreduce(numpy.ones(3 * piece, "f4")) == job.size).all()
 strided = numpy.ones((piece, 2), "f4")[:, 0]
 assert (job.allreduce(strided) == job.size).all()
 """
