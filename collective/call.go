@@ -97,7 +97,7 @@ type Call struct {
 	Splits    []int   // AllToAll: elements for each rank; nil = even
 	Shape     []int   // for messages and agreement
 	Shared    Shared  // where Out is, if it is no memory of the rank's own
-	Whole     int     // elements that pass through the memory in pieces, which is a window then; 0 = all of them lie in it
+	Window    []byte  // of a call in pieces: what both In and Out pass through, which are nil then
 	Flags
 	Promoted bool // the root of a broadcast is lost and this call has taken its part: what was Out is In
 	Far      *Far // the memory is on another host; nil = it is here
@@ -120,8 +120,8 @@ func (c *Call) InLen() int {
 	switch {
 	case c.Far != nil:
 		return c.Far.In
-	case c.Whole > 0:
-		return c.Whole
+	case c.Window != nil:
+		return c.whole()
 	}
 	return len(c.In) / c.DType.Size()
 }
@@ -131,8 +131,8 @@ func (c *Call) OutLen() int {
 	switch {
 	case c.Far != nil:
 		return c.Far.Out
-	case c.Whole > 0:
-		return c.Whole
+	case c.Window != nil:
+		return c.whole()
 	}
 	return len(c.Out) / c.DType.Size()
 }

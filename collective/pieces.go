@@ -1,5 +1,11 @@
 package collective
 
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
 // Foreign memory passes through the arena piece by piece, while it lies in the caches: a call in pieces has for its input and its output a window of
 // PiecesOpen pieces of PieceBytes, of which the last may be shorter. Piece i lies in place i mod PiecesOpen, and so does its result. Other ranks of the call may
 // have all of their memory in the arena.
@@ -8,42 +14,45 @@ const (
 	PiecesOpen = 2
 )
 
+// whole is the number of elements of a call in pieces.
+func (c *Call) whole() int {
+	n, _ := tensor.Shape(c.Shape).Elements()
+	return n
+}
+
 // Pieces is the number of pieces of a call in pieces.
 func (c *Call) Pieces() int {
 	per := PieceBytes / c.DType.Size()
-	return (c.Whole + per - 1) / per
+	return (c.whole() + per - 1) / per
 }
 
 // InPieces reports whether one of the calls of a set is in pieces.
 func InPieces(calls []*Posted) bool {
-	for _, p := range calls {
-		if p.Call.Whole > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(calls, func(p *Posted) bool { return p.Call.Window != nil })
 }
 
 // Piece makes c the part of an all-reduce that lies in piece i, of a call in pieces or of one that is there as a whole.
 func (c *Call) Piece(of *Call, i int) {
+	from := i * PieceBytes
+	n := min(PieceBytes, of.InLen()*of.DType.Size()-from)
 	*c = *of
-	c.Whole, c.Shape = 0, nil
-	from, n := i*PieceBytes, min(PieceBytes, of.InLen()*of.DType.Size()-i*PieceBytes)
-	if of.Whole > 0 {
+	c.Window, c.Shape = nil, nil
+	if of.Window != nil {
 		from = i % PiecesOpen * PieceBytes
+		c.In, c.Out = of.Window, of.Window
 	}
-	c.In, c.Out = of.In[from:from+n:from+n], of.Out[from:from+n:from+n]
+	c.In, c.Out = c.In[from:from+n:from+n], c.Out[from:from+n:from+n]
 }
 
 // checkPieces reports what is wrong with a call in pieces.
 func (c *Call) checkPieces() error {
 	switch {
-	case c.Whole == 0:
+	case c.Window == nil:
 		return nil
-	case c.Kind != AllReduce || c.More || c.Step || c.Aside || c.Shared.Name != "":
-		return fieldError("flags", "only an all_reduce that is no part of a step, and not into a shared result, comes in pieces")
-	case len(c.In) != PiecesOpen*PieceBytes || len(c.Out) != len(c.In) || &c.In[0] != &c.Out[0]:
-		return fieldError("in.count", "a call in pieces has one window of %d bytes for both ways", PiecesOpen*PieceBytes)
+	case c.Kind != AllReduce || c.More || c.Step || c.Aside:
+		return fieldError("flags", "only an all_reduce that is no part of a step comes in pieces")
+	case len(c.Window) != PiecesOpen*PieceBytes:
+		return fieldError("in.count", "the window of a call in pieces has %d bytes, not %d", PiecesOpen*PieceBytes, len(c.Window))
 	}
 	return nil
 }

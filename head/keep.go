@@ -70,7 +70,7 @@ func (c *Call) assign(from *Call) {
 func (c *Call) see(p *collective.Posted) {
 	far := c.Far
 	c.assign(&Call{p.Worker, p.Ticket, p.Call})
-	c.In, c.Out, c.Far = nil, nil, nil
+	c.In, c.Out, c.Window, c.Far = nil, nil, nil, nil
 	if p.Call.Far != nil || p.Call.DType.Valid() {
 		c.Far = again(far, collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()})
 	}

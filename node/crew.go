@@ -211,7 +211,7 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 			return err
 		}
 	}
-	if call.Whole > 0 && c.mesh != nil {
+	if call.Window != nil && c.mesh != nil {
 		return &collective.FieldError{Field: "flags", Problem: "calls come in pieces only in a job of one host"}
 	}
 	if err := c.checkShared(call); err != nil {

@@ -24,9 +24,7 @@ var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl
 // stream works on a part in pieces.
 func (e *engine) stream(n head.Flight, part int, calls []*collective.Posted) {
 	s := &stream{flight: n, part: part, calls: calls, piece: make([]collective.Call, len(calls))}
-	for _, p := range calls {
-		s.pieces = max(s.pieces, p.Call.Pieces())
-	}
+	s.pieces = calls[0].Call.Pieces()
 	e.streams = append(e.streams, s)
 }
 
@@ -47,7 +45,7 @@ func (e *engine) flow() (worked bool) {
 // fed reports whether the next piece of a stream is there, or never will be.
 func (e *engine) fed(s *stream) bool {
 	for _, p := range s.calls {
-		if p.Call.Whole > 0 && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
+		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
 			return false
 		}
 	}
@@ -58,7 +56,7 @@ func (e *engine) fed(s *stream) bool {
 func (e *engine) add(s *stream) error {
 	e.calls = e.calls[:0]
 	for i, p := range s.calls {
-		if p.Call.Whole > 0 && e.byID[p.Worker].control.Fed(p.Ticket) == arena.GivenUp {
+		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) == arena.GivenUp {
 			return errGivenUp
 		}
 		s.piece[i].Piece(&p.Call, s.through)
@@ -71,7 +69,7 @@ func (e *engine) add(s *stream) error {
 	e.share(&e.run, e.schedule.Bytes)
 	s.through++
 	for _, p := range s.calls {
-		if m := e.byID[p.Worker]; p.Call.Whole > 0 {
+		if m := e.byID[p.Worker]; p.Call.Window != nil {
 			m.control.SetThrough(p.Ticket, uint64(s.through))
 			if m.control.WorkerParked() {
 				m.bell.Ring()
@@ -85,7 +83,7 @@ func (e *engine) add(s *stream) error {
 func (e *engine) bereave(m *worker, how string) {
 	for _, s := range slices.Clone(e.streams) {
 		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })
-		if i < 0 || s.calls[i].Call.Whole == 0 || m.control.Fed(s.calls[i].Ticket) >= uint64(s.pieces) {
+		if i < 0 || s.calls[i].Call.Window == nil || m.control.Fed(s.calls[i].Ticket) >= uint64(s.pieces) {
 			continue
 		}
 		other := e.byID[s.calls[(i+1)%len(s.calls)].Worker]
@@ -105,7 +103,7 @@ func (e *engine) unfed() (list []collective.Wait) {
 		var lacks []*collective.Posted
 		var waits *collective.Posted // one of those that do
 		for _, p := range s.calls {
-			if p.Call.Whole > 0 && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
+			if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
 				lacks = append(lacks, p)
 			} else {
 				waits = p

@@ -211,14 +211,14 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 func TestWrongWindows(t *testing.T) {
 	f := joinFeeder(t, startAgent(t, 1), 0)
 	for field, change := range map[string]func(d *arena.Descriptor){
-		"in.count: a call in pieces states its 0":  func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 0, 0 },
-		"in.count: a call in pieces states its":    func(d *arena.Descriptor) { d.Out.Offset = 64 },
-		"in.count: a call in pieces states its 46": func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 1<<62, 1<<62 },
-		"in.count: 524288 elements of 4 bytes":     func(d *arena.Descriptor) { d.In.Offset, d.Out.Offset = 4, 4 },
-		"in.segment":                               func(d *arena.Descriptor) { d.In.Segment, d.Out.Segment = 77, 77 },
-		"shape":                                    func(d *arena.Descriptor) { d.Shape[0]++ },
-		"flags: only an all_reduce":                func(d *arena.Descriptor) { d.Step = true },
-		"flags: only an all_reduce that":           func(d *arena.Descriptor) { d.Kind = uint8(collective.Broadcast) },
+		"in.count: a call in pieces states its 0": func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 0, 0 },
+		"in.count: a call in pieces states its":   func(d *arena.Descriptor) { d.Out.Offset = 64 },
+		"shape: [786432] does not":                func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 1<<62, 1<<62 },
+		"in.count: 524288 elements of 4 bytes":    func(d *arena.Descriptor) { d.In.Offset, d.Out.Offset = 4, 4 },
+		"in.segment":                              func(d *arena.Descriptor) { d.In.Segment, d.Out.Segment = 77, 77 },
+		"shape":                                   func(d *arena.Descriptor) { d.Shape[0]++ },
+		"flags: only an all_reduce":               func(d *arena.Descriptor) { d.Step = true },
+		"flags: only an all_reduce that":          func(d *arena.Descriptor) { d.Kind = uint8(collective.Broadcast) },
 	} {
 		d := sum(f.id, 3*pieceElements, true)
 		change(&d)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -113,22 +112,20 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	for _, n := range d.Shape[:d.NDim] {
 		c.Shape = append(c.Shape, int(n))
 	}
-	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier && (err != nil || n != c.InLen() && n != c.OutLen()) {
-		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape, c.InLen(), c.OutLen())
+	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier && (err != nil || uint64(n) != d.In.Count && uint64(n) != d.Out.Count) {
+		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape, d.In.Count, d.Out.Count)
 	}
 	return m.splits(d, c)
 }
 
 // window finds the memory through which the elements of a call in pieces pass.
 func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
-	if d.In != d.Out || d.In.Count == 0 || d.In.Count > math.MaxInt/uint64(c.DType.Size()) {
+	if d.In != d.Out || d.In.Count == 0 {
 		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window twice, as input and as output", d.In.Count)
 	}
-	c.Whole = int(d.In.Count)
-	window := d.In
-	window.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
-	c.In, err = m.memory("in", window, c.DType.Size())
-	c.Out = c.In
+	at := d.In
+	at.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
+	c.Window, err = m.memory("in", at, c.DType.Size())
 	return err
 }
 
