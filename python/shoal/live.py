@@ -93,7 +93,7 @@ def train(
     progress = job.place(samples, batch, seed, shuffle)
     progress.checkpoints, progress.meshed = None, True  # they are made when the mesh is settled
     end = End(epochs, steps)
-    progress.drop()
+    progress.begin(end)
     while True:
         try:
             ended = progress.over(end)

@@ -191,11 +191,25 @@ class Progress:
         self.hints: List[Callable[[], str]] = []  # of those who commit steps: what to do where one was not committed
         self.meshed = False  # each worker has a part of the state
         self._begun = False
+        self._trained = False  # a step was opened here
         job._port.state_data(self.cursor)
 
     def changed(self) -> None:
         """The agent has written another view."""
         self._changed = True
+
+    def begin(self, end: "End") -> None:
+        """Begin a loop.
+
+        Raises ShoalError when loops of this process have come to its end already, as one for each epoch does that has no number of epochs: it
+        would make no step, and nobody would know.
+        """
+        self.drop()
+        if self._trained and not self.job.released and end.at(self.place):
+            raise ShoalError(
+                f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made {self.place.step}: a loop goes on where the job is, so give "
+                "it the epochs or the steps of the whole training, and loop once"
+            )
 
     def over(self, end: "End") -> bool:
         """Go to the place between this step and the next; whether the end of the training is there.
@@ -251,6 +265,7 @@ class Progress:
         part = self.ahead(0)
         self._ahead.popleft()
         self.opened += 1
+        self._trained = True
         self.step = Step(self, part.indices, part.weight)
         return self.step
 
@@ -258,6 +273,7 @@ class Progress:
         """The next step, with all samples of its batch: for workers that divide them among themselves in a way of their own."""
         if self._order is None or self._epoch != self.cursor.epoch:
             self._order, self._epoch = self.cursor.order(), self.cursor.epoch
+        self._trained = True
         self.step = Step(self, self._order.take(self.cursor.part(0, 1)), 1)
         return self.step
 
@@ -340,6 +356,6 @@ class Progress:
 
 def steps(progress: Progress, end: End) -> Iterator[Step]:
     """The steps of a job until its end."""
-    progress.drop()
+    progress.begin(end)
     while not progress.over(end):
         yield progress.open()

@@ -121,6 +121,23 @@ def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
     assert job.place(10, 4).place.committed() == committed
 
 
+def test_a_loop_for_each_epoch_is_refused(job):
+    """It would train one epoch, however many are meant."""
+
+    def epoch(**end):
+        for step in job.steps(10, 4, **end):
+            step.allreduce(numpy.zeros(1))
+
+    epoch()
+    with pytest.raises(shoal.ShoalError, match="all 3 steps of this loop are over, and the job has made 3: .* loop once"):
+        epoch()
+    epoch(epochs=2)  # goes on
+    epoch(steps=7)
+    with pytest.raises(shoal.ShoalError, match="all 7 steps of this loop are over, and the job has made 7"):
+        epoch(steps=7)
+    assert job.committed == 7
+
+
 def test_nothing_but_the_standard_library_is_imported():
     code = "import sys, shoal; shoal.join().barrier(); sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={"PYTHONPATH": ":".join(p for p in sys.path if p)})

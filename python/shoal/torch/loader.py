@@ -78,7 +78,6 @@ class Loader:
         self._end = end
         orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options)  # type: ignore[arg-type]
-        self._iterated = False
 
     @property
     def step(self) -> "shoal.Step":
@@ -98,12 +97,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         progress = self._progress
-        progress.drop()
-        if self._iterated and self._end.at(progress.cursor):
-            raise shoal.ShoalError(
-                f"all {len(self)} steps of this loader are over: give the number of epochs or of steps to shoal.torch.loader, and loop over it once"
-            )
-        self._iterated = True
+        progress.begin(self._end)
         # Now, so that the processes of a worker that joins are there before the others wait for it.
         arriving = iter(self._batches)
         while not progress.over(self._end):
