@@ -171,5 +171,58 @@ def test_drop_last_of_less_than_a_batch_is_refused():
     assert "5 samples" in world(1, _too_few)[0]
 
 
+def _thaw(wrapped_first):
+    """Trains a layer from the third step on."""
+    import shoal.torch
+
+    def make():
+        model = _TwoHeads()
+        model.used.requires_grad_(wrapped_first)
+        return shoal.torch.ddp(model, find_unused_parameters=True)
+
+    loader, model, optimizer = _loop(make)
+    layer, out = model.module.used.requires_grad_(False), model.module.spare
+    model.module.forward = lambda x: out(layer(x).expand(-1, 3))
+    for x, y in loader:
+        layer.requires_grad_(loader.step.number >= 2)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        model(x)
+    return [p.tolist() for p in model.parameters()]
+
+
+def test_a_layer_that_thaws_is_averaged_or_refused():
+    one, other = world(2, _thaw, True)
+    assert one == other
+    with pytest.raises(Failed, match="used.weight, used.bias took no gradient when shoal.torch.ddp wrapped the model, and takes one now"):
+        world(2, _thaw, False)
+
+
+def _thaw_with_optimizer():
+    """What ddp leaves out, shoal.torch.optimizer averages."""
+    import shoal.torch
+
+    torch.manual_seed(1)
+    model = _TwoHeads()
+    model.used.requires_grad_(False)
+    layer, out = model.used, model.spare
+    model.forward = lambda x: out(layer(x).expand(-1, 3))
+    wrapped = shoal.torch.ddp(model)
+    optimizer = shoal.torch.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    layer.requires_grad_(True)
+    for step in range(3):
+        optimizer.zero_grad()
+        wrapped(torch.full((2, 3), shoal.join().rank + 1.0)).mean().backward()
+        optimizer.step()
+    return [p.tolist() for p in model.parameters()]
+
+
+def test_a_layer_that_thaws_is_averaged_by_the_optimizer():
+    one, other = world(2, _thaw_with_optimizer)
+    assert one == other
+
+
 if __name__ == "__main__":
     main(globals())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,9 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
     GradScaler, if these were made behind `import shoal.torch` and before the loop. How large buckets are is found out while it trains on
     several hosts, unless bucket_cap_mb says it or gradients are compressed.
 
+    A parameter that takes no gradient now must not take one later, because it would not be averaged: the forward pass then raises RuntimeError. To train
+    some layers later, wrap the model while all of its parameters take gradients, with find_unused_parameters=True, and freeze those behind it.
+
     Raises RuntimeError where the ranks' models differ, or where the model has no parameter that takes a gradient.
     """
     if not dist.is_initialized():
@@ -58,4 +62,18 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
         elastic.rigid.add(wrapped)
     for parameter in model.parameters():
         parameter.averaged_by_ddp = parameter.requires_grad
+    frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    if frozen:
+        wrapped.register_forward_pre_hook(functools.partial(_still_frozen, frozen))
     return wrapped
+
+
+def _still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:
+    """Before a forward pass: what DistributedDataParallel took for frozen it never averages, so each worker would train it on its own samples."""
+    thawed = [name for name, p in frozen if p.requires_grad and not hasattr(p, "averaged_by_optimizer")]
+    if thawed and torch.is_grad_enabled():
+        some = ", ".join(thawed[:3]) + (", …" if len(thawed) > 3 else "")
+        raise RuntimeError(
+            f"{some} took no gradient when shoal.torch.ddp wrapped the model, and takes one now, which would not be averaged: wrap it while all of its "
+            "parameters take gradients, with find_unused_parameters=True, and call requires_grad_(False) behind it"
+        )

@@ -134,6 +134,7 @@ class Averaging(torch.optim.Optimizer):
     def _manage(self, parameters: List[Tensor]) -> None:
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
+            parameter.averaged_by_optimizer = True
             by_type[parameter.dtype].append(parameter)
         if self._job.elastic:
             self._keep(parameters)
