@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -90,6 +91,8 @@ func (f Folder) settle(besides *staging) error {
 func (f Folder) settleOne(left *staging) error {
 	for {
 		switch sealed, err := left.seal(); {
+		case errors.Is(err, errTaken):
+			return nil
 		case err != nil:
 			return err
 		case sealed:

@@ -52,7 +52,7 @@ func (s *staging) abandon() (bool, error) {
 }
 
 // seal seals and publishes the checkpoint if all its parts are there, and removes those that are too old. It may be called by several at
-// once, and again after one that was killed in the middle.
+// once, and again after one that was killed in the middle. It is errTaken, and the attempt removed, when another one at this step is sealed.
 func (s *staging) seal() (bool, error) {
 	sealing.Lock()
 	defer sealing.Unlock()
@@ -60,9 +60,9 @@ func (s *staging) seal() (bool, error) {
 	switch {
 	case errors.Is(err, errIncomplete), gone(err): // or another has published it
 		return false, nil
-	case errors.Is(err, fs.ErrExist): // this step is sealed already
+	case errors.Is(err, fs.ErrExist):
 		_, _ = s.abandon()
-		return false, nil
+		return false, errTaken
 	case err != nil:
 		return false, err
 	}
@@ -70,7 +70,11 @@ func (s *staging) seal() (bool, error) {
 	return true, nil
 }
 
-var errIncomplete = errors.New("not all parts are there")
+var (
+	errIncomplete = errors.New("not all parts are there")
+	// A job makes no step twice once it is sealed.
+	errTaken = errors.New("another checkpoint of this step was sealed there meanwhile, so another job writes into the folder: give each job a folder of its own")
+)
 
 func (s *staging) publish(ctx context.Context) error {
 	p := s.folder.Where()

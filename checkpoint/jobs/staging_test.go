@@ -73,6 +73,22 @@ func TestSettled(t *testing.T) {
 	}
 }
 
+// TestAnotherJobInTheFolder has two jobs write the same step: what the second one says must not be nothing.
+func TestAnotherJobInTheFolder(t *testing.T) {
+	var first, second placetest.Lines
+	root := t.TempDir()
+	s, memory := placetest.Small(5, 2)
+	placetest.Write(t, jobs.Folder{Root: root, Keep: 2, Say: first.Say}, s, memory, 55, 0, 1)
+	f := jobs.Folder{Root: root, Keep: 2, Say: second.Say}
+	placetest.Write(t, f, s, memory, 66, 0, 1)
+	if !strings.Contains(first.String(), "is sealed: ") || !strings.Contains(second.String(), "step 5 in "+root+" is abandoned, and training goes on: another checkpoint of this step was sealed there meanwhile, so another job writes into the folder") {
+		t.Errorf("the first job says %q, the second %q", &first, &second)
+	}
+	if left, err := filepath.Glob(filepath.Join(root, ".staging-*")); len(left) > 0 || err != nil {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
 // TestWrongReceipts damages what one worker has left: nothing is sealed with it, and the next to come removes it.
 func TestWrongReceipts(t *testing.T) {
 	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}

@@ -28,6 +28,13 @@ _SEALED = re.compile(r"step-(\d+)$")
 _RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
 
 
+class Taken(OSError):
+    """A job makes no step twice once it is sealed."""
+
+    def __str__(self) -> str:
+        return "another checkpoint of this step was sealed there meanwhile, so another job writes into the folder: give each job a folder of its own"
+
+
 class Staging(NamedTuple):
     """A checkpoint that is being written."""
 
@@ -59,7 +66,8 @@ class Staging(NamedTuple):
     def seal(self, keep: int) -> bool:
         """Seal and publish the checkpoint if all its parts are there, and remove those older than the last `keep`.
 
-        It may be called by several at once, and again after one that was killed in the middle.
+        It may be called by several at once, and again after one that was killed in the middle. Raises Taken, and removes it, when another one of this
+        step is sealed.
         """
         try:
             names = os.listdir(self.path)
@@ -76,9 +84,9 @@ class Staging(NamedTuple):
         except FileNotFoundError:  # another has published it
             return False
         except OSError as err:
-            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):  # this step is sealed already
+            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 self.abandon()
-                return False
+                raise Taken from None
             raise
         sync(self.root)
         point(self.root)
@@ -152,7 +160,11 @@ def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
     for left in _stagings(root):
         if left == besides:
             continue
-        if left.seal(keep):
+        try:
+            whole = left.seal(keep)
+        except Taken:
+            continue
+        if whole:
             say(f"checkpoint of step {left.step} in {root}: all its parts were there, and it is sealed now")
         elif os.path.exists(left.path):
             left.abandon()

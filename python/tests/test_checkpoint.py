@@ -100,6 +100,19 @@ def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
     assert "none of the 1 checkpoints" in output and "FROM" not in output, output
 
 
+def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
+    attempts = []
+    for seed in 1, 2:
+        staging = _sealing.Staging(str(tmp_path), 5, seed)
+        staging.begin()
+        pathlib.Path(staging.path, _sealing.MANIFEST).write_text("{}")
+        attempts.append(staging)
+    assert attempts[0].seal(keep=2)
+    with pytest.raises(OSError, match="another job writes into the folder"):
+        attempts[1].seal(keep=2)
+    assert steps(tmp_path) == [5] and not list(tmp_path.glob(".staging-*"))
+
+
 @pytest.mark.parametrize("doomed", [0, 1])
 def test_a_worker_that_is_killed_while_it_writes(train, tmp_path, doomed):
     output = train(3, DOOMED=doomed)
