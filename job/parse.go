@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	plain "go.yaml.in/yaml/v2"
 	"sigs.k8s.io/yaml"
 )
 
@@ -75,12 +77,30 @@ func Parse(text []byte) (Spec, error) {
 	if _, said := top["workers"]; said && spec.Workers == 0 {
 		return Spec{}, workersError(0) // not the default, which is for saying nothing
 	}
-	for key := range spec.Env {
-		if key == "true" || key == "false" {
-			return Spec{}, &Error{"env", "YAML reads y, n, yes, no, on and off as " + key + "; put quotes round such a key"}
-		}
+	if err := spec.quote(text); err != nil {
+		return Spec{}, err
 	}
 	return spec, nil
+}
+
+// quote takes texts as they are written. On the way through JSON 1.10 has become 1.1, 0123 83, and yes true. It also sees that nothing comes after
+// the spec, which that way leaves out.
+func (s *Spec) quote(text []byte) error {
+	var written struct {
+		Name    string
+		Command []string
+		Env     map[string]string
+	}
+	documents := plain.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&written); err != nil && !errors.Is(err, io.EOF) {
+		return &Error{"", reason(err)}
+	}
+	s.Name, s.Command, s.Env = written.Name, written.Command, written.Env
+	var more any
+	if err := documents.Decode(&more); more != nil || err != nil && !errors.Is(err, io.EOF) {
+		return &Error{"", "there is more than one document, but a file is one job: take out what is behind the line ---"}
+	}
+	return nil
 }
 
 // typeError turns a decoding error into one that names the key and shows how it is written.

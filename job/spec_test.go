@@ -23,6 +23,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// YAML takes more words for numbers and truths than people do: an octal 0123, a 1.10 that is 1.1.
+func TestTextsAreTakenAsWritten(t *testing.T) {
+	got, err := job.Parse([]byte("name: 0123\ncommand: [fit, 1e3, 1.10, yes, 1e-4]\nenv: {SEED: 0123, VERSION: 1.10, N: no, LONG: 12345678901234567890, ZONE: 12:30, EMPTY: }\n---\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := job.Spec{Name: "0123", Command: []string{"fit", "1e3", "1.10", "yes", "1e-4"}, Env: map[string]string{
+		"SEED": "0123", "VERSION": "1.10", "N": "no", "LONG": "12345678901234567890", "ZONE": "12:30", "EMPTY": "",
+	}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
@@ -36,7 +50,7 @@ func TestParseRefuses(t *testing.T) {
 		"fraction":      {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
 		"command line":  {"command: python3 train.py\n", []string{"command", "[python3, train.py]"}},
 		"env list":      {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},
-		"YAML's no":     {"env: {N: 1}\n", []string{"env", "quotes"}},
+		"documents":     {"workers: 2\n---\nworkers: 3\n", []string{"more than one document", "---"}},
 		"not a mapping": {"- a\n- b\n", []string{"not YAML with keys", "workers: 4"}},
 		"not YAML":      {"a: [b\n", []string{"not YAML", "line 1"}},
 	} {
