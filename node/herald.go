@@ -9,13 +9,8 @@ import (
 func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
-	// Once this launcher ends the workers, that they are lost is no news.
-	if !muted && l.stopping < 0 && e.What != "route" && (e.What != "generation" || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0) {
-		line := e.String()
-		if e.What == "wait" && l.job != nil {
-			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"
-		}
-		l.news = append(l.news, line)
+	if !muted && l.stopping < 0 { // once this launcher ends the workers, that they are lost is no news
+		l.announce(e)
 	}
 	l.mu.Unlock()
 	if dir == nil || muted && e.What != "waited" { // in the ledger every wait has its end
@@ -28,6 +23,28 @@ func (l *launch) onEvent(e Event) {
 	_ = dir.event(e, time.Now()) // as with reports
 	if l.cfg.OnEvent != nil {
 		l.cfg.OnEvent(e)
+	}
+}
+
+// announce has the terminal show a change that people care about. That workers have finished is one only when the others have made steps since: at the end
+// of a job all of them do. l.mu is held.
+func (l *launch) announce(e Event) {
+	change := e.What == "generation"
+	if change && len(l.finished) > 0 && e.Step > l.finished[0].Step {
+		for _, before := range l.finished {
+			l.news = append(l.news, before.String())
+		}
+		l.finished = nil
+	}
+	switch line := e.String(); {
+	case e.What == "route":
+	case !change || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
+		if e.What == "wait" && l.job != nil {
+			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"
+		}
+		l.news = append(l.news, line)
+	case len(e.Finished) > 0:
+		l.finished = append(l.finished, e)
 	}
 }
 

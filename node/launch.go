@@ -74,6 +74,7 @@ type launch struct {
 	fatal    error    // why the job cannot go on here
 	muted    bool     // the job is over: what hosts do now is no news
 	news     []string // lines for the terminal
+	finished []Event  // workers that ended well, of which nobody was told
 	stopping int      // how many had ended when the launcher began to stop the others; -1 = it has not
 	reports  map[int]map[string]float64
 	farewell farewell
