@@ -93,25 +93,35 @@ type Unknown struct {
 	Matches []string // directories of the jobs that have it
 	Running []string // names of all jobs
 	Refused []string // what launchers say that answer for no job: it is led from another host, say
+	Silent  error    // about launchers that do not answer, one of which may have the job; nil = all do
 }
 
 func (e *Unknown) Error() string {
+	silent := ""
+	if e.Silent != nil {
+		silent = "; " + e.Silent.Error()
+	}
 	switch {
 	case len(e.Matches) > 0:
 		return fmt.Sprintf("%d running jobs are called %s; name the directory of the one that you mean: %s", len(e.Matches), e.Name, strings.Join(e.Matches, ", "))
 	case len(e.Running) == 0 && len(e.Refused) > 0:
-		return fmt.Sprintf("no running job is led from here; %s", strings.Join(e.Refused, "; "))
-	case len(e.Running) == 0:
-		return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps", e.Name)
+		return fmt.Sprintf("no running job is led from here; %s%s", strings.Join(e.Refused, "; "), silent)
+	case len(e.Running) > 0:
+		return fmt.Sprintf("no running job is called %s; running: %s%s", e.Name, strings.Join(e.Running, ", "), silent)
+	case e.Silent != nil:
+		return fmt.Sprintf("no running job that answers is called %s%s", e.Name, silent)
 	}
-	return fmt.Sprintf("no running job is called %s; running: %s", e.Name, strings.Join(e.Running, ", "))
+	return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps", e.Name)
 }
 
 // Find returns the running job with a name, or with the directory of its run. A name that no running job has is that of the one that was
 // started with it and is called NAME-2, say, because an earlier run has the name.
 func Find(ctx context.Context, name string) (*Job, error) {
 	jobs, refused, err := Look(ctx)
-	unknown := &Unknown{Name: name, Refused: refused}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	unknown := &Unknown{Name: name, Refused: refused, Silent: err}
 	var named, asked []*Job
 	for _, j := range jobs {
 		unknown.Running = append(unknown.Running, j.Name)
@@ -130,7 +140,7 @@ func Find(ctx context.Context, name string) (*Job, error) {
 	for _, j := range named {
 		unknown.Matches = append(unknown.Matches, j.Dir)
 	}
-	return nil, errors.Join(unknown, err)
+	return nil, unknown
 }
 
 // sameDir compares a directory with what may be a path to it. A name without a slash is no path.

@@ -125,6 +125,19 @@ func TestListTellsOfStrangers(t *testing.T) {
 	if j, err := control.Find(t.Context(), "train"); err != nil || j.Name != "train" {
 		t.Errorf("%v, %v", j, err)
 	}
+	var unknown *control.Unknown
+	_, err = control.Find(t.Context(), "tran")
+	if !errors.As(err, &unknown) || unknown.Silent == nil || !strings.Contains(err.Error(), "running: train; control: the launcher at ") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Where a launcher does not answer, the job may well run.
+func TestFindDoesNotSayThatNoneRuns(t *testing.T) {
+	serve(t, filepath.Join(place(t), "stranger.ctl"), 200, "hello")
+	if _, err := control.Find(t.Context(), "train"); err == nil || !strings.HasPrefix(err.Error(), "no running job that answers is called train; control: ") {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestRefusal(t *testing.T) {

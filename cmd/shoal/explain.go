@@ -29,18 +29,18 @@ JOB is the name of a running job, else the newest run of that name, or the direc
 		Args:              between(1, 1),
 		ValidArgsFunction: completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, live, err := findRun(cmd.Context(), args[0])
+			dir, live, silent, err := findRun(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			return explain(cmd.OutOrStdout(), dir, live, asJSON)
+			return explain(cmd.OutOrStdout(), dir, live, silent, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a change, as in the ledger")
 	return cmd
 }
 
-func explain(out io.Writer, dir string, live *control.Job, asJSON bool) error {
+func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
 	ledger := &tail{path: node.Ledger(dir)}
 	if asJSON {
 		return ledger.entries(func(e node.Entry) error { return showEntry(out, e, true) })
@@ -66,7 +66,11 @@ func explain(out io.Writer, dir string, live *control.Job, asJSON bool) error {
 		return errors.Join(err, tellWaits(out, live.Job, time.Now(), true))
 	}
 	result, err := node.ReadResult(dir)
-	if err != nil {
+	switch {
+	case err == nil:
+	case silent != nil:
+		return fmt.Errorf("it has no result, and may still run: %w", silent)
+	default:
 		_, err = fmt.Fprintf(out, "it has no result: its launcher was killed\n")
 		return err
 	}

@@ -47,12 +47,15 @@ does not follow it.`,
 			if f.rank < -1 {
 				return usageError("--rank %d: workers are numbered from 0", f.rank)
 			}
-			dir, live, err := findRun(cmd.Context(), args[0])
+			dir, live, silent, err := findRun(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			l := &logs{logsFlags: f, dir: dir, out: cmd.OutOrStdout(), readers: map[int]*logReader{}}
-			return l.run(cmd.Context(), live)
+			if err := l.run(cmd.Context(), live); err != nil || !f.follow {
+				return err
+			}
+			return silent // nothing can be followed
 		},
 	}
 	flags := cmd.Flags()
@@ -63,30 +66,34 @@ does not follow it.`,
 	return cmd
 }
 
-// findRun finds the directory of a run, and its job if that still runs.
-func findRun(ctx context.Context, name string) (dir string, live *control.Job, err error) {
+// findRun finds the directory of a run, and its job if that still runs. silent is about launchers that do not answer, where the run has no result:
+// one of them may have its job.
+func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
 	live, err = control.Find(ctx, name)
 	var unknown *control.Unknown
 	switch {
 	case err == nil:
-		return live.Dir, live, nil
+		return live.Dir, live, nil, nil
 	case !errors.As(err, &unknown) || len(unknown.Matches) > 1:
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
 		if dir, err = node.NewestRun(name); err != nil {
-			if len(unknown.Refused) > 0 { // it runs, and another host leads it
+			if len(unknown.Refused) > 0 || unknown.Silent != nil { // it runs, and another host leads it
 				err = unknown
 			}
-			return "", nil, err
+			return "", nil, nil, err
 		}
 	} else if _, err := node.ReadRecord(dir); err != nil {
-		return "", nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
+		return "", nil, nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
 	}
-	if live, err = control.Find(ctx, dir); err != nil {
-		return dir, nil, nil // it has ended
+	if hasResult(dir) {
+		return dir, nil, nil, nil
 	}
-	return dir, live, nil
+	if live, err = control.Find(ctx, dir); err != nil && errors.As(err, &unknown) {
+		silent = unknown.Silent
+	}
+	return dir, live, silent, nil
 }
 
 // completeRuns offers the names of the running jobs and of those that have ended.
