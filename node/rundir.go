@@ -125,7 +125,7 @@ func (d *runDir) event(e Event, now time.Time) error {
 // mostLogs is how many logs of other hosts' workers are open at a time. Other hosts say of which.
 const mostLogs = 256
 
-// line appends what a worker of another host has said to its log.
+// line appends what a worker of another host has said to its log, or what this host says of a worker.
 func (d *runDir) line(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -229,10 +229,14 @@ func (l *launch) onBereft(seat int, why string) {
 	}
 }
 
-// onSave shows what becomes of a checkpoint among the lines of the worker whose part it was, which may be gone.
+// onSave has what becomes of a checkpoint among the lines of the worker whose part it was, which may be gone.
 func (l *launch) onSave(seat int, line string) {
 	line = "shoal: " + line
 	l.console.Line(seat, true, line)
+	l.mu.Lock()
+	dir := l.dir
+	l.mu.Unlock()
+	_ = dir.line(seat, line) // as with reports
 	l.forward(seat, true, line)
 }
 

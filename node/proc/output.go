@@ -60,9 +60,9 @@ type Output struct {
 	logErr error
 }
 
-// NewOutput writes the log to path, which must not exist yet.
+// NewOutput writes the log to path, which must not exist yet. Others may append lines of their own to it.
 func NewOutput(c *Console, rank int, path string) (*Output, error) {
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("proc: log of rank %d: %w", rank, err)
 	}
