@@ -10,6 +10,29 @@ import torch
 from .waiter import Waiter, is_waiter
 
 
+class _Failed:
+    """An error as the value of a future.
+
+    C++ code that waits for a future, as DistributedDataParallel's does, looks for tensors in its value by pickling that. In an error it would find
+    none, and take the first one all the same, which ends the process; here it gets the error.
+    """
+
+    def __init__(self, error: Exception):
+        self._error = error
+
+    def reraise(self) -> None:
+        raise self._error
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self._error
+
+
+def fail(future: torch.futures.Future, error: Exception) -> None:
+    """Complete a future with an error: set_exception, but for C++ code too."""
+    future._set_unwrap_func(_Failed.reraise)
+    future.set_result(_Failed(error))
+
+
 class Future(torch.futures.Future):
     """The future of a collective. `finish` completes it; the waiter calls that, or whoever is faster.
 
@@ -46,7 +69,7 @@ class Future(torch.futures.Future):
             try:
                 value = callback(self)
             except Exception as error:
-                result.set_exception(error)
+                fail(result, error)
             else:
                 result.set_result(value)
 

@@ -11,7 +11,7 @@ import torch
 from torch._C._distributed_c10d import Work as _Work
 
 from . import threads
-from .future import Future
+from .future import Future, fail
 from .waiter import Waiter
 
 _NOT_GIVEN = timedelta(0)
@@ -111,7 +111,7 @@ class Work(_Work):
         if self._error is None:
             future.set_result(self._result)
         else:
-            future.set_exception(self._error)
+            fail(future, self._error)
 
 
 class Transfer(Work):

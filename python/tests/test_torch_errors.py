@@ -1,0 +1,47 @@
+"""What torch's own C++ code makes of an error of the agent: an exception that says what is wrong, never the end of the process."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch_world import Failed, main, world
+
+import shoal
+
+
+def _train(ending, wrap):
+    """Rank 1 makes fewer steps than rank 0, which waits for it in its backward pass."""
+    import shoal.torch
+
+    if wrap == "plain":
+        dist.init_process_group("shoal")
+    model = torch.nn.Linear(4, 1)
+    model = DistributedDataParallel(model) if wrap == "plain" else shoal.torch.ddp(model)
+    for _ in range(3 if shoal.join().rank == 0 else 2):
+        model(torch.ones(2, 4)).mean().backward()
+    if ending == "another call":
+        dist.all_reduce(torch.ones(7))
+
+
+@pytest.mark.parametrize("wrap", ["plain", "shoal.torch.ddp"])
+@pytest.mark.parametrize("ending, wants", [("another call", r"the ranks disagree .* rank 1 called all_reduce\(f32\[7\]"), ("none", "rank 1 exited with code 0, while rank 0 waits")])
+def test_a_rank_with_fewer_steps_is_named(ending, wants, wrap):
+    with pytest.raises(Failed, match=wants) as failed:
+        world(2, _train, ending, wrap)
+    assert "SIG" not in str(failed.value)
+
+
+def test_a_failed_future_raises_its_error():
+    from shoal.torch.future import fail
+
+    future = torch.futures.Future()
+    fail(future, ValueError("what was wrong"))
+    with pytest.raises(ValueError, match="what was wrong"):
+        future.wait()
+    with pytest.raises(Exception, match="what was wrong"):
+        future.then(lambda f: f.value()).wait()
+
+
+if __name__ == "__main__":
+    main(globals())
