@@ -274,8 +274,10 @@ class Checkpoints:
             )
         try:
             self._state.restore({**state["notes"], **reader.own[self._job.rank % int(state["workers"])]}, reader.parts, checkpoint=True)
-        except KeyError as err:
-            raise ShoalError(f"{name} lacks {err}: it was written by another release of shoal") from None
+        except ShoalError:
+            raise
+        except Exception as err:  # of who registered the state: what it gets is that of another model, or optimizer
+            raise ShoalError(f"{name} does not fit this program ({type(err).__name__}: {err}): name another folder, or run the program that wrote it") from err
         # Those who write the next one go on from here.
         self._next, self._last = place.step + (self._steps or 1), place.step
         self._due = self._looked = time.monotonic()

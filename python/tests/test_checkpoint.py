@@ -150,6 +150,23 @@ def test_a_job_of_one_without_memory_for_a_part(tmp_path, monkeypatch, capfd, el
     assert 1 <= len(said) <= 11 and all("training goes on: the system does not give" in line for line in said), said
 
 
+@pytest.mark.parametrize("error", [KeyError("step"), ValueError("another shape")], ids=repr)
+def test_state_that_the_program_cannot_take(tmp_path, error):
+    def take(_):
+        raise error
+
+    for _ in range(2):
+        with shoal.join() as job:
+            job.register("optimizer", lambda: {"momentum": np.zeros(3)}, take)
+            job.checkpoint(tmp_path / "checkpoints", every=1)
+            try:
+                for step in job.steps(4, batch=1, steps=2):
+                    step.allreduce(np.zeros(1))
+            except shoal.ShoalError as raised:
+                said = str(raised)
+    assert "the checkpoint of step 2 in" in said and f"does not fit this program ({type(error).__name__}: {error}): name another folder" in said
+
+
 def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
     def alone(folder, **env):
         command = [sys.executable, WORKER, tmp_path / folder, SAMPLES, BATCH, EPOCHS, 5, 100, 100_000]
