@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -13,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
-// masterPort is torch's customary port, for the case that the system names no free one.
-const masterPort = 29500
+// masterPort is torch's customary port, and ephemeral the first of those that Linux hands out to whoever asks for any.
+const masterPort, ephemeral = 29500, 32768
 
 // surroundings is what the environments of a run's workers have in common.
 type surroundings struct {
@@ -85,12 +86,14 @@ func lookup(env []string, key string) (value string, set bool) {
 	return value, set
 }
 
-// freePort asks the system for a port that nobody listens on now.
+// freePort finds a port that nobody listens on now. A worker listens there seconds later, so it is none that others can be given meanwhile.
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return masterPort
+	for range 100 {
+		port := masterPort + rand.IntN(ephemeral-masterPort)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return masterPort
 }

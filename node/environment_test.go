@@ -57,3 +57,12 @@ func TestEveryWorkerHasACore(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// Torch's rank 0 listens on the port long after it was chosen: nobody else may be given it meanwhile.
+func TestAPortThatIsNotHandedOut(t *testing.T) {
+	for range 200 {
+		if p := freePort(); p < masterPort || p >= ephemeral {
+			t.Fatalf("port %d", p)
+		}
+	}
+}
