@@ -1,18 +1,57 @@
-"""One stage of the tests: it runs commands, keeps their output and counts what passed and failed."""
+"""One stage of the tests: it runs commands, keeps their output and counts what passed and failed. Stages may run side by side."""
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
+import threading
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test"
 MINUTES = 30  # after which a command is stopped: nothing here takes half as long
+# As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
+GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
 MARK = ("SHOAL_TEST_RUN", str(os.getpid()))  # in the environment of every process that a test starts, so that none hides
+
+
+class Running:
+    """The commands that all stages run at the moment, so that they can be stopped together."""
+
+    def __init__(self):
+        self.lock, self.processes, self.stopped = threading.Lock(), set(), False
+
+    def start(self, *arguments, **options):
+        with self.lock:
+            if self.stopped:
+                raise InterruptedError("the tests were stopped")
+            process = subprocess.Popen(*arguments, start_new_session=True, **options)
+            self.processes.add(process)
+        return process
+
+    def end(self, process):
+        """Wait for a process that has closed its output; return the processor time of it and of all that it has waited for."""
+        _, status, used = os.wait4(process.pid, 0)
+        with self.lock:
+            self.processes.remove(process)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
+        return used.ru_utime + used.ru_stime
+
+    def stop(self):
+        """Kill all, and let none start any more: Ctrl-C reaches the runner alone."""
+        with self.lock:
+            self.stopped = True
+            for process in self.processes:
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+RUNNING = Running()
 
 
 class Stage:
@@ -20,22 +59,22 @@ class Stage:
 
     def __init__(self, name):
         self.name, self.log = name, LOGS / f"{name}.log"
-        self.passed, self.skipped, self.failures = 0, 0, []
+        self.passed, self.skipped, self.failures, self.busy = 0, 0, [], 0.0
 
     def run(self, *command, env=None, cwd=ROOT):
         """Run a command; return its exit status and all that it printed."""
         # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
-        env = {**os.environ, "XDG_STATE_HOME": str(LOGS / "state"), **(env or {}), MARK[0]: MARK[1]}
-        with subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as process:
-            try:
-                output, _ = process.communicate(timeout=MINUTES * 60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                output = process.communicate()[0] + f"\nstopped after {MINUTES} minutes\n"
-            except BaseException:  # Ctrl-C reaches the runner alone
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
+        env = {**os.environ, **GO, "XDG_STATE_HOME": str(LOGS / "state" / self.name), **(env or {}), MARK[0]: MARK[1]}
+        process = RUNNING.start(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, errors="replace")
+        clock = threading.Timer(MINUTES * 60, os.killpg, (process.pid, signal.SIGKILL))
+        clock.start()
+        output = process.stdout.read()
+        late = not clock.is_alive()
+        clock.cancel()
+        self.busy += RUNNING.end(process)
+        if late:
+            output += f"\nstopped after {MINUTES} minutes\n"
         with self.log.open("a") as log:
             log.write(f"$ {' '.join(map(str, command))}\n{output}\n")
         return process.returncode, output

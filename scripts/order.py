@@ -1,0 +1,80 @@
+"""The stages of the tests, and which of them run side by side."""
+
+import concurrent.futures
+import time
+
+from stage import RUNNING, Stage
+
+STAGES = {}  # name -> function, in the order in which they begin
+AFTER = {}  # name -> whether an earlier stage must have ended before
+SIDE_BY_SIDE = 2  # one alone keeps less than two processors busy
+
+
+def stage(after):
+    """Make a function a stage. Its name is the stage's, its first line what --list shows."""
+
+    def register(function):
+        name = function.__name__.replace("_", "-")
+        STAGES[name], AFTER[name] = function, after
+        return function
+
+    return register
+
+
+def nothing(_):
+    """For what can begin at any time."""
+    return False
+
+
+def other_go(earlier):
+    """For what compiles Go: two at a time would compile the same things twice."""
+    return AFTER[earlier] is other_go
+
+
+def tools(earlier):
+    """For what needs the binary and the Python environment."""
+    return earlier in ("build", "setup")
+
+
+def everything(_):
+    """For what looks at what is left."""
+    return True
+
+
+def run(name):
+    """Run one stage, and say what came of it."""
+    s, start = Stage(name), time.monotonic()
+    s.log.unlink(missing_ok=True)
+    try:
+        STAGES[name](s)
+    except Exception as broken:  # a stage that cannot even start must not hide the others
+        s.failures.append(("the stage broke", repr(broken)))
+    if not (s.passed or s.failures):
+        s.failures.append(("nothing was tested", f"see {s.log}"))
+    if RUNNING.stopped:  # then it says nothing that failures tell
+        return s
+    line = f"{name:14}{time.monotonic() - start:7.1f} s {s.busy:7.1f} s of processors  {s.passed:5} passed"
+    print(line + f"  {len(s.failures)} failed" * bool(s.failures) + f"  {s.skipped} skipped" * bool(s.skipped), flush=True)
+    return s
+
+
+def run_all(names):
+    """Run stages side by side, each when those that it comes after have ended; return them in the order of their ends."""
+    waiting, under_way, ended = list(names), {}, []
+    with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        try:
+            while waiting or under_way:
+                for name in waiting:
+                    earlier = [*under_way.values(), *waiting[: waiting.index(name)]]
+                    if len(under_way) < SIDE_BY_SIDE and not any(map(AFTER[name], earlier)):
+                        waiting.remove(name)
+                        under_way[pool.submit(run, name)] = name
+                        break
+                else:
+                    for future in concurrent.futures.wait(under_way, return_when=concurrent.futures.FIRST_COMPLETED).done:
+                        del under_way[future]
+                        ended.append(future.result())
+        except BaseException:
+            RUNNING.stop()
+            raise
+    return ended
