@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape clean
+.PHONY: help build python demo test quick fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ test: ## every test, with its own set-up; ends with N passed, N failed
 
 quick: ## the tests for while you work: format, build, house rules, Go
 	scripts/test --quick
+
+fuzz: ## give each fuzz target INPUTS=500000 inputs, 50 times as many as make test; some hours on two cores
+	INPUTS=$(or $(INPUTS),500000) scripts/test fuzz
 
 soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host; SEED=N repeats the choices
 ifdef PY

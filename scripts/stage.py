@@ -61,20 +61,20 @@ class Stage:
         self.name, self.log = name, LOGS / f"{name}.log"
         self.passed, self.skipped, self.failures, self.busy = 0, 0, [], 0.0
 
-    def run(self, *command, env=None, cwd=ROOT):
+    def run(self, *command, env=None, cwd=ROOT, minutes=MINUTES):
         """Run a command; return its exit status and all that it printed."""
         # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
         env = {**os.environ, **GO, "XDG_STATE_HOME": str(LOGS / "state" / self.name), **(env or {}), MARK[0]: MARK[1]}
         process = RUNNING.start(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, errors="replace")
-        clock = threading.Timer(MINUTES * 60, os.killpg, (process.pid, signal.SIGKILL))
+        clock = threading.Timer(minutes * 60, os.killpg, (process.pid, signal.SIGKILL))
         clock.start()
         output = process.stdout.read()
         late = not clock.is_alive()
         clock.cancel()
         self.busy += RUNNING.end(process)
         if late:
-            output += f"\nstopped after {MINUTES} minutes\n"
+            output += f"\nstopped after {minutes} minutes\n"
         with self.log.open("a") as log:
             log.write(f"$ {' '.join(map(str, command))}\n{output}\n")
         return process.returncode, output
