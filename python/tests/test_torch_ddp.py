@@ -1,6 +1,7 @@
 """Stock DistributedDataParallel on the backend "shoal"."""
 
 import copy
+import functools
 
 import pytest
 
@@ -66,6 +67,12 @@ def test_four_workers_learn_what_one_learns(dtype, tolerance):
     assert alone[0][-1] < 0.5 * alone[0][0], "nothing was learned"
 
 
+@functools.cache
+def _plain():
+    """The curve of two ranks without options."""
+    return world(2, _curve, 20, "float64", {})
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -78,7 +85,7 @@ def test_four_workers_learn_what_one_learns(dtype, tolerance):
     ids=str,
 )
 def test_options_change_nothing(options):
-    plain, with_option = world(2, _curve, 20, "float64", {}), world(2, _curve, 20, "float64", options)
+    plain, with_option = _plain(), world(2, _curve, 20, "float64", options)
     assert plain[0] == plain[1] and with_option[0] == with_option[1]
     torch.testing.assert_close(torch.tensor(with_option[0][0]), torch.tensor(plain[0][0]), rtol=1e-12, atol=0)
 
