@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +17,6 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/state/format"
 )
 
 // moveFlags are those of reshard and convert.
@@ -27,6 +26,7 @@ type moveFlags struct {
 	format  string
 	most    int64
 	seal    bool
+	json    bool
 	workers int
 }
 
@@ -36,6 +36,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	m.source.add(flags)
 	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"}, "max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
 	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
+	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
 	addWorkers(cmd, &m.workers)
 }
 
@@ -68,7 +69,8 @@ mp_rank folders, in which every rank has all that it loads.
   shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core
   shoal state reshard megatron out --format megatron --mesh pp=4,tp=2 --only 'model.**' --only 'optimizer.**'
   shoal state reshard out other --layout layout.yaml --seal
-  shoal state reshard s3://models/llama s3://models/llama-tp8 --mesh tp=8 --preset megatron-core`,
+  shoal state reshard s3://models/llama s3://models/llama-tp8 --mesh tp=8 --preset megatron-core
+  shoal state reshard --json checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 | jq -r .fingerprint`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !m.layout.given() {
@@ -174,49 +176,10 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	for _, name := range r.Dead {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}
-	if r.Already {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s was finished by an earlier run\n", dst)
-		return err
+	if m.json {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.moved(src, dst, out, lost, r))
 	}
-	reused := ""
-	if r.Reused > 0 {
-		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst, out.Format,
-		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
-	return err
-}
-
-// tell says what of SRC is not in DST, or not as it was. lost values have no place there.
-func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int) {
-	behind := func(n int, what, why string) {
-		if n > 0 {
-			fmt.Fprintf(notes, "shoal: %s %s behind, %s\n", plural.Of(n, what), plural.Verb(n, "stays", "stay"), why)
-		}
-	}
-	behind(m.source.model.behind, "tensor", "which are random numbers of ranks, or beside parameters")
-	behind(lost, "value", "for which the format "+m.format+" has no place")
-	behind(len(out.Implied), "tensor", "which DeepSpeed makes of the master weights; all were compared with these")
-	if n := len(out.Altered); n > 0 {
-		fmt.Fprintf(notes, "shoal: %s %s out as something else, since torch.load with weights_only takes no such objects: %s\n",
-			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), someOf(out.Altered))
-	}
-	if m.format == "pt" && c.Nested && len(m.source.rename) == 0 {
-		fmt.Fprintln(notes, "shoal: dicts in dicts of SRC are one dict in DST, with their keys joined by dots")
-	}
-}
-
-// someOf names the first few of what was altered.
-func someOf(list []format.Altered) string {
-	const most = 5
-	var texts []string
-	for _, a := range list[:min(most, len(list))] {
-		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, printable(a.Path), a.Is))
-	}
-	if n := len(list) - most; n > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", n))
-	}
-	return strings.Join(texts, ", ")
+	return sayMoved(cmd.OutOrStdout(), src, dst, out, r)
 }
 
 // goOn says what to do after a command that was stopped.

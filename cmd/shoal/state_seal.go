@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 
 func newStateSealCommand() *cobra.Command {
 	var workers int
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "seal PATH",
 		Short: "Write down what a checkpoint holds, to compare with later",
@@ -22,7 +24,8 @@ blocks of each file. It is called ` + manifest.Name + `, in the folder, or behin
 A sealed checkpoint is compared with its manifest whenever it is moved.`,
 		Example: `  shoal state seal checkpoints/step-1000
   shoal state seal model.safetensors
-  shoal state seal s3://models/llama`,
+  shoal state seal s3://models/llama
+  shoal state seal --json checkpoints/step-1000 | jq -r .fingerprint`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := checkpoint.Open(args[0])
@@ -34,13 +37,25 @@ A sealed checkpoint is compared with its manifest whenever it is moved.`,
 			if err != nil {
 				return err
 			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(sealedJSON{args[0], len(m.Tensors), len(m.Files), m.State(digest.NewKey(m.Seed)).String()})
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n", args[0], plural.Of(len(m.Tensors), "tensor"),
 				plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the number of tensors and files, and the fingerprint of all, as one JSON object")
 	addWorkers(cmd, &workers)
 	return cmd
+}
+
+// sealedJSON is a seal in the output for programs.
+type sealedJSON struct {
+	Path        string `json:"path"`
+	Tensors     int    `json:"tensors"`
+	Files       int    `json:"files"`
+	Fingerprint string `json:"fingerprint"`
 }
 
 func newStateVerifyCommand() *cobra.Command {

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/format"
+)
+
+// movedJSON is what a move has written in the output for programs, in bytes.
+type movedJSON struct {
+	From        string `json:"from"`
+	To          string `json:"to"`
+	Format      string `json:"format"`
+	Tensors     int    `json:"tensors"`
+	Bytes       int64  `json:"bytes"`                 // with replicas and padding
+	Reused      int64  `json:"reused,omitempty"`      // of these, by an earlier run
+	Fingerprint string `json:"fingerprint,omitempty"` // of both; absent when an earlier run has finished
+	Earlier     bool   `json:"earlier,omitempty"`     // an earlier run has finished, and this one found all in place
+
+	Unread        []string      `json:"unread,omitempty"`         // files whose parts were taken from replicas
+	TensorsBehind int           `json:"tensors_behind,omitempty"` // that --names leaves out
+	ValuesBehind  int           `json:"values_behind,omitempty"`  // for which the format has no place
+	Implied       int           `json:"implied,omitempty"`        // tensors that DeepSpeed makes of others, which were compared
+	Altered       []alteredJSON `json:"altered,omitempty"`
+}
+
+type alteredJSON struct {
+	Value string `json:"value"`
+	Was   string `json:"was"`
+	Is    string `json:"is"`
+}
+
+func (m *moveFlags) moved(src, dst string, out *format.Output, lost int, r *checkpoint.Report) movedJSON {
+	j := movedJSON{
+		From: src, To: dst, Format: out.Format, Tensors: len(out.Tensors), Bytes: r.Moved + r.Reused, Reused: r.Reused, Earlier: r.Already,
+		Unread: r.Dead, TensorsBehind: m.source.model.behind, ValuesBehind: lost, Implied: len(out.Implied),
+	}
+	if !r.Already {
+		j.Fingerprint = r.State.String()
+	}
+	for _, a := range out.Altered {
+		j.Altered = append(j.Altered, alteredJSON{a.Path, a.Was, a.Is})
+	}
+	return j
+}
+
+func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report) error {
+	if r.Already {
+		_, err := fmt.Fprintf(to, "%s was finished by an earlier run\n", dst)
+		return err
+	}
+	reused := ""
+	if r.Reused > 0 {
+		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
+	}
+	_, err := fmt.Fprintf(to, "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst, out.Format,
+		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
+	return err
+}
+
+// tell says what of SRC is not in DST, or not as it was. lost values have no place there.
+func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int) {
+	behind := func(n int, what, why string) {
+		if n > 0 {
+			fmt.Fprintf(notes, "shoal: %s %s behind, %s\n", plural.Of(n, what), plural.Verb(n, "stays", "stay"), why)
+		}
+	}
+	behind(m.source.model.behind, "tensor", "which are random numbers of ranks, or beside parameters")
+	behind(lost, "value", "for which the format "+m.format+" has no place")
+	behind(len(out.Implied), "tensor", "which DeepSpeed makes of the master weights; all were compared with these")
+	if n := len(out.Altered); n > 0 {
+		fmt.Fprintf(notes, "shoal: %s %s out as something else, since torch.load with weights_only takes no such objects: %s\n",
+			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), someOf(out.Altered))
+	}
+	if m.format == "pt" && c.Nested && len(m.source.rename) == 0 {
+		fmt.Fprintln(notes, "shoal: dicts in dicts of SRC are one dict in DST, with their keys joined by dots")
+	}
+}
+
+// someOf names the first few of what was altered.
+func someOf(list []format.Altered) string {
+	const most = 5
+	var texts []string
+	for _, a := range list[:min(most, len(list))] {
+		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, printable(a.Path), a.Is))
+	}
+	if n := len(list) - most; n > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(texts, ", ")
+}
