@@ -155,8 +155,8 @@ func (w *writer) model() error {
 			to, name := module, t.Name
 			if rest, ok := strings.CutPrefix(name, w.prefix); ok {
 				name = rest
-			} else if w.prefix == modulePrefix {
-				to = root // what a program of DeepSpeed has saved beside
+			} else if w.prefix == modulePrefix || stateName.MatchString(name) {
+				to = root // what a program of DeepSpeed has saved beside, or Megatron has beside its model
 			}
 			if err := add(to, name, t); err != nil {
 				return err

@@ -33,6 +33,9 @@ const modulePrefix = "module."
 // stateName is that of a parameter's state: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
+// megatronScaler is what scales gradients of f16 in Megatron, whose scale is a tensor and no state of a parameter.
+const megatronScaler = "grad_scaler"
+
 // A writer lays out a universal checkpoint; a zeroWriter has one, and lays out ZeRO's.
 type writer struct {
 	*format.Output
@@ -80,7 +83,7 @@ func (w *writer) sort(tensors []format.Tensor) error {
 		w.index[t.Name] = i
 		w.Tensors = append(w.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
 		m := stateName.FindStringSubmatch(t.Name)
-		if m == nil {
+		if m == nil || m[1] == megatronScaler {
 			w.models = append(w.models, t)
 			names[t.Name] = true
 			continue

@@ -121,9 +121,10 @@ func elements(t *testing.T, dir fstest.MapFS, name string) string {
 	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, formattest.Bytes(t, files, &c.Tensors[0]), c.Values)
 }
 
-// TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy, and there is a group for each parameter.
+// TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy, what scales gradients of f16 stands beside the model,
+// and there is a group for each parameter.
 func TestLayoutOfMegatron(t *testing.T) {
-	for _, name := range []string{"mixed", "fp32"} {
+	for _, name := range []string{"mixed", "half", "fp32"} {
 		dir, _ := formattest.Load(t, "../megatron/testdata/"+name+".zip")
 		files := format.NewFiles(dir)
 		c, err := megatron.Read(files)
