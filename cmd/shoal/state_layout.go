@@ -16,9 +16,13 @@ type layoutFlags struct{ mesh, preset, file string }
 
 // add defines the flags, with a prefix where a command has two layouts.
 func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
+	l.addPreset(flags, prefix)
+	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML (docs/formats/layout.md); shoal state layout writes one to begin with")
+}
+
+func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.mesh, prefix+"mesh", "", "the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
 	flags.StringVar(&l.preset, prefix+"preset", "", "who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
-	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML (docs/formats/layout.md)")
 }
 
 func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
@@ -62,9 +66,13 @@ type sourceFlags struct {
 }
 
 func (s *sourceFlags) add(flags *pflag.FlagSet) {
+	s.addTensors(flags)
+	flags.BoolVar(&s.noValues, "no-values", false, "leave out what is no tensor")
+}
+
+func (s *sourceFlags) addTensors(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&s.only, "only", nil, "only tensors whose name matches; ** is anything, * anything but a dot, # a number")
 	flags.StringArrayVar(&s.rename, "rename", nil, "OLD=NEW: another beginning of names, such as module.= or model.=")
-	flags.BoolVar(&s.noValues, "no-values", false, "leave out what is no tensor")
 	s.model.add(flags)
 }
 

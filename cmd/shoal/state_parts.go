@@ -16,16 +16,28 @@ import (
 func newStateLayoutCommand() *cobra.Command {
 	var rank int
 	var asJSON bool
+	var preset layoutFlags
+	var source sourceFlags
 	cmd := &cobra.Command{
 		Use:   "layout FILE",
-		Short: "Say what a layout puts on a rank",
+		Short: "Say what a layout puts on a rank, or write a preset as a file to change",
 		Long: `Say which tensors lie in the memory of a rank, and in which file a checkpoint has each. FILE is the shoal-layout.json of a
 checkpoint, or of one that is not written yet: a layout with the names, types and shapes that it is for (docs/formats/checkpoints.md, section 6);
-- is what comes in.`,
+- is what comes in.
+
+With --preset, FILE is a checkpoint, and what is printed is the layout that the preset is for its tensors, in YAML, for --layout of other commands. So stages
+with different numbers of layers, or shards of different sizes, are said in a line or two: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/22).`,
 		Example: `  shoal state layout checkpoints/step-1000/shoal-layout.json --rank 3
-  shoal state layout --json - < shoal-layout.json | jq -r .file`,
+  shoal state layout --json - < shoal-layout.json | jq -r .file
+  shoal state layout model --mesh pp=4,tp=2 --preset megatron-core > layout.yaml`,
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if preset.given() {
+				if cmd.Flags().Changed("rank") {
+					return usageError("--rank is for the layout of a file, and a preset is written for all ranks; leave it out")
+				}
+				return writePreset(cmd.OutOrStdout(), args[0], &preset, &source, asJSON)
+			}
 			text, err := readLayout(cmd.InOrStdin(), args[0])
 			if err != nil {
 				return err
@@ -41,8 +53,32 @@ checkpoint, or of one that is not written yet: a layout with the names, types an
 		},
 	}
 	cmd.Flags().IntVar(&rank, "rank", 0, "the rank")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its pieces: which box of which whole tensor lies where in it")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its pieces: which box of which whole tensor lies where in it; of a preset, the layout")
+	preset.addPreset(cmd.Flags(), "")
+	source.addTensors(cmd.Flags())
 	return cmd
+}
+
+// writePreset writes the layout that a preset is for the tensors of a checkpoint. Whether it comes out even is not asked: it is there to be changed.
+func writePreset(out io.Writer, path string, preset *layoutFlags, source *sourceFlags, asJSON bool) error {
+	c, err := source.open(path)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	spec, err := preset.spec(c, &source.model)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(spec)
+	}
+	text, err := spec.YAML()
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(text)
+	return err
 }
 
 func readLayout(in io.Reader, path string) ([]byte, error) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -14,7 +15,8 @@ import (
 )
 
 // TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder. Beside what TestScripts
-// has there are a bucket in memory, s3://models, and "flip FILE [BYTE]", which changes the last bit of a byte, or of the last, and "truncate FILE BYTES".
+// has there are a bucket in memory, s3://models, and "flip FILE [BYTE]", which changes the last bit of a byte, or of the last,
+// "truncate FILE BYTES", and "replace FILE OLD NEW TO".
 func TestState(t *testing.T) {
 	const formats = "../../state/format/"
 	testscript.Run(t, testscript.Params{
@@ -54,6 +56,10 @@ func TestState(t *testing.T) {
 				}
 				b[at] ^= 1
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b, 0o666))
+			},
+			"replace": func(ts *testscript.TestScript, _ bool, args []string) {
+				text := strings.ReplaceAll(ts.ReadFile(args[0]), args[1], args[2])
+				ts.Check(os.WriteFile(ts.MkAbs(args[3]), []byte(text), 0o666))
 			},
 			"truncate": func(ts *testscript.TestScript, _ bool, args []string) {
 				n, err := strconv.ParseInt(args[1], 10, 64)

@@ -237,7 +237,7 @@ func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 		chunks = s.chunks
 	}
 	if s.count%chunks != 0 || chunks%size != 0 {
-		return nil, fmt.Errorf("spread: %d numbers in %d chunks do not come out even on %d places; say where to cut: cuts=a/b/…", s.count, chunks, size)
+		return nil, fmt.Errorf("spread: %d numbers in %d chunks do not come out even on %d places; say in the layout where to cut, cuts=a/b/…, or balanced", s.count, chunks, size)
 	}
 	return []int{n / (s.count / chunks) % size}, nil
 }

@@ -78,6 +78,9 @@ func Parse(text []byte) (*Spec, error) {
 	return &s, nil
 }
 
+// YAML writes the spec as people read it, and Parse too.
+func (s *Spec) YAML() ([]byte, error) { return yaml.Marshal(s) }
+
 // Validate reports what is wrong with the spec itself.
 func (s *Spec) Validate() error {
 	_, err := s.compile()
