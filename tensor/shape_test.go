@@ -22,6 +22,7 @@ func TestShape(t *testing.T) {
 		{tensor.Shape{math.MaxInt, 2, 0}, "[9223372036854775807,2,0]", 0, ""},
 		{tensor.Shape{math.MaxInt}, "[9223372036854775807]", math.MaxInt, ""},
 		{tensor.Shape{1 << 31, 1 << 31, 2}, "[2147483648,2147483648,2]", 0, "more elements"},
+		{make(tensor.Shape, 65), "[" + strings.Repeat("0,", 64) + "0]", 0, "65 dimensions; there are at most 64"},
 		{tensor.Shape{4, -1}, "[4,-1]", 0, "dimension 1 is negative"},
 		{tensor.Shape{0, -1}, "[0,-1]", 0, "dimension 1 is negative"},
 	} {

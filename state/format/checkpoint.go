@@ -141,6 +141,9 @@ func (c *Checkpoint) Value(path string) (any, bool) {
 func (c *Checkpoint) Finish() error {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
+		if len(t.Shape) > tensor.MaxDims {
+			return fmt.Errorf("%s: tensor %q has %d dimensions; there are at most %d", c.Format, t.Name, len(t.Shape), tensor.MaxDims)
+		}
 		if n, err := t.Shape.Elements(); err != nil || t.DType.Bits() == 0 || n > math.MaxInt64/256 {
 			return fmt.Errorf("%s: tensor %q: %v elements of shape %v are none that a file can hold", c.Format, t.Name, t.DType, t.Shape)
 		}

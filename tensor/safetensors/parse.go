@@ -156,7 +156,9 @@ func (r *reader) tensor(name string) (Tensor, error) {
 			t.DType, err = r.dtype()
 		case "shape":
 			err = r.list(key, func(x int64) error {
-				t.Shape = append(t.Shape, int(x))
+				if t.Shape = append(t.Shape, int(x)); len(t.Shape) > tensor.MaxDims {
+					return r.errorf("shape has more than %d dimensions", tensor.MaxDims)
+				}
 				if int64(int(x)) != x {
 					return r.errorf("shape has %d, more than an int can count", x)
 				}

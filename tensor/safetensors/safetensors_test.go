@@ -73,6 +73,7 @@ func TestBadHeaders(t *testing.T) {
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 3, `the file is cut off`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 5, `1 bytes behind the last tensor belong to none`},
 		{one(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4, `hold 4 bytes, f32 elements of shape [2] have 8`},
+		{one(`"dtype":"U8","shape":[` + strings.Repeat("1,", 64) + `1],"data_offsets":[0,1]`), 1, `tensor "w": byte 165: shape has more than 64 dimensions`},
 		{one(`"dtype":"F33","shape":[1],"data_offsets":[0,4]`), 4, `tensor "w": byte 27: an unknown dtype "F33"`},
 		{one(`"dtype":"f32","shape":[1],"data_offsets":[0,4]`), 4, `an unknown dtype "f32"`},
 		{one(`"dtype":"F32","shape":[-1],"data_offsets":[0,4]`), 4, `has -1`},
