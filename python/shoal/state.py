@@ -15,8 +15,9 @@ import math
 import os
 import shutil
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
+from . import _values
 from ._parts import Part, Source, parts, shoal, write
 from ._placements import local, placed
 from ._sealing import MANIFEST, sync
@@ -40,7 +41,8 @@ def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" 
          catalogue: Optional[Catalogue] = None) -> None:  # fmt: skip
     """Write the state of all workers as one checkpoint. Every worker of the job calls it; it returns when the folder is there.
 
-    `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined by dots. A DTensor tells
+    `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined by dots. Beside them there may be numbers, texts, and
+    lists, tuples and dicts of these, such as the groups of an optimizer, which are alike on all workers that have them. A DTensor tells
     which part of it is here. Everything else is whole and alike on all workers, unless `layout` says where it lies: a spec of
     docs/formats/layout.md, as JSON or a mapping. It holds for `mesh`, where axes that only the spec has are of degree 1, or else for the mesh in it.
     Then `catalogue` lists the whole tensors with name, dtype and shape, as shoal-layout.json does.
@@ -48,7 +50,7 @@ def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" 
     The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every worker when any of them
     fails, and then there is no folder. All hosts need the same file system.
     """
-    job, target = join(), os.path.abspath(folder)
+    job, target = join(), _local(folder)
     staging = target + ".partial"
     here = _describe(job, state, mesh, layout, catalogue)
     _together(job, lambda: None if job.rank else _begin(target, staging))
@@ -63,13 +65,13 @@ def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" 
 
 def load(state: Mapping[str, Any], path: Path, mesh: "Union[Mesh, str, None]" = None, layout: Optional[Layout] = None,
          catalogue: Optional[Catalogue] = None) -> None:  # fmt: skip
-    """Fill the arrays of `state` from a checkpoint. Every worker of the job calls it; the arguments are those of save.
+    """Fill the arrays of `state` from a checkpoint, and replace what is no array. Every worker of the job calls it; the arguments are those of save.
 
     The path is a folder or a file of any format that `shoal state ls` takes, saved from any layout. What the state does not name is passed
     over. Where the checkpoint has a seal, one worker compares it first. Raises ShoalError on every worker when any of
-    them fails, such as for a tensor that is not there or has another shape or type; the arrays then hold anything.
+    them fails, such as for a tensor or a value that is not there, or a tensor of another shape or type; the arrays then hold anything.
     """
-    job, source = join(), os.path.abspath(path)
+    job, source = join(), _local(path)
     here = _describe(job, state, mesh, layout, catalogue)
     _together(job, lambda: None if job.rank else _verify(source))
     _together(job, lambda: _fill(here, source))
@@ -89,11 +91,22 @@ class _Here(NamedTuple):
     text: bytes  # what shoal-layout.json says
     parts: List[Part]
     tensors: Dict[str, _Tensor]
+    values: Dict[str, Any]  # of all workers
+    wanted: List[_values.Leaf]  # those of this one
+
+
+def _local(path: Path) -> str:
+    text = os.fspath(path)
+    if "://" in text:
+        raise ShoalError(f"{text}: shoal.state has folders and files; `shoal state convert` brings a checkpoint from a bucket or to one, and job.checkpoint writes into one")
+    return os.path.abspath(text)
 
 
 def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]", layout: Optional[Layout], catalogue: Optional[Catalogue]) -> _Here:
-    tensors = _together(job, lambda: {name: _tensor(name, array) for name, array in _leaves("", state)})
-    said = _together(job, lambda: _say(job, tensors, mesh, layout))
+    leaves = list(_values.leaves("", state))
+    wanted = [leaf for leaf in leaves if not _values.is_array(leaf.value)]
+    tensors = _together(job, lambda: {leaf.name: _tensor(leaf.name, leaf.value) for leaf in leaves if _values.is_array(leaf.value)})
+    said = _together(job, lambda: {**_say(job, tensors, mesh, layout), "values": {leaf.name: _values.plan(leaf) for leaf in wanted}})
     everyone = _exchange(job, said)
 
     def found() -> _Here:
@@ -103,8 +116,9 @@ def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]"
         rules = [*_unique(rule for one in everyone for rule in one["rules"]), *given.get("rules", [{"match": "**"}])]
         whole = catalogue if catalogue is not None else _unique(tensor for one in everyone for tensor in one["tensors"])
         spec = {"shoal": "layout/1", **given, "mesh": said["mesh"], "rules": rules}
-        text = json.dumps({"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": False}, indent=1).encode()
-        here = _Here(text, parts(text, job.rank), tensors)
+        values = _values.together(one["values"] for one in everyone)
+        text = json.dumps({"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(values)}, indent=1).encode()
+        here = _Here(text, parts(text, job.rank), tensors, values, wanted)
         _compare(here)
         return here
 
@@ -131,16 +145,6 @@ def _say(job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", 
     if math.prod(degrees(axes).values()) != job.size:
         raise ValueError(f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies")
     return {"mesh": axes, "layout": spec, "rules": rules, "tensors": whole}
-
-
-def _leaves(prefix: str, state: Mapping[str, Any]) -> Iterator[Tuple[str, Any]]:
-    for key, value in state.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(f"{prefix}{key}.", value)
-        elif hasattr(value, "shape") and hasattr(value, "dtype"):
-            yield f"{prefix}{key}", value
-        else:
-            raise TypeError(f"{prefix}{key} is a {type(value).__name__}, no array: give a number as an array, such as numpy.array(3)")
 
 
 def _tensor(name: str, array: Any) -> _Tensor:
@@ -185,6 +189,8 @@ def _write(job: Job, here: _Here, staging: str) -> None:
             file.write(here.text)
             file.flush()
             os.fsync(file.fileno())
+        if here.values:
+            _values.write(staging, here.values)
 
 
 def _publish(staging: str, target: str) -> None:
@@ -213,6 +219,7 @@ def _fill(here: _Here, path: str) -> None:
         memory = numpy.empty(tensor.item.nbytes, numpy.uint8)
         source.fill(part, whole, memory)
         _assign(local(tensor.array), memory)
+    _values.fill(here.wanted, path)
 
 
 def _assign(array: Any, memory: Any) -> None:

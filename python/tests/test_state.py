@@ -58,7 +58,8 @@ def test_a_job_of_one(state, tmp_path):
             ({"a": numpy.zeros((3, 2))}, r"tensor a is f64 \[2, 3\] in .*, and f64 \[3, 2\] in this program"),
             ({"a": numpy.zeros((2, 3), "float32")}, "f64"),
             ({"d": numpy.zeros(1)}, "tensor d is not in"),
-            ({"a": 3.0}, "a is a float, no array"),
+            ({"a": 3.0}, "value a is not in"),
+            ({"a": object()}, "a is a object: a state has arrays, and numbers"),
         ]:
             with pytest.raises(shoal.ShoalError, match=why):
                 shoal.state.load(broken, tmp_path / "saved")
@@ -69,6 +70,60 @@ def test_a_job_of_one(state, tmp_path):
         with pytest.raises(shoal.ShoalError, match="no placement"):
             shoal.state.save(wide, tmp_path / "other", layout={"rules": [{"match": "**", "place": "dp=shred"}]})
         assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+
+
+def test_what_is_no_array(state, tmp_path):
+    moments = numpy.arange(4.0)
+
+    def wide(first):
+        group = {"lr": 0.5, "betas": (0.9, 1.0), "params": [0, 1], "fused": None, "kind": "all", "turns": 2**70, "back": -129, "limit": float("inf"), "on": True}
+        if not first:
+            group = {"lr": 1.0, "betas": (0.0, 0.0), "params": [], "fused": None, "kind": "", "turns": 0, "back": 0, "limit": 0.0, "on": False}
+        state = {0: {"exp_avg": moments if first else numpy.zeros(4)}}
+        return {"optimizer": {"state": state, "param_groups": [group], "none": {}}, "step": 7 if first else 0, "raw": b"\0\1" if first else b""}
+
+    with shoal.join():
+        saved = tmp_path / "saved"
+        shoal.state.save(wide(True), saved)
+        assert "optimizer.param_groups.0.lr" in state("ls", "--values", saved)
+        state("verify", saved)
+        state("convert", saved, tmp_path / "all.pt", "--format", "pt")
+        for path in [saved, tmp_path / "all.pt"]:
+            other = wide(False)
+            shoal.state.load(other, path)
+            assert repr(other) == repr(wide(True)), "values, and their types"
+        for broken, why in [
+            ({"optimizer": {"state": {}}}, "optimizer.state is empty here, and not in .*: an optimizer has its state behind the first step"),
+            ({"optimizer": {"param_groups": ({"lr": 1.0},)}, "pair": ({"step": 1},)}, "value pair.0.step is not in"),
+            ({"s3": 1}, "value s3 is not in"),
+        ]:
+            with pytest.raises(shoal.ShoalError, match=why):
+                shoal.state.load(broken, saved)
+        with pytest.raises(shoal.ShoalError, match="s3://models/x: shoal.state has folders and files"):
+            shoal.state.save({"a": moments}, "s3://models/x")
+        with pytest.raises(ValueError, match="step is 2 on one worker and 1 on another"):
+            shoal._values.together([{"step": 1}, {"step": 1, "rank": {"tuple": [0]}}, {"step": 2}])
+
+
+def test_an_optimizer(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def trained(steps):
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 / steps)
+        for _ in range(steps):
+            model(torch.ones(3)).sum().backward()
+            optimizer.step()
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    with shoal.join():
+        before, after = trained(3), trained(1)
+        shoal.state.save(before, tmp_path / "saved")
+        shoal.state.load(after, tmp_path / "saved")
+        assert repr(after) == repr(before)
+        values = torch.load(tmp_path / "saved" / "values.pt")
+        assert values["optimizer.param_groups.0.betas"] == (0.9, 0.999)
 
 
 def test_damage_is_found(tmp_path):
