@@ -1,6 +1,6 @@
 // Package move carries a plan out: it brings every box of the new state to its place, and proves that what is there then is
-// what was there before. Both ends are linear memories (files, arenas, or what stands for them at the end of a link), so
-// the same code serves all.
+// what was there before. Both ends are linear memories, such as files or a bucket, so the same code serves all. Running jobs
+// carry theirs out as a collective, with the same proof (docs/design/reshape.md).
 //
 // A move goes block by block. A block is a part of the target that is assembled in a buffer, written with one call where it
 // has no hole, read back, and compared with the source by fingerprint (state/digest): the sums on the source's side are
