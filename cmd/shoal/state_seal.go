@@ -105,11 +105,13 @@ func newStateDiffCommand() *cobra.Command {
 		Long: `Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats: which are in one only, have another type
 or shape, or other content, and in how many elements. Checksums in the files of torch.save are compared first: what is damaged is not compared further.
 
-With --names hf, what has Megatron's names is compared under those of Hugging Face, as shoal state convert would write it.
+With --names hf, what has Megatron's names is compared under those of Hugging Face, as shoal state convert would write it; with --rename, A under the names
+that convert would give it. --only goes by the names in A and B.
 
 The exit code is 0 when the tensors are the same, else 1. What is no tensor is not compared.`,
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
   shoal state diff megatron/iter_0001000 model --names hf --config model/config.json --only 'model.**' --only lm_head.weight
+  shoal state diff zero/global_step100 model.safetensors --rename module.= --only 'module.**' --only 'layers.**'
   shoal state diff --json before after | jq -r .tensor`,
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -118,6 +120,7 @@ The exit code is 0 when the tensors are the same, else 1. What is no tensor is n
 				return err
 			}
 			defer a.Close()
+			flags.rename = nil
 			b, err := flags.open(args[1])
 			if err != nil {
 				return err
@@ -140,8 +143,7 @@ The exit code is 0 when the tensors are the same, else 1. What is no tensor is n
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVar(&flags.only, "only", nil, "only tensors whose name matches; ** is anything, * anything but a dot, # a number")
-	flags.model.add(cmd.Flags())
+	flags.addTensors(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each tensor that differs")
 	addWorkers(cmd, &workers)
 	return cmd
