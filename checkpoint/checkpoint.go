@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/detect"
 	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // A Checkpoint is one that is open: what its headers say, and its files. It is for one goroutine; Move and the others share
@@ -37,6 +38,9 @@ type Checkpoint struct {
 	sealed  *manifest.Manifest // nil without one
 	renamed map[string]string  // what renamed tensors are called in it
 	apart   bool               // whether there are tensors that it has only joined
+	strange map[string]bool    // tensors that it does not list, by name
+	lacking bool               // whether it lists some that are not in the files
+	chosen  bool               // whether only some of the tensors are wanted
 }
 
 // A stamp tells whether a file was changed.
@@ -62,6 +66,9 @@ func Open(path string) (*Checkpoint, error) {
 	if c.sealed, err = c.readManifest(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(err, c.Close())
 	}
+	if c.sealed != nil {
+		c.strange, c.lacking = c.unlisted(c.sealed)
+	}
 	c.seen, c.renamed = map[string]stamp{}, map[string]string{}
 	for _, name := range c.names() {
 		if c.seen[name], err = c.stamp(name); err != nil {
@@ -69,6 +76,37 @@ func Open(path string) (*Checkpoint, error) {
 		}
 	}
 	return c, nil
+}
+
+// unlisted are the tensors that a manifest does not list as they are, by name, place, type and shape, and whether it lists others.
+func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
+	text := func(name, place string, d tensor.DType, s tensor.Shape) string {
+		return fmt.Sprintf("%q %s %v %v", name, place, d, s)
+	}
+	sealed := map[string]bool{}
+	for _, t := range m.Tensors {
+		sealed[text(t.Name, t.Place, t.DType, t.Shape)] = true
+	}
+	strange = map[string]bool{}
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		if key := text(t.Name, t.At.String(), t.DType, t.Shape); sealed[key] {
+			delete(sealed, key)
+		} else {
+			strange[t.Name] = true
+		}
+	}
+	return strange, len(sealed) > 0
+}
+
+// foreign tells whether tensors are wanted that the manifest does not list, or not all that it lists are there.
+func (c *Checkpoint) foreign() bool {
+	return c.lacking && !c.chosen || slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
+		if old, renamed := c.renamed[t.Name]; renamed {
+			return c.strange[old]
+		}
+		return c.strange[t.Name]
+	})
 }
 
 // locate splits a path into folder and file.
@@ -153,6 +191,7 @@ func (c *Checkpoint) unchanged() error {
 
 // Select leaves only the tensors of which keep says so. It fails when none is left.
 func (c *Checkpoint) Select(keep func(name string) bool) error {
+	c.chosen = true
 	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool { return !keep(t.Name) })
 	if len(c.Tensors) == 0 {
 		return fmt.Errorf("%s: no tensor is left of those that it has", c.path)

@@ -62,7 +62,7 @@ func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]
 	if unread, err = c.recorded(ctx, workers); err != nil {
 		return nil, err
 	}
-	if c.sealed != nil && c.apart { // fingerprints are of what is joined, so it is the files that are compared
+	if c.sealed != nil && (c.apart || c.foreign()) { // fingerprints are of other tensors, so it is the files that are compared
 		damage, err := c.files(ctx, c.sealed, workers)
 		if err != nil {
 			return nil, err

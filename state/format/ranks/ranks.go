@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -239,7 +240,7 @@ type Description struct {
 // Parse reads what LayoutName holds, and resolves the layout over its catalogue.
 func Parse(text []byte) (*Description, error) {
 	var j layoutJSON
-	if err := json.Unmarshal(text, &j); err != nil {
+	if err := strict.JSON(text, &j); err != nil {
 		return nil, err
 	}
 	if j.Shoal != version || j.Spec == nil {
