@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
-// masterPort is torch's customary port, and ephemeral the first of those that Linux hands out to whoever asks for any.
-const masterPort, ephemeral = 29500, 32768
+// masterPort is torch's customary port. Those from firstPort to lastPort Linux hands out to nobody who asks for any, nor Kubernetes to its services.
+const masterPort, firstPort, lastPort = 29500, 20000, 29999
 
 // surroundings is what the environments of a run's workers have in common.
 type surroundings struct {
@@ -89,7 +89,7 @@ func lookup(env []string, key string) (value string, set bool) {
 // freePort finds a port that nobody listens on now. A worker listens there seconds later, so it is none that others can be given meanwhile.
 func freePort() int {
 	for range 100 {
-		port := masterPort + rand.IntN(ephemeral-masterPort)
+		port := firstPort + rand.IntN(lastPort-firstPort+1)
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			l.Close()
 			return port
