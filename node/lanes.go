@@ -52,27 +52,21 @@ type share struct {
 // newLanes starts the helpers. When the group has ended, close frees what they have.
 func newLanes(g *group.Group) (*lanes, error) {
 	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
-	l.helpers = make([]helper, 0, len(l.shares)-1)
 	for i := 1; i < len(l.shares); i++ {
 		bell, err := arena.NewThreadBell()
 		if err != nil {
 			return l, err
 		}
-		up := make(chan error)
-		l.helpers = append(l.helpers, helper{bell: bell})
-		h := &l.helpers[i-1]
+		up := make(chan *thread)
 		g.Go(fmt.Sprintf("lane %d", i), func(ctx context.Context) (err error) {
-			h.thread, err = thisThread()
-			up <- err
+			up <- thisThread()
 			defer context.AfterFunc(ctx, bell.Ring)()
 			for scratch := collective.NewScratch(); err == nil && ctx.Err() == nil; l.help(i, scratch) {
 				err = bell.Wait()
 			}
 			return err
 		})
-		if err := <-up; err != nil {
-			return l, err
-		}
+		l.helpers = append(l.helpers, helper{bell, <-up})
 	}
 	return l, nil
 }

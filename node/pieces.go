@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -18,6 +19,8 @@ type stream struct {
 	through int               // pieces that have their result
 	piece   []collective.Call // of each call
 }
+
+var errAhead = fmt.Errorf("a rank says that it has put more pieces into its window than the %d that this holds", collective.PiecesOpen)
 
 var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what the others have of the result is worth nothing")
 
@@ -56,8 +59,13 @@ func (e *engine) fed(s *stream) bool {
 func (e *engine) add(s *stream) error {
 	e.calls = e.calls[:0]
 	for i, p := range s.calls {
-		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) == arena.GivenUp {
-			return errGivenUp
+		if p.Call.Window != nil {
+			switch n := e.byID[p.Worker].control.Fed(p.Ticket); {
+			case n == arena.GivenUp:
+				return errGivenUp
+			case n > uint64(s.through+collective.PiecesOpen):
+				return errAhead
+			}
 		}
 		s.piece[i].Piece(&p.Call, s.through)
 		e.calls = append(e.calls, &s.piece[i])

@@ -213,21 +213,21 @@ func TestWrongWindows(t *testing.T) {
 	for field, change := range map[string]func(d *arena.Descriptor){
 		"in.count: a call in pieces states its 0": func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 0, 0 },
 		"in.count: a call in pieces states its":   func(d *arena.Descriptor) { d.Out.Offset = 64 },
-		"shape: [786432] does not":                func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 1<<62, 1<<62 },
 		"in.count: 524288 elements of 4 bytes":    func(d *arena.Descriptor) { d.In.Offset, d.Out.Offset = 4, 4 },
 		"in.segment":                              func(d *arena.Descriptor) { d.In.Segment, d.Out.Segment = 77, 77 },
 		"shape":                                   func(d *arena.Descriptor) { d.Shape[0]++ },
 		"flags: only an all_reduce":               func(d *arena.Descriptor) { d.Step = true },
 		"flags: only an all_reduce that":          func(d *arena.Descriptor) { d.Kind = uint8(collective.Broadcast) },
+		"in.count: 2305843009213693952 elements":  func(d *arena.Descriptor) { d.In.Count, d.Out.Count, d.Shape[0] = 1<<61, 1<<61, 1<<61 },
 	} {
 		d := sum(f.id, 3*pieceElements, true)
 		change(&d)
 		f.mustEnd(f.submit(d), arena.Failed, "rank 0, "+field)
 	}
 	ticket := f.submit(sum(f.id, windowElements, true))
-	f.control.SetFed(ticket, 1000) // what it says is there is there, for all the agent knows
+	f.control.SetFed(ticket, collective.PiecesOpen+1)
 	f.agent.Ring()
-	f.mustEnd(ticket, arena.Done, "")
+	f.mustEnd(ticket, arena.Failed, "more pieces into its window than the 2")
 }
 
 // Hosts exchange whole tensors.

@@ -16,10 +16,11 @@ type thread struct {
 
 // thisThread ties a goroutine to its thread. Go's scheduler wakes two other threads before it, and the kernel may have it wait for who has woken it and
 // then works: both took from 50 µs to the whole of 16 MiB.
-func thisThread() (*thread, error) {
+func thisThread() *thread {
 	runtime.LockOSThread()
 	t := &thread{id: unix.Gettid(), shuns: -1}
-	return t, unix.SchedGetaffinity(t.id, &t.may)
+	_ = unix.SchedGetaffinity(t.id, &t.may) // who is not told may run nowhere else, and shuns nothing
+	return t
 }
 
 // shun keeps the thread off a processor, if it may use another.

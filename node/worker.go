@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -122,6 +123,9 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
 	if d.In != d.Out || d.In.Count == 0 {
 		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window twice, as input and as output", d.In.Count)
+	}
+	if most := uint64(math.MaxInt64) / 16; d.In.Count > most {
+		return fieldOf(m, "in.count", "%d elements are more than the %d that a call in pieces can have", d.In.Count, most)
 	}
 	at := d.In
 	at.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
