@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -83,6 +84,9 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	}
 	if f.slots < 0 {
 		return usageError("--slots %d: a host takes 1 worker or more", f.slots)
+	}
+	if err := cmp.Or(address("join", f.join), address("listen", f.listen)); err != nil {
+		return err
 	}
 	token, err := readToken(cmd.InOrStdin(), f.tokenFile)
 	if err != nil {

@@ -56,7 +56,7 @@ Without --listen and --join the hosts are in this process, and talk over the loo
 			if err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), sizes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.run(cmd.Context(), sizes, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
@@ -84,6 +84,9 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 	case (o.listen != "" || o.join != "") != (o.tokenFile != ""):
 		return nil, usageError("--token-file belongs to --listen and --join: the first host writes it, the others read a copy")
 	}
+	if err := cmp.Or(address("join", o.join), address("listen", o.listen)); err != nil {
+		return nil, err
+	}
 	for _, text := range strings.Split(o.bytes, ",") {
 		bytes, err := parseBytes(strings.TrimSpace(text))
 		if err != nil {
@@ -97,10 +100,10 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 	return sizes, nil
 }
 
-func (o tuneOptions) run(ctx context.Context, sizes []int64, out, notes io.Writer) error {
+func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out, notes io.Writer) error {
 	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain, Name: fabric.Host(hostName("")), Listen: o.listen}
 	if o.join != "" {
-		token, err := readToken(nil, o.tokenFile)
+		token, err := readToken(in, o.tokenFile)
 		if err != nil {
 			return err
 		}

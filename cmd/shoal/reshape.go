@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // reshapeFlags are the flags of shoal reshape.
@@ -44,6 +45,9 @@ The command ends when the job has the mesh, or says why it will not.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.mesh == "" {
 				return usageError("say which mesh: --mesh dp=2,tp=2")
+			}
+			if _, err := layout.ParseMesh(f.mesh); err != nil {
+				return misused(err)
 			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {

@@ -179,6 +179,9 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 	case !said("slots"):
 		fl.slots = defaultSlots()
 	}
+	if err := address("listen", f.listen); err != nil {
+		return nil, err
+	}
 	if f.plain {
 		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear (--unencrypted-data); control messages stay encrypted")
 	}

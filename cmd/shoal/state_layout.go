@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -27,23 +28,36 @@ func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
 
 func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
 
-// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil when none was.
-func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
+// check fails where the flags cannot be meant, whatever the checkpoint is.
+func (l *layoutFlags) check() error {
 	switch {
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
-		return nil, usageError("a layout file says everything: give either that, or a mesh and a preset")
+		return usageError("a layout file says everything: give either that, or a mesh and a preset")
+	case l.mesh != "" && l.preset == "":
+		return usageError("the mesh %s says how many ranks there are, not who has what; add a preset, such as megatron-core or fsdp2", l.mesh)
+	case l.preset == "":
+		return nil
+	case l.mesh == "" && (strings.Contains(l.preset, "fsdp") || strings.Contains(l.preset, "zero")): // which cut over dp
+		return usageError("the preset %s says who has what, not how many ranks there are; add a mesh, such as dp=8", l.preset)
+	}
+	m, err := layout.ParseMesh(l.mesh)
+	if err == nil {
+		err = layout.CheckPreset(l.preset, m)
+	}
+	return misused(err)
+}
+
+// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil when none was. The flags are checked.
+func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
+	switch {
 	case l.file != "":
 		text, err := durable.Read(l.file, layout.MaxSpecBytes)
 		if err != nil {
 			return nil, err
 		}
 		return layout.Parse(text)
-	case l.mesh != "" && l.preset == "":
-		return nil, usageError("the mesh %s says how many ranks there are, not who has what; add a preset, such as megatron-core or fsdp2", l.mesh)
 	case l.preset == "":
 		return nil, nil
-	case l.mesh == "" && (strings.Contains(l.preset, "fsdp") || strings.Contains(l.preset, "zero")): // which cut over dp
-		return nil, usageError("the preset %s says who has what, not how many ranks there are; add a mesh, such as dp=8", l.preset)
 	}
 	m, err := layout.ParseMesh(l.mesh)
 	if err != nil {
@@ -76,15 +90,23 @@ func (s *sourceFlags) addTensors(flags *pflag.FlagSet) {
 	s.model.add(flags)
 }
 
-// open opens a checkpoint and leaves of it what was asked for.
+// open opens a checkpoint and leaves of it what was asked for. Flags that cannot be meant are an error before anything is read.
 func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	var match []func(string) bool
 	for _, text := range s.only {
 		m, err := layout.Matcher(text)
 		if err != nil {
-			return nil, err
+			return nil, misused(fmt.Errorf("--only: %w", err))
 		}
 		match = append(match, m)
+	}
+	for _, text := range s.rename {
+		if !strings.Contains(text, "=") {
+			return nil, usageError("--rename %s is not of the form OLD=NEW", text)
+		}
+	}
+	if err := s.model.check(); err != nil {
+		return nil, err
 	}
 	c, err := checkpoint.Open(path)
 	if err != nil {
@@ -96,11 +118,7 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 		})
 	}
 	for _, text := range s.rename {
-		from, to, ok := strings.Cut(text, "=")
-		if !ok {
-			err = usageError("--rename %s is not of the form OLD=NEW", text)
-		}
-		if err == nil {
+		if from, to, _ := strings.Cut(text, "="); err == nil {
 			err = c.Rename(from, to)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
@@ -122,6 +123,9 @@ say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. 
 			if m.format == "" {
 				return usageError("say in which format: --format %s", strings.Join(checkpoint.Formats(), ", "))
 			}
+			if !slices.Contains(checkpoint.Formats(), m.format) {
+				return usageError("--format %s: shoal writes %s%s", m.format, strings.Join(checkpoint.Formats(), ", "), meant(m.format, checkpoint.Formats()))
+			}
 			return m.run(cmd, args[0], args[1])
 		},
 	}
@@ -139,8 +143,27 @@ func formats() string {
 	return b.String()
 }
 
+// check fails where the flags cannot be meant, and takes the layout that the format has where none is asked for.
+func (m *moveFlags) check(flags *pflag.FlagSet) error {
+	preset := checkpoint.Preset(m.format)
+	switch {
+	case m.layout.given() && preset == "" && !slices.Contains(checkpoint.RankFormats(), m.format):
+		return usageError("--format %s has whole tensors, for no ranks; leave out --mesh, --preset and --layout, or write one of %s", m.format, strings.Join(checkpoint.RankFormats(), ", "))
+	case flags.Changed("max-file-bytes") && m.format != "hf":
+		return usageError("--max-file-bytes is for the format hf; leave it out for %s", m.format)
+	case strings.HasPrefix(m.format, "zero") && m.layout.preset != "" && m.layout.preset != m.format:
+		return usageError("--format %s has a layout of its own; leave out --preset, and give the ranks alone: --mesh dp=8", m.format)
+	case m.layout.file == "" && m.layout.preset == "":
+		m.layout.preset = preset
+	}
+	return m.layout.check()
+}
+
 // run moves SRC to DST.
 func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
+	if err := m.check(cmd.Flags()); err != nil {
+		return err
+	}
 	c, err := m.source.open(src)
 	if err != nil {
 		return err
@@ -148,9 +171,6 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	defer c.Close()
 	if err := c.Named(); err != nil {
 		return err
-	}
-	if m.layout.file == "" && m.layout.preset == "" {
-		m.layout.preset = checkpoint.Preset(m.format)
 	}
 	if m.format == "megatron" || m.format == "torch_dist" {
 		if err := c.Fold(); err != nil {

@@ -29,8 +29,8 @@ func (m *modelFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&m.vocabulary, "vocab-size", 0, "rows of the vocabulary, without those that only fill it up, for --names hf; by default as config.json or Megatron's arguments say")
 }
 
-// apply gives the tensors of a checkpoint the names that were asked for.
-func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
+// check fails where the flags cannot be meant, whatever the checkpoint is.
+func (m *modelFlags) check() error {
 	switch {
 	case m.kvHeads < 0 || m.kvHeads > 1<<20:
 		return usageError("--kv-heads %d: a layer has at least one, and at most %d", m.kvHeads, 1<<20)
@@ -39,6 +39,11 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 	case m.names != "" && m.names != "hf":
 		return usageError("--names %s: the names that shoal can give are hf", m.names)
 	}
+	return nil
+}
+
+// apply gives the tensors of a checkpoint the names that were asked for. The flags are checked.
+func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 	if err := m.readConfig(); err != nil {
 		return err
 	}

@@ -33,10 +33,16 @@ with different numbers of layers, or shards of different sizes, are said in a li
 		Args: between(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if preset.given() {
+				if err := preset.check(); err != nil {
+					return err
+				}
 				if cmd.Flags().Changed("rank") {
 					return usageError("--rank is for the layout of a file, and a preset is written for all ranks; leave it out")
 				}
 				return writePreset(cmd.OutOrStdout(), args[0], &preset, &source, asJSON)
+			}
+			if err := unused(cmd.Flags(), "the layout of a checkpoint, which --preset makes", "only", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
+				return err
 			}
 			text, err := readLayout(cmd.InOrStdin(), args[0])
 			if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -38,6 +39,12 @@ busiest host. Where the state is in files, that host is the one that reads them.
 			if devices < 1 {
 				return usageError("--devices %d: a host has at least one", devices)
 			}
+			if !to.given() {
+				return usageError("say to which layout: --mesh and --preset, or --layout")
+			}
+			if err := cmp.Or(to.check(), from.check()); err != nil {
+				return err
+			}
 			c, err := source.open(args[0])
 			if err != nil {
 				return err
@@ -67,9 +74,6 @@ func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
 	dst, err := resolve(to, c, model)
 	if err != nil {
 		return nil, err
-	}
-	if dst == nil {
-		return nil, usageError("say to which layout: --mesh and --preset, or --layout")
 	}
 	src, err := resolve(from, c, model)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,39 @@ type usageFault struct{ msg string }
 func (e *usageFault) Error() string { return e.msg }
 
 func usageError(format string, args ...any) error { return &usageFault{fmt.Sprintf(format, args...)} }
+
+// misused is an error about what was asked for, which no file can make right; nil of nil.
+func misused(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageFault{err.Error()}
+}
+
+// unused fails for a flag that was given and says nothing here: it is about something else.
+func unused(flags *pflag.FlagSet, about string, names ...string) error {
+	for _, name := range names {
+		if flags.Changed(name) {
+			return usageError("--%s is about %s; leave it out", name, about)
+		}
+	}
+	return nil
+}
+
+// address fails for the text of a flag that is no HOST:PORT; there need not be one.
+func address(flag, text string) error {
+	if text == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return usageError("--%s %s is not HOST:PORT, such as :7077 or head:7077", flag, text)
+	}
+	return nil
+}
 
 // noArguments is for commands that take flags only.
 func noArguments(cmd *cobra.Command, args []string) error {
@@ -75,6 +109,14 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 		err = unknownCommand(found, rest[0])
 	}
 	return err
+}
+
+// meant asks whether a known word was meant by one that is not; empty where none is near.
+func meant(word string, known []string) string {
+	if near := spelling.Nearest(word, known); near != "" {
+		return "; did you mean " + near + "?"
+	}
+	return ""
 }
 
 func flagNames(cmd *cobra.Command) []string {

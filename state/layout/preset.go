@@ -28,36 +28,48 @@ func Presets() []string { return []string{"hf", "megatron-core", "fsdp2", "zero1
 //
 // kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it, and cuts between them.
 func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
-	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads, spec: &Spec{Shoal: Version, Mesh: m.String()}}
+	if err := CheckPreset(name, m); err != nil {
+		return nil, err
+	}
+	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads, spec: &Spec{Shoal: Version, Mesh: m.String(), Rules: []Rule{{Match: "**"}}}}
+	for _, part := range strings.Split(name, "+") {
+		switch part {
+		case "megatron-core":
+			if err := p.megatron(); err != nil {
+				return nil, fmt.Errorf("layout: preset %s: %w", name, err)
+			}
+		case "fsdp2":
+			p.cutAll("dp=shard(0,ceil)")
+		case "zero1", "zero2":
+			p.flatOptimizer()
+		case "zero3":
+			p.cutAll("dp=flat")
+		}
+	}
+	return p.spec, p.spec.Validate()
+}
+
+// CheckPreset fails where Preset would for any tensors: for a name that it does not know, and for a mesh that the preset is not for.
+func CheckPreset(name string, m Mesh) error {
 	known := []string{"dp", "cp"}
-	for i, part := range strings.Split(name, "+") {
-		if i == 0 && part != "hf" && part != "megatron-core" {
-			p.spec.Rules = []Rule{{Match: "**"}}
-		}
-		var err error
+	parts := strings.Split(name, "+")
+	for i, part := range parts {
+		base := part == "hf" || part == "megatron-core"
 		switch {
-		case i == 0 && part == "hf":
-			p.spec.Rules = []Rule{{Match: "**"}}
-		case i == 0 && part == "megatron-core":
+		case slices.Contains(parts[:i], part):
+			return fmt.Errorf("layout: preset %s: %s comes twice", name, part)
+		case !slices.Contains(Presets(), part), base && i > 0:
+			return fmt.Errorf("layout: preset %s: no preset %q here; known are %s, hf and megatron-core only as the first", name, part, strings.Join(Presets(), ", "))
+		case part == "megatron-core":
 			known = append(known, "tp", "pp", "ep")
-			err = p.megatron()
-		case part == "fsdp2":
-			err = p.cutAll("dp=shard(0,ceil)")
-		case part == "zero1" || part == "zero2":
-			err = p.flatOptimizer()
-		case part == "zero3":
-			err = p.cutAll("dp=flat")
-		default:
-			err = fmt.Errorf("no preset %q here; known are %s, hf and megatron-core only as the first", part, strings.Join(Presets(), ", "))
-		}
-		if err != nil {
-			return nil, fmt.Errorf("layout: preset %s: %w", name, err)
+		case !base && m.index("dp") < 0:
+			return fmt.Errorf("layout: preset %s: the mesh %q has no axis dp, such as dp=8", name, m)
 		}
 	}
 	if err := m.Within(known...); err != nil {
-		return nil, fmt.Errorf("layout: preset %s: %w", name, err)
+		return fmt.Errorf("layout: preset %s: %w", name, err)
 	}
-	return p.spec, p.spec.Validate()
+	return nil
 }
 
 type preset struct {
@@ -81,16 +93,12 @@ func and(places ...string) string {
 }
 
 // cutAll adds a step over dp to every rule; tensors without a dimension stay whole.
-func (p *preset) cutAll(place string) error {
-	if p.has(place) == "" {
-		return fmt.Errorf("the mesh %q has no axis dp, such as dp=8", p.mesh)
-	}
+func (p *preset) cutAll(place string) {
 	rules := p.scalars()
 	for _, r := range p.spec.Rules {
 		rules = append(rules, Rule{Match: r.Match, Place: and(r.Place, place)})
 	}
 	p.spec.Rules = rules
-	return nil
 }
 
 // scalars are rules for what has no dimension that could be cut, such as the step of each parameter: every rank has it. A kind of
@@ -119,10 +127,7 @@ func (p *preset) scalars() (rules []Rule) {
 var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
 
 // flatOptimizer puts rules for each kind of optimizer state before the others.
-func (p *preset) flatOptimizer() error {
-	if p.has("dp=") == "" {
-		return fmt.Errorf("the mesh %q has no axis dp, such as dp=8", p.mesh)
-	}
+func (p *preset) flatOptimizer() {
 	var kinds []string
 	for _, t := range p.tensors {
 		if m := optimizerKind.FindStringSubmatch(t.Name); m != nil && len(t.Shape) > 0 && !slices.Contains(kinds, m[1]) {
@@ -138,7 +143,6 @@ func (p *preset) flatOptimizer() error {
 		}
 	}
 	p.spec.Rules = append(p.spec.Rules, base...)
-	return nil
 }
 
 // count returns one more than the largest number that the first # of a pattern catches in the catalogue, 0 for none. What has no dimension does not count.
