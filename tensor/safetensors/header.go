@@ -5,7 +5,6 @@ package safetensors
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
@@ -88,34 +87,16 @@ func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
 // ReadHeader reads the header of a file of size bytes, and checks it whole: after that every tensor lies inside the file,
 // they do not overlap, and nothing lies between or behind them. name stands in errors.
 func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
-	fail := func(format string, args ...any) error {
-		return fmt.Errorf("safetensors: %s: %w", name, fmt.Errorf(format, args...))
-	}
-	var length [lengthBytes]byte
-	if size < lengthBytes {
-		return nil, fail("%d bytes are too few even for the length of a header; the file is cut off, or of another format", size)
-	}
-	if err := readFull(r, length[:], 0); err != nil {
-		return nil, fail("byte 0: %w", err)
-	}
-	n := binary.LittleEndian.Uint64(length[:])
-	switch {
-	case n > MaxHeader:
-		return nil, fail("byte 0: a header of %d bytes, the limit is %d; the file is probably of another format", n, MaxHeader)
-	case int64(n) > size-lengthBytes:
-		return nil, fail("byte 0: a header of %d bytes in a file of %d; the file is cut off", n, size)
-	}
-	text := make([]byte, n)
-	if err := readFull(r, text, lengthBytes); err != nil {
-		return nil, fail("byte %d: %w", lengthBytes, err)
-	}
-	h, err := parse(text)
+	var tensors []Tensor
+	h, err := Scan(name, r, size, func(n, _ int) { tensors = make([]Tensor, 0, n) }, func(t Tensor) { tensors = append(tensors, t) })
 	if err != nil {
-		return nil, fail("%w", err)
+		return nil, err
 	}
-	h.Data = lengthBytes + int64(n)
-	if err := h.check(size - h.Data); err != nil {
-		return nil, fail("%w", err)
+	slices.SortFunc(tensors, func(a, b Tensor) int {
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
+	})
+	if len(tensors) > 0 {
+		h.Tensors = tensors
 	}
 	return h, nil
 }
@@ -130,34 +111,6 @@ func readFull(r io.ReaderAt, b []byte, at int64) error {
 		err = io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// check puts the tensors in the order of their data and demands that they fill it.
-func (h *Header) check(data int64) error {
-	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
-		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
-	})
-	var end int64
-	for _, t := range h.Tensors {
-		want, err := bytes(t.DType, t.Shape)
-		switch {
-		case err != nil:
-			return fmt.Errorf("tensor %q: %w", t.Name, err)
-		case t.End < t.Begin || t.End-t.Begin != want:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] hold %d bytes, %v elements of shape %v have %d", t.Name, t.Begin, t.End, t.End-t.Begin, t.DType, t.Shape, want)
-		case t.Begin < end:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] overlap a tensor that ends at %d", t.Name, t.Begin, t.End, end)
-		case t.Begin > end:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole behind %d", t.Name, t.Begin, t.End, end)
-		case t.End > data:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] in %d bytes of data; the file is cut off", t.Name, t.Begin, t.End, data)
-		}
-		end = t.End
-	}
-	if end != data {
-		return fmt.Errorf("byte %d: %d bytes behind the last tensor belong to none", h.Data+end, data-end)
-	}
-	return nil
 }
 
 // Layout is the header of a file with these tensors, of which Begin and End are ignored and set. Tensors stand in the

@@ -21,7 +21,7 @@ type Index struct {
 
 // ParseIndex reads an index. A file in it is a plain name: an index cannot point out of its folder.
 func ParseIndex(name string, text []byte) (*Index, error) {
-	ix, r := &Index{}, newReader(text, 0)
+	ix, r := &Index{}, newReader(text)
 	err := r.object(func(key string) error {
 		if key != "weight_map" {
 			return r.skip()

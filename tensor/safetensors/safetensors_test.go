@@ -3,6 +3,7 @@ package safetensors_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -242,15 +243,44 @@ func large(n int) (list []safetensors.Tensor) {
 	return list
 }
 
+// asJSON compares a header that was read with what Go's package for JSON finds in its text.
+func asJSON(t *testing.T, text []byte, h *safetensors.Header) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatalf("what was read is no JSON: %v", err)
+	}
+	if m, ok := all["__metadata__"]; ok {
+		var want map[string]string
+		if err := json.Unmarshal(m, &want); err != nil || !cmp.Equal(want, h.Metadata) {
+			t.Fatalf("metadata %q, and in JSON %q, %v", h.Metadata, want, err)
+		}
+		delete(all, "__metadata__")
+	}
+	if len(all) != len(h.Tensors) {
+		t.Fatalf("%d tensors, and in JSON %d", len(h.Tensors), len(all))
+	}
+	for _, x := range h.Tensors {
+		var want struct {
+			Shape []int    `json:"shape"`
+			At    [2]int64 `json:"data_offsets"`
+		}
+		if err := json.Unmarshal(all[x.Name], &want); err != nil || !slices.Equal(x.Shape, want.Shape) || want.At != [2]int64{x.Begin, x.End} {
+			t.Fatalf("%v, and in JSON %s, %v", x, all[x.Name], err)
+		}
+	}
+}
+
 func FuzzReadHeader(f *testing.F) {
 	f.Add([]byte(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}} `), 9)
 	f.Add([]byte(`{"__metadata__":{"format":"pt"}}`), 0)
+	f.Add([]byte(`{"__metadata__":{"\u00e9\ud83d\ude00\ud800x\udc00\ud800\u0041\ud800\ud800\n\/":"\"\\"} , "é" : { "shape":[ ] , "data_offsets":[0,1] , "dtype":"\u0055\u0038"}}`), 1)
 	f.Fuzz(func(t *testing.T, header []byte, data int) {
 		b := file(string(header), data&0xfff)
 		h, err := read(b)
 		if err != nil {
 			return
 		}
+		asJSON(t, header, h)
 		var sum int64
 		for _, s := range h.Tensors {
 			if n, err := s.Shape.Elements(); err != nil || int64(n)*int64(s.DType.Bits()) != 8*(s.End-s.Begin) {

@@ -1,0 +1,301 @@
+package safetensors
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Bounds on what a header makes of its 100,000,000 bytes. Headers with tensors as there are, of few dimensions, stay below them whatever their number.
+const (
+	maxTexts  = 1 << 16 // in the metadata
+	maxMemory = 1 << 29
+
+	costTensor    = 264 // what a checkpoint has in memory of a tensor, and what it takes to check it
+	costDimension = 24
+)
+
+// Scan is ReadHeader for who keeps tensors in a form of his own: a header can name 1.8 million. It calls begin once, with the number of tensors and that of their dimensions altogether, and
+// then add with each, in the order of the header. The tensors count only when it returns no error; the header has none.
+func Scan(name string, r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Tensor)) (*Header, error) {
+	h, err := scan(r, size, begin, add)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %s: %w", name, err)
+	}
+	return h, nil
+}
+
+func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Tensor)) (*Header, error) {
+	n, err := headerLength(r, size)
+	if err != nil {
+		return nil, err
+	}
+	p := parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, maxShown)} // once to count, so that nothing grows by being copied
+	if err := p.header(); err != nil {
+		return nil, err
+	}
+	if p.names+p.tensors*costTensor+p.dims*costDimension > maxMemory {
+		return nil, fmt.Errorf("%d tensors of %d dimensions altogether would take more than %d bytes of memory, which is the limit", p.tensors, p.dims, maxMemory)
+	}
+	p = parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, max(p.longest, maxShown)), list: newList(p.tensors, p.names, p.dims), add: add}
+	begin(cap(p.list.spans), cap(p.list.shapes))
+	if err := p.header(); err != nil {
+		return nil, err
+	}
+	if err := p.list.twice(); err != nil {
+		return nil, err
+	}
+	h := &Header{Metadata: p.metadata, Data: lengthBytes + n}
+	return h, p.list.check(h.Data, size-h.Data)
+}
+
+// maxShown is how much of a text is kept of what is only counted: names in errors are no longer.
+const maxShown = 4096
+
+// parser reads the JSON of a header.
+type parser struct {
+	*scanner
+	list *list // nil for who only counts
+	add  func(Tensor)
+
+	tensors, names, dims, longest int // bytes of names, and of the longest text
+	texts                         int
+	metadata                      map[string]string
+}
+
+// list is what is needed to check the tensors of a header together.
+type list struct {
+	spans  []span
+	names  strings.Builder
+	ends   []uint32 // of the names
+	shapes []int
+}
+
+type span struct{ begin, end int64 }
+
+func newList(tensors, names, dims int) *list {
+	l := &list{spans: make([]span, 0, tensors), ends: make([]uint32, 0, tensors), shapes: make([]int, 0, dims)}
+	l.names.Grow(names)
+	return l
+}
+
+func (l *list) name(i int) string {
+	from := uint32(0)
+	if i > 0 {
+		from = l.ends[i-1]
+	}
+	return l.names.String()[from:l.ends[i]]
+}
+
+// ordered are the numbers of the tensors in an order.
+func (l *list) ordered(order func(i, j int) int) []uint32 {
+	numbers := make([]uint32, len(l.spans))
+	for i := range numbers {
+		numbers[i] = uint32(i)
+	}
+	slices.SortFunc(numbers, func(a, b uint32) int { return order(int(a), int(b)) })
+	return numbers
+}
+
+// twice fails for a name that two tensors have.
+func (l *list) twice() error {
+	order := l.ordered(func(i, j int) int { return strings.Compare(l.name(i), l.name(j)) })
+	for k := 1; k < len(order); k++ {
+		if name := l.name(int(order[k])); name == l.name(int(order[k-1])) {
+			return fmt.Errorf("the key %q stands twice", name)
+		}
+	}
+	return nil
+}
+
+// check demands that the tensors fill the data, of so many bytes from a place in the file on.
+func (l *list) check(at, data int64) error {
+	var end int64
+	for _, i := range l.ordered(func(i, j int) int {
+		a, b := l.spans[i], l.spans[j]
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), strings.Compare(l.name(i), l.name(j)))
+	}) {
+		t := l.spans[i]
+		switch {
+		case t.begin < end:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] overlap a tensor that ends at %d", l.name(int(i)), t.begin, t.end, end)
+		case t.begin > end:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole behind %d", l.name(int(i)), t.begin, t.end, end)
+		case t.end > data:
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] in %d bytes of data; the file is cut off", l.name(int(i)), t.begin, t.end, data)
+		}
+		end = t.end
+	}
+	if end != data {
+		return fmt.Errorf("byte %d: %d bytes behind the last tensor belong to none", at+end, data-end)
+	}
+	return nil
+}
+
+func (p *parser) header() error {
+	err := p.fill()
+	if err != nil && p.at < p.end {
+		return err
+	}
+	if err != nil || p.buf[p.i] != '{' {
+		return fmt.Errorf("byte %d: the header does not start with {; the file is of another format", lengthBytes)
+	}
+	err = p.object(func() error {
+		p.longest = max(p.longest, p.size)
+		if string(p.text) == metadataKey {
+			return p.readMetadata()
+		}
+		if p.list == nil {
+			p.tensors, p.names = p.tensors+1, p.names+p.size
+			return p.named(string(p.text))
+		}
+		return p.named(clip(&p.list.names, p.text))
+	})
+	if err != nil {
+		return err
+	}
+	return p.spaces()
+}
+
+func (p *parser) named(name string) error {
+	t := Tensor{Name: name}
+	if err := p.tensor(&t); err != nil {
+		return fmt.Errorf("tensor %q: %w", name, err)
+	}
+	return nil
+}
+
+func (p *parser) readMetadata() error {
+	if p.metadata != nil {
+		return p.errorf("the key %q stands twice", metadataKey)
+	}
+	p.metadata = map[string]string{}
+	return p.object(func() error {
+		key := string(p.text)
+		p.longest = max(p.longest, p.size)
+		if p.texts++; p.texts > maxTexts {
+			return p.errorf("%s has more than %d texts, which is the limit", metadataKey, maxTexts)
+		}
+		if _, twice := p.metadata[key]; twice && p.list != nil {
+			return p.errorf("the key %q stands twice", key)
+		}
+		if err := p.string(metadataKey + "." + key); err != nil {
+			return err
+		}
+		p.longest = max(p.longest, p.size)
+		if p.list != nil {
+			p.metadata[key] = string(p.text)
+		}
+		return nil
+	})
+}
+
+// The fields of a tensor.
+var fields = []string{"dtype", "shape", "data_offsets"}
+
+// tensor reads one, and adds it to the list.
+func (p *parser) tensor(t *Tensor) error {
+	var has [3]bool
+	count := 0
+	err := p.object(func() (err error) {
+		field := slices.Index(fields, string(p.text))
+		switch {
+		case field < 0:
+			return p.errorf("an unknown field %q", p.short())
+		case has[field]:
+			return p.errorf("the key %q stands twice", fields[field])
+		}
+		has[field] = true
+		count++
+		switch field {
+		case 0:
+			t.DType, err = p.dtype()
+		case 1:
+			t.Shape, err = p.shape()
+		default:
+			t.Begin, t.End, err = p.offsets()
+		}
+		return err
+	})
+	if err == nil && count != len(fields) {
+		err = p.errorf("it takes the fields dtype, shape and data_offsets; there are only %d", count)
+	}
+	if err != nil || p.list == nil {
+		return err
+	}
+	want, err := bytes(t.DType, t.Shape)
+	if err != nil {
+		return err
+	}
+	if t.End < t.Begin || t.End-t.Begin != want {
+		return fmt.Errorf("data_offsets [%d,%d] hold %d bytes, %v elements of shape %v have %d", t.Begin, t.End, t.End-t.Begin, t.DType, t.Shape, want)
+	}
+	l := p.list
+	l.spans, l.ends = append(l.spans, span{t.Begin, t.End}), append(l.ends, uint32(l.names.Len()))
+	p.add(*t)
+	return nil
+}
+
+func (p *parser) dtype() (tensor.DType, error) {
+	if err := p.string("dtype"); err != nil {
+		return 0, err
+	}
+	for _, t := range dtypes {
+		if t.name == string(p.text) {
+			return t.dtype, nil
+		}
+	}
+	return 0, p.errorf("an unknown dtype %q", p.short())
+}
+
+func (p *parser) shape() (tensor.Shape, error) {
+	from, n := 0, 0
+	if p.list != nil {
+		from = len(p.list.shapes)
+	}
+	err := p.items('[', ']', func() error {
+		x, err := p.whole("shape")
+		if err != nil {
+			return err
+		}
+		if n++; n > tensor.MaxDims {
+			return p.errorf("shape has more than %d dimensions", tensor.MaxDims)
+		}
+		if int64(int(x)) != x {
+			return p.errorf("shape has %d, more than an int can count", x)
+		}
+		if p.list != nil {
+			p.list.shapes = append(p.list.shapes, int(x))
+		}
+		return nil
+	})
+	if p.dims += n; err != nil || p.list == nil || n == 0 {
+		return nil, err
+	}
+	return p.list.shapes[from : from+n : from+n], nil
+}
+
+func (p *parser) offsets() (begin, end int64, err error) {
+	var at [2]int64
+	n := 0
+	err = p.items('[', ']', func() error {
+		x, err := p.whole("data_offsets")
+		if err != nil {
+			return err
+		}
+		if n == 2 {
+			return p.errorf("data_offsets has more than two numbers")
+		}
+		at[n] = x
+		n++
+		return nil
+	})
+	if err == nil && n != 2 {
+		err = p.errorf("data_offsets has %d numbers, it takes two", n)
+	}
+	return at[0], at[1], err
+}
