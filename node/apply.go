@@ -33,8 +33,14 @@ func (c *crew) apply(a *head.Apply) {
 	for i, part := range a.Parts {
 		c.complete(part, c.errs[i], a.Changed)
 	}
-	for _, m := range slices.Concat(c.here(a.Entered), released) {
+	for _, m := range c.here(a.Entered) {
+		c.letIn(m)
+	}
+	for _, m := range released {
 		c.goOn(m)
+	}
+	for _, m := range c.engine.members {
+		c.passBy(m, a.State)
 	}
 	if a.Parted != "" && !c.parted {
 		c.parted = true

@@ -172,7 +172,7 @@ func (c *crew) arrived(m *worker, late bool) {
 // post takes a call of a worker that is sound as far as its memory goes.
 func (c *crew) post(m *worker, p *collective.Posted) {
 	if p.Call.Kind == arena.KindEnter {
-		c.enter(m, p.Ticket)
+		c.enter(m, p)
 		return
 	}
 	if err := c.check(m, &p.Call); err != nil {
@@ -218,33 +218,6 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 		return err
 	}
 	return call.Check(size, self)
-}
-
-// enter is the call of a late worker that asks to take part, or asks again, because it was let in and who was to give it the state is
-// lost.
-func (c *crew) enter(m *worker, ticket uint64) {
-	switch {
-	case m.entered && m.enter == 0 && c.agent.Known().Shape != nil: // it drops the step, and asks to go on from its start
-		m.enter = ticket
-		c.input(func() { c.agent.Asks(m.id) })
-	case m.entered && !m.fresh:
-		c.engine.finish(m.id, ticket, -1, arena.Done, "")
-	case c.unwanted[m.id] || c.agent.Known().Parted != "":
-		m.enter = ticket
-		c.turnAway(m)
-	case m.enter != 0:
-		c.engine.finish(m.id, ticket, -1, arena.Failed, "this worker asks to take part already")
-	default:
-		m.entered, m.fresh, m.enter = false, false, ticket
-		c.input(func() { c.agent.Asks(m.id) })
-	}
-}
-
-// turnAway answers a worker that asks to take part, and is not taken.
-func (c *crew) turnAway(m *worker) {
-	c.tell(m, arena.View{Size: 1, Released: true}, c.agent.Known())
-	c.engine.finish(m.id, m.enter, -1, arena.Changed, "")
-	m.enter = 0
 }
 
 // lost tells that a worker is gone, or will post no more; done that its work is. What it has posted in full still counts.

@@ -26,6 +26,9 @@ type worker struct {
 	entered  bool                      // it takes part in the job, as it knows
 	fresh    bool                      // it has entered, and not begun a step yet: perhaps it has not got the state
 	enter    uint64                    // the ticket of its call that asks to take part; 0 = none waits
+	during   uint64                    // how many epochs the job may have reached for that; 0 = any number
+	asked    bool                      // the head knows that it asks
+	owed     bool                      // it was let in while no call of it waited
 	taken    uint64                    // tickets read from the control block
 	open     int                       // calls that are not complete
 	broken   bool                      // nothing more is taken from it
