@@ -139,6 +139,7 @@ class State:
     def prepare(self) -> None:
         """Have memory for a state like this worker's own. To touch it takes longer than all else, so this is for the time before it asks
         to enter: from then on the others wait for it."""
+        self._room.clear()
         found: List[Tuple[Item, bool]] = []
         for name, part in self._parts.items():
             items: List[Item] = []

@@ -90,6 +90,8 @@ class Worker:
         # Calls on groups from here on take a detour: 0 while this worker is a job of one, or newcomers wait for the state.
         self._detour = 0 if self.late else _OWN_GROUPS
         self._alone = self.late
+        self._seat = rank
+        self._early = False  # let in while the job is in a later epoch than this worker's program
         self._elders: Optional[int] = None
         self.link = link
         self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, None if crowded else Core(self.rank))
@@ -365,11 +367,29 @@ class Worker:
             raise ShoalError(str(err)) from None
         return int(reply.get("bytes", 0))
 
-    def enter(self) -> None:
-        """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state."""
-        handle: Handle[None] = Handle(self.calls, None, None)
-        self.calls.submit(handle, *_ENTER)
-        handle.wait()
+    def enter(self, epoch: Optional[int] = None) -> bool:
+        """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state.
+
+        With an epoch, it can begin in that one only; False when the job is beyond it: this worker is a job of one still, or again. It is not rank 0, which
+        is a member that writes the results.
+        """
+        if self._early:
+            self._look()
+        else:
+            before, handle = self.view, Handle[None](self.calls, None, None)
+            self.calls.submit(handle, *_ENTER[:6], 0 if epoch is None else epoch + 1, *_ENTER[7:])
+            handle.wait()
+            if self.view is before:
+                return epoch is None or self._stand_by(self._seat)
+        self._early = epoch is not None and bool(self.view.cursor) and not self.view.released and Cursor.unpack(self.view.cursor).reached > epoch
+        return not self._early or self._stand_by(self.view.rank)
+
+    def _stand_by(self, rank: int) -> bool:
+        """Be a job of one until this worker's program is in the epoch of the others; False."""
+        self.late = self._alone = True
+        self.rank, self.size, self._detour = rank, 1, 0
+        self._changed()
+        return False
 
     def hold(self) -> None:
         """Collect calls until `release`."""

@@ -161,6 +161,14 @@ class Cursor:
         """The order of the samples in this epoch."""
         return Order(self.samples, self.seed, self.epoch, self.shuffle)
 
+    @property
+    def reached(self) -> int:
+        """The epoch of the last step that was committed, also where that ended it: who loops over epochs is in that one until the next loop begins.
+
+        Before the first step it is the first.
+        """
+        return self.epoch - (self.step > 0 and self.next == 0 and self.epoch > 0)
+
     def count(self) -> int:
         """How many samples the next batch has over all workers: `batch`, or what the epoch still has when that is less."""
         return min(self.batch, self._left() + self.samples - self.next)

@@ -62,8 +62,9 @@ class Job(Group):
 
         Every sample is taken exactly once an epoch, in an order of its own (the samples' own with shuffle=False), whatever workers
         join, leave or are lost. Then rank and size change between two steps; register the arrays of the loop, so that
-        a worker that joins gets them. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither is
-        given. Every worker gives the same arguments. Where the job was made smaller, the steps of a worker that is no
+        a worker that joins gets them. The loop ends after so many `epochs`, or so many `steps` of the job. Where neither is
+        given it is one epoch, `for epoch in range(10): for step in job.steps(len(images), batch=128): ...`: the n-th loop ends with the n-th epoch of the job. A worker that joins goes through
+        those that the job has behind it without a step, as a job of one that is not rank 0. Every worker gives the same arguments. Where the job was made smaller, the steps of a worker that is no
         longer needed end early; job.released tells.
         """
         return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
@@ -94,7 +95,7 @@ class Job(Group):
             job.checkpoint("runs/digits", every=500)        # before the loop, on every worker
             for step in job.steps(len(images), batch=128, epochs=10): ...
 
-        `every` so many steps, or every timedelta, and behind the last step, the agents write what is registered, an equal share for each worker, while training goes on; it
+        `every` so many steps, or every timedelta, and behind the last step (with a loop for each epoch, where loader.epochs says which is the last), the agents write what is registered, an equal share for each worker, while training goes on; it
         stops only to copy that share. The newest `keep` checkpoints stay. A program that is started again, on any number of workers,
         goes on at the next step of the newest checkpoint that is whole, and no sample counts twice. With shoal.train the tensors of the model are
         written too, by each worker what it has, and read on any mesh. What cannot be written is said

@@ -92,7 +92,7 @@ def train(
     live.state()
     progress = job.place(samples, batch, seed, shuffle)
     progress.checkpoints, progress.meshed = None, True  # they are made when the mesh is settled
-    end = End(epochs, steps)
+    end = End(1 if epochs is None and steps is None else epochs, steps)
     progress.begin(end)
     while True:
         try:

@@ -113,8 +113,9 @@ class Solo:
         """There is no network."""
         return 0
 
-    def enter(self) -> None:
+    def enter(self, epoch: Optional[int] = None) -> bool:
         """It is the only member."""
+        return True
 
     def welcome(self) -> None:
         """Nobody comes."""

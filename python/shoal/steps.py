@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Iterator, List, NamedTup
 
 from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
+from ._passes import Passes
 from ._say import say
 from .cursor import Cursor, Order, Span
 from .errors import LostError, MismatchError, ShoalError
@@ -151,10 +152,12 @@ class Part(NamedTuple):
 
 
 class End:
-    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes first. One epoch where neither is given."""
+    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes first. Where neither is given, each loop is one epoch:
+    the first ends with the first, the second with the second, and so on."""
 
     def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
-        self.epochs = 1 if epochs is None and steps is None else epochs
+        self.each = epochs is None and steps is None
+        self.epochs = 1 if self.each else epochs
         self.steps = steps
 
     def at(self, cursor: Cursor) -> bool:
@@ -166,9 +169,10 @@ class End:
         return self.epochs is not None and epoch >= self.epochs
 
     def whole(self, cursor: Cursor) -> int:
-        """All steps of the training, as long as no worker is lost."""
+        """All steps of the training, or of the epoch that a loop is, as long as no worker is lost."""
         each = -(-cursor.samples // cursor.batch)
-        return min(n for n in (self.steps, None if self.epochs is None else self.epochs * each) if n is not None)
+        epochs = 1 if self.each else self.epochs
+        return min(n for n in (self.steps, None if epochs is None else epochs * each) if n is not None)
 
 
 class Progress:
@@ -190,8 +194,9 @@ class Progress:
         self.checkpoints: "Optional[Checkpoints]" = None
         self.hints: List[Callable[[], str]] = []  # of those who commit steps: what to do where one was not committed
         self.meshed = False  # each worker has a part of the state
-        self._begun = False
+        self.begun = False
         self._trained = False  # a step was opened here
+        self.passes = Passes(self)
         job._port.state_data(self.cursor)
 
     def changed(self) -> None:
@@ -201,38 +206,60 @@ class Progress:
     def begin(self, end: "End") -> None:
         """Begin a loop.
 
-        Raises ShoalError when loops of this process have come to its end already, as one for each epoch does that has no number of epochs: it
+        Raises ShoalError when loops of this process have come to its end already, as a second one does that has the number of epochs of the first: it
         would make no step, and nobody would know.
         """
-        self.drop()
-        if self._trained and not self.job.released and end.at(self.place):
+        self.leave()
+        self.passes.begin(end)
+        if self._trained and not end.each and not self.job.released and end.at(self.cursor):
             raise ShoalError(
-                f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made {self.place.step}: a loop goes on where the job is, so give "
-                "it the epochs or the steps of the whole training, and loop once"
+                f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made {self.cursor.step}: a loop goes on where the job is, so give "
+                "it the epochs or the steps of the whole training, and loop once; or give it neither, and each loop is one epoch"
             )
 
     def over(self, end: "End") -> bool:
-        """Go to the place between this step and the next; whether the end of the training is there.
+        """Go to the place between this step and the next; whether the end of the training is there, or of the epoch.
 
         Raises ShoalError when the step was not committed.
         """
-        if self.step is not None:
-            if not self.step.committed:
-                why = [hint() for hint in self.hints] or ["Call step.allreduce(gradient), or step() of an optimizer that averages, once in every step"]
-                raise ShoalError(f"step {self.step.number} ended without an average of its gradients. {'. '.join(why)}")
-            self.cursor, self._next, self.step = self.next(), None, None
-        checkpoints, port = self.checkpoints, self.job._port
-        if not self._begun:
-            self.state.seek()
-        if checkpoints is not None and not self._begun and not port.late:
-            self._resume(checkpoints)
-        self._begun = True
-        if not self.cross():
+        if self.step is not None and not self.step.committed:
+            why = [hint() for hint in self.hints] or ["Call step.allreduce(gradient), or step() of an optimizer that averages, once in every step"]
+            raise ShoalError(f"step {self.step.number} ended without an average of its gradients. {'. '.join(why)}")
+        self._settle()
+        if not self.arrive(end):
             return True
         ended = end.at(self.cursor)
-        if checkpoints is not None:
-            checkpoints.end(self.cursor) if ended else checkpoints.between(self.cursor)
+        if self.checkpoints is not None:
+            self.checkpoints.end(self.cursor) if ended and self.passes.final(end) else self.checkpoints.between(self.cursor)
+        if ended:
+            self.passes.end(end)
         return ended
+
+    def arrive(self, end: "Optional[End]" = None) -> bool:
+        """Be where the job is, in the first loop with the state of the others or of a checkpoint; False when this loop makes no step any more: this worker
+        is released, or the job is beyond the epoch of the loop."""
+        if not self.begun:
+            self.state.seek()
+            if self.checkpoints is not None and not self.job._port.late and not self.passes.behind(end):
+                self._resume(self.checkpoints)
+        # Where the state is that of a later epoch, it is set again there: what is behind this loop changes it.
+        if not self.cross(end) or self.passes.behind(end):
+            self.passes.end(end, empty=True)
+            return False
+        self.begun = True
+        return True
+
+    def leave(self) -> None:
+        """Leave the loop that was before, if it has not come to its end."""
+        self.drop()
+        self._settle()
+        self._replan()
+        self.passes.left()
+
+    def _settle(self) -> None:
+        """Be behind the step that was committed."""
+        if self.step is not None:
+            self.cursor, self._next, self.step = self.next(), None, None
 
     def _resume(self, checkpoints: "Checkpoints") -> None:
         place = checkpoints.resume(self.cursor)
@@ -265,6 +292,7 @@ class Progress:
         part = self.ahead(0)
         self._ahead.popleft()
         self.opened += 1
+        self.passes.made += 1
         self._trained = True
         self.step = Step(self, part.indices, part.weight)
         return self.step
@@ -287,6 +315,7 @@ class Progress:
         """Forget a step that was opened and not committed."""
         if self.step is not None and not self.step.committed:
             self.step = None
+            self.passes.made -= 1
             self._replan()
 
     def _replan(self) -> None:
@@ -295,12 +324,14 @@ class Progress:
         self._ahead.clear()
         self._drawn = None
 
-    def cross(self) -> bool:
-        """Pass from one step to the next, which is where members join and leave; False when this worker has left."""
-        job, port = self.job, self.job._port
+    def cross(self, end: "Optional[End]" = None) -> bool:
+        """Pass from one step to the next, which is where members join and leave; False when this worker has left, or cannot join in the epoch of this
+        loop."""
+        job, port, epoch = self.job, self.job._port, self.passes.epoch(end)
         if port.late:
             self.state.prepare()
-            port.enter()
+            if not port.enter(epoch):
+                return False
         while self._changed:
             view = port.view
             if view.released:
@@ -310,8 +341,10 @@ class Progress:
             self._replan()
             if view.new:
                 if not self.state.receive(job, view.joined):
-                    port.enter()
+                    if not port.enter(epoch):
+                        return False
                     continue
+                self.passes.check(end)
                 if self.state.empty and not self.meshed:
                     say(
                         "this worker has joined a job that trains already, and has got no state from the others, because none is registered: if the loop "

@@ -15,7 +15,7 @@ class Ledger:
 
     def __init__(self, path, output, **config):
         config = {**elastic_torch.DEFAULTS, **config}
-        self.samples, self.batch, self.optimizer, self.wrap = (config[name] for name in ("samples", "batch", "optimizer", "wrap"))
+        self.samples, self.batch, self.optimizer, self.wrap, self.nest = (config[name] for name in ("samples", "batch", "optimizer", "wrap", "nest"))
         killed = set(re.findall(r"\bw(\d+) was killed", output))  # whose processes that load data may complain
         assert set(re.findall(r"\[(\d+)\] Traceback", output)) <= killed, output
         self.output = output
@@ -39,6 +39,12 @@ class Ledger:
             if line["joined"]:
                 assert line["random"] in [other["random"] for other in self.lines if other["step"] == line["step"] and other["rank"] == 0]
         self._replay()
+
+    def check_nested(self):
+        """What must hold of a loop in a loop: each epoch ended once for rank 0, which is never a worker that has not joined."""
+        saved = re.findall(r"SAVED (\d+) (\w+)", self.output)
+        assert saved == [(str(epoch), "False") for epoch in range(len(saved))]
+        assert len(saved) >= max(step["epoch"] for step in self.steps.values())
 
     def alike(self, survivors):
         """What must hold also where gradients were rounded."""
@@ -67,12 +73,17 @@ class Ledger:
         model = elastic_torch.Net(self.samples)
         optimizer, scheduler = elastic_torch.training(model, self.optimizer)
         x, y, index = elastic_torch.data(self.samples).tensors
+        epoch = 0
         for _, step in sorted(self.steps.items()):
+            if self.nest and step["epoch"] != epoch:
+                scheduler.step()
+                epoch = step["epoch"]
             batch = torch.tensor(step["taken"])
             optimizer.zero_grad()
             elastic_torch.loss_of(model, x[batch], y[batch], index[batch]).backward()
             optimizer.step()
-            scheduler.step()
+            if not self.nest:
+                scheduler.step()
             model.marked()
         alone = elastic_torch.arrays(elastic_torch.state_of(model, optimizer, scheduler, self.wrap))
         assert len(self.states[0]) == len(alone)

@@ -5,7 +5,8 @@
 CONFIG is JSON: see the defaults. The training ends after `epochs` epochs or `steps` steps, or when FILE exists. `wrap` is what averages: ddp, optimizer
 or zero. `doomed` lists [seat, step, place]: the worker in that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all workers or
 for the seats that it lists; with `device` too, a name that may have {} for the seat, NCCL works there. In the folder `out` each worker writes a line a
-step, and in the end its model, its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for buckets, in turn.
+step, and in the end its model, its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for buckets, in turn. `nest` is the outer loop, over epochs: range or epochs (loader.epochs); None =
+there is none. The scheduler steps once an epoch then, and workers compare themselves between two epochs, where `doomed` lists [seat, epoch, "between epochs"].
 
 The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off it, which is above 0 exactly for them; `ending`
 whether a worker has seen FILE. Both become 0 behind each step.
@@ -28,7 +29,7 @@ from torch.nn import functional as F
 
 SEED = 20261121
 DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, steps=None, optimizer="adam", workers=0, wrap="ddp", stage=1, doomed=(), out=None, child=False,
-                compress="None", card=False, device=None, checkpoint=None, sizes=())  # fmt: skip
+                compress="None", card=False, device=None, checkpoint=None, sizes=(), nest=None)  # fmt: skip
 
 
 class Net(nn.Module):
@@ -158,6 +159,18 @@ def before(thing, name, call):
     setattr(thing, name, lambda *arguments, **options: (call(), method(*arguments, **options))[1])
 
 
+def batches(config, loader, between):
+    """The batches of all epochs; between(epoch) is called behind each epoch of a nested loop."""
+    if config["nest"] is None:
+        yield from loader
+        return
+    for epoch in loader.epochs(config["epochs"]) if config["nest"] == "epochs" else range(config["epochs"]):
+        for batch in loader:
+            assert epoch == loader.step.epoch
+            yield batch
+        between(epoch)
+
+
 def main(config, end):
     """Train."""
     import shoal
@@ -182,8 +195,9 @@ def main(config, end):
         device = None if config["device"] is None else config["device"].format(seat)
         card_double.install(device=device, hook=hook)
     loader = shoal.torch.loader(
-        data(config["samples"]), config["batch"], seed=7, epochs=config["epochs"], steps=config["steps"], num_workers=config["workers"]
-    )
+        data(config["samples"]), config["batch"], seed=7, epochs=None if config["nest"] else config["epochs"], steps=config["steps"],
+        num_workers=config["workers"],
+    )  # fmt: skip
     net = Net(config["samples"])
     if late:  # what does not come from the others is wrong
         with torch.no_grad():
@@ -196,7 +210,18 @@ def main(config, end):
     net.layers[0].weight.register_hook(lambda _: here("within backward"))
     if config["child"]:
         subprocess.Popen(["sleep", "1000"])
-    for x, y, index in loader:
+
+    def between(epoch):
+        scheduler.step()
+        if [seat, epoch, "between epochs"] in config["doomed"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        same = torch.tensor([int(digest(state_of(net, optimizer, scheduler, config["wrap"])), 16)])
+        least, most, count = (job.allreduce(x, op=op) for x, op in ((same.clone(), "min"), (same.clone(), "max"), (torch.ones(1), "sum")))
+        assert least == most == same and job.size - len(config["doomed"]) <= count <= job.size  # a lost worker is counted until a step ends
+        if job.rank == 0 and not job.released:
+            print("SAVED", epoch, job.outside, flush=True)
+
+    for x, y, index in batches(config, loader, between):
         step = loader.step
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)  # the end of the step may bring another rank
         here("before backward")
@@ -206,7 +231,8 @@ def main(config, end):
         if config["wrap"] == "optimizer":
             optimizer.average_gradients()
         optimizer.step()
-        scheduler.step()
+        if config["nest"] is None:
+            scheduler.step()
         torch.rand(seat + 1)  # the workers' random states differ
         here("after the step")
         if job.released and config["wrap"] == "zero":  # which has not got the parameters of its last step

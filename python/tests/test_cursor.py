@@ -147,3 +147,11 @@ def test_a_cursor_is_a_value():
     assert cursor == Cursor.start(10, 4)
     with pytest.raises(dataclasses.FrozenInstanceError):
         cursor.step = 1
+
+
+def test_the_epoch_that_is_reached_is_that_of_the_last_step():
+    place, reached = Cursor.start(3, 2), []
+    for _ in range(5):
+        reached.append((place.epoch, place.reached))
+        place = place.commit(1, [True])
+    assert reached == [(0, 0), (0, 0), (1, 0), (1, 1), (2, 1)]

@@ -61,6 +61,35 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
     assert [line for line in ledger.joined if line["step"] % 100], "nobody joined within an epoch"
 
 
+@pytest.mark.parametrize("nest", ["range", "epochs"])
+@ways(dict(ADAM, samples=300), dict(MOMENTUM, samples=40), dict(ITSELF, samples=300), dict(ZERO1, samples=300))
+def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp_path, way, nest):
+    way = dict(way, nest=nest)
+    with training(2, **way) as job:
+        job.until(r"SAVED 2 ")
+        job.resize(4)
+        job.until("JOINED")
+        job.until("JOINED")
+        job.resize(2)
+        job.goes_on()
+        job.resize(3)
+        ledger = Ledger(tmp_path, job.finish(), **way)
+    ledger.check(3)
+    ledger.check_nested()
+
+
+@pytest.mark.parametrize("nest", ["range", "epochs"])
+def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest):
+    way = dict(ADAM, nest=nest, samples=100)
+    with training(4, ["--spares", "1"], doomed=[[1, 2, "between epochs"], [2, 40, "within backward"]], **way) as job:
+        for seat in (1, 2):
+            job.until(f"w{seat} was killed by SIGKILL")
+            job.until("JOINED")
+        ledger = Ledger(tmp_path, job.finish(), **way)
+    ledger.check(4, losses=2)
+    ledger.check_nested()
+
+
 @ways(ADAM, ZERO1)
 def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
     with training(3, ["--spares", "1"], **way) as job:

@@ -8,6 +8,8 @@ import numpy
 import pytest
 
 import shoal
+from shoal.job import Job
+from shoal.solo import Solo
 
 
 @pytest.fixture
@@ -121,21 +123,86 @@ def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
     assert job.place(10, 4).place.committed() == committed
 
 
-def test_a_loop_for_each_epoch_is_refused(job):
-    """It would train one epoch, however many are meant."""
+def train(job, stop=None, **end):
+    """A loop over the steps of 10 samples in batches of 4: the numbers of those made."""
+    made = []
+    for step in job.steps(10, 4, **end):
+        step.allreduce(numpy.zeros(1))
+        made.append((step.epoch, step.number))
+        if len(made) == stop:
+            break
+    return made
 
-    def epoch(**end):
-        for step in job.steps(10, 4, **end):
-            step.allreduce(numpy.zeros(1))
 
-    epoch()
+def test_a_loop_for_each_epoch(job):
+    assert [train(job) for _ in range(3)] == [[(e, 3 * e + i) for i in range(3)] for e in range(3)]
+    assert train(job, epochs=5) == [(3 + i // 3, 9 + i) for i in range(6)]  # goes on
+    assert train(job) == [(5, 15), (5, 16), (5, 17)]
+
+
+def test_a_second_loop_over_all_epochs_is_refused(job):
+    """It would make no step."""
+    train(job, epochs=1)
     with pytest.raises(shoal.ShoalError, match="all 3 steps of this loop are over, and the job has made 3: .* loop once"):
-        epoch()
-    epoch(epochs=2)  # goes on
-    epoch(steps=7)
+        train(job, epochs=1)
+    train(job, epochs=2)  # goes on
+    train(job, steps=7)
     with pytest.raises(shoal.ShoalError, match="all 7 steps of this loop are over, and the job has made 7"):
-        epoch(steps=7)
+        train(job, steps=7)
     assert job.committed == 7
+
+
+def test_a_loop_that_is_left_by_break_is_gone_on_with(job):
+    assert train(job, stop=2) == [(0, 0), (0, 1)]
+    assert train(job, stop=2) == [(0, 2), (1, 3)]
+    assert train(job) == [(1, 4), (1, 5), (2, 6), (2, 7), (2, 8)], "the third loop ends with the third epoch"
+    assert len(train(job)) == 3
+
+
+def test_a_look_at_the_first_batch_is_no_loop(job):
+    for _ in range(2):
+        next(job.steps(10, 4))
+    assert train(job) == [(0, 0), (0, 1), (0, 2)] and job.committed == 3
+
+
+def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path):
+    """Loops over the epochs that the checkpoint has behind it make no step, and what is done behind them is forgotten."""
+
+    def run(stop):
+        job, trained, rates, found = Job(Solo()), [], [1.0], []
+        job.register("rate", lambda: rates[0], lambda value: rates.__setitem__(0, value))
+        job.checkpoint(tmp_path, every=2)
+        for epoch in range(4):
+            for step in job.steps(10, 4):
+                if step.number == stop:
+                    return trained, found
+                step.allreduce(numpy.zeros(1))
+                job._checkpoints.rest()  # a step with one still being written makes none
+                trained.append((epoch, step.number))
+                found.append(rates[0])
+            rates[0] /= 2
+        return trained, found
+
+    whole = [(e, 3 * e + i) for e in range(4) for i in range(3)]
+    assert run(7) == (whole[:7], [0.5**e for e, _ in whole[:7]])
+    assert run(9) == (whole[6:9], [0.25] * 3)  # from step 6, which an epoch ends
+    assert run(None) == (whole[8:], [0.25] + [0.125] * 3)
+
+
+def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
+    def run(stop):
+        job, seen = Job(Solo()), []
+        job.checkpoint(tmp_path, every=5)
+        for epoch in job.place(10, 4).passes.epochs(4):  # loader.epochs
+            seen.append((epoch, train(job, None if stop > 3 else stop)))
+            job._checkpoints.rest()
+            if epoch == stop:
+                break
+        return seen
+
+    assert run(1) == [(0, [(0, 0)]), (1, [(0, 1)])]
+    assert [epoch for epoch, _ in run(9)] == [0, 1, 2, 3]
+    assert run(9) == [(3, [])], "all steps are made, and what is behind the last epoch is done again"
 
 
 def test_nothing_but_the_standard_library_is_imported():

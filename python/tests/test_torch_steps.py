@@ -57,6 +57,51 @@ def test_gradients_accumulate_within_a_step():
         assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-5)
 
 
+def _nested(how, options):
+    import shoal.torch
+
+    torch.manual_seed(1)
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(2))
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    loader = shoal.torch.loader(data, 8, seed=5, epochs=3 if how == "flat" else None, **options)
+    model = _linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    def train(batches):
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            if loader.step.last and how == "flat":
+                schedule.step()
+
+    if how == "flat":
+        train(loader)
+    for epoch in () if how == "flat" else loader.epochs(3) if how == "epochs" else range(3):
+        assert loader.epoch == epoch
+        train(shoal.torch.loader(data, 8, seed=5, **options) if how == "a loader for each" else loader)
+        schedule.step()
+    job = shoal.join()
+    again = []
+    if how == "epochs":
+        try:
+            next(loader.epochs(3))
+        except shoal.ShoalError as err:
+            again.append(str(err))
+    return [job.committed, len(loader), again, [p.tolist() for p in model.parameters()]]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 1}], ids=str)
+def test_a_loop_for_each_epoch_trains_as_one_over_all_of_them(options):
+    (flat, same) = world(2, _nested, "flat", options)
+    assert flat == same and flat[:2] == [9, 9]
+    for how in ("range", "epochs", "a loader for each"):
+        for rank in world(2, _nested, how, options):
+            assert rank[:2] == [9, 3] and rank[3] == flat[3], how
+            assert (how == "epochs") == any("all 3 epochs of this loop are over" in text for text in rank[2])
+
+
 def _no_average(how):
     import shoal.torch
 

@@ -31,26 +31,32 @@ def loader(
 ) -> "Loader":
     """The batches of a training loop over a map-style dataset, `global_batch` samples a step over all workers.
 
-        for x, y in shoal.torch.loader(dataset, global_batch=128, epochs=10):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()         # shoal.torch.ddp or shoal.torch.optimizer: the mean of all workers
-            optimizer.step()
+        loader = shoal.torch.loader(dataset, global_batch=128)
+        for epoch in loader.epochs(10):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()     # shoal.torch.ddp or shoal.torch.optimizer: the mean of all workers
+                optimizer.step()
 
     Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order that `seed` decides
     (in the dataset's without shuffle), whatever workers join, leave or are lost. The loss is the mean over the batch;
     gradients are weighted by the number of samples. A worker that has no sample left at the end of an epoch gets the batch of another,
     with weight 0, so that the same code runs. With `drop_last` an epoch has no
-    smaller batch at its end, in which a worker may have too few samples for batch norms: it leaves out as many samples, with shuffle others in the next. The loop ends after so many `epochs`, or so many `steps` of the job; after one epoch where neither
-    is given.
+    smaller batch at its end, in which a worker may have too few samples for batch norms: it leaves out as many samples, with shuffle others in the next.
+
+    A loop over the loader is one epoch: the n-th ends with the n-th epoch of the job, wherever that is when it begins. `for epoch in range(10)` works as the
+    outer loop too. But a worker that joins then goes through the epochs that the job has behind it without a step, as a job of one that is not rank 0: what the outer loop does behind each, an evaluation
+    say, takes its time, and what it changes is replaced when the worker enters. loader.epochs leaves them out. A worker that is released has no step any more: the loop ends early, job.released tells, and with the next one
+    its program ends. With `epochs` or `steps` one loop goes over all of them, or as many steps of the job.
 
     A step takes one average. To accumulate gradients, cut its batch, `for part, rest in zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last
     under the model's `no_sync()`. Models with losses of their own, as in a GAN, take turns: one in even steps, the other in odd ones.
 
-    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker, and loop over it once. A worker that joins gets
+    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker. A worker that joins gets
     what they manage, and the schedulers, the GradScaler and other optimizers of that, made behind `import shoal.torch` and before the loop; anything
     else that the loop changes is for `job.register`. `loader.step`
     tells the epoch, the step and the weight. `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …);
-    its workers start once.
+    its workers start with each loop, or once with persistent_workers.
     """
     for name in ("batch_size", "sampler", "batch_sampler"):
         if name in options:
@@ -76,6 +82,7 @@ class Loader:
         self._job = job
         self._progress = progress
         self._end = end
+        self._arriving: Optional[Iterator[Any]] = None  # what a loop that made no step has begun to load
         orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options)  # type: ignore[arg-type]
 
@@ -92,19 +99,42 @@ class Loader:
         return self._progress.place.epoch
 
     def __len__(self) -> int:
-        """The number of steps from the beginning to the end, as long as no worker is lost."""
+        """The number of steps of a loop from the beginning to the end, as long as no worker is lost."""
         return self._end.whole(self._progress.cursor)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs of a training of `count` epochs, each with one loop over the loader in it.
+
+            for epoch in loader.epochs(10):
+                for x, y in loader: ...
+                schedule.step()
+
+        As `range(10)`, but a worker that joins begins with the epoch that the job is in, and so does a program that goes on from a checkpoint; the last
+        checkpoint is behind the last epoch; and it ends early where the job goes on without this worker. Raises ShoalError when all of them are over already.
+        """
+        if not self._end.each:
+            raise ValueError("this loader has epochs or steps of its own, for one loop over all of them: give them to loader.epochs only")
+        self._load()
+        return self._progress.passes.epochs(count)
+
+    def _load(self) -> Iterator[Any]:
+        # Before the worker joins, so that its processes are there before the others wait for it.
+        if self._arriving is None:
+            self._arriving = iter(self._batches)
+        return self._arriving
 
     def __iter__(self) -> Iterator[Any]:
         progress = self._progress
         progress.begin(self._end)
-        # Now, so that the processes of a worker that joins are there before the others wait for it.
-        arriving = iter(self._batches)
+        arriving = self._load()
         while not progress.over(self._end):
+            self._arriving = None
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.plan)
             progress.open()
             yield batch
+        if progress.begun:  # the others begin to load anew too, which draws a random number
+            self._arriving = None
 
 
 class _Orders:
