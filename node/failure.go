@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"syscall"
@@ -78,6 +79,20 @@ func (f *Failure) next() string {
 		return "run the command alone to see why; the workers that shoal stopped because of it are not at fault"
 	}
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
+}
+
+// shortly says in a line why the job has failed; "" where it has not, or somebody has stopped it.
+func (l *launch) shortly(ctx context.Context, v verdict, err error) string {
+	switch {
+	case ctx.Err() != nil || l.stoppedBy() != "":
+		return ""
+	case v.fault != noFault:
+		err = l.failure(v)
+	case err == nil:
+		return ""
+	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.name()))
 }
 
 func count(n int, what string) string {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,7 +40,7 @@ func TestLeavesWithItsError(t *testing.T) {
 	for range 2000 {
 		l, g := &launch{changed: make(chan struct{}, 1)}, group.New(t.Context())
 		g.Go("leave", func(context.Context) error {
-			l.leave("the others went on without it")
+			l.leave(errors.New("the others went on without it"))
 			return nil
 		})
 		for done := false; !done; {

@@ -167,7 +167,7 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 	}
 	err = errors.Join(err, l.stop(ctx.Err() != nil || l.stoppedBy() != ""), l.outcome())
 	l.hearOut()
-	l.sayGoodbye()
+	l.sayGoodbye(l.shortly(ctx, v, err))
 	house.Stop(nil)
 	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(l.group), l.place.Close())
 	if v.fault != noFault {

@@ -57,7 +57,7 @@ func (l *launch) hear(from string, n *note) {
 			l.confess()
 		}
 	case n.Over != nil && heeds:
-		l.leave(n.Over.Why)
+		l.leave(failedElsewhere(l.name(), n.Over.Why))
 	case n.Stays != nil && heeds:
 		l.console.Note("this host cannot leave: " + n.Stays.Why)
 	case !leads:
@@ -301,19 +301,29 @@ func (l *launch) sayStuck() {
 
 // onLeave is told that this host is no part of the job any more.
 func (l *launch) onLeave(why string, drained bool) {
-	if drained {
-		why = ""
+	l.later(func() {
+		if drained {
+			l.leave(nil)
+		} else {
+			l.leave(fmt.Errorf("this host is no part of job %s any more: %s", l.name(), why))
+		}
+	})
+}
+
+// failedElsewhere is why this host's part in a job ends that has failed; nil for one that has not.
+func failedElsewhere(name, why string) error {
+	if why == "" {
+		return nil
 	}
-	l.later(func() { l.leave(why) })
+	return fmt.Errorf("job %s failed, and this host has left it: %s", name, why)
 }
 
 // leave ends this host's part in the job: with an error if there is one, else when its workers have ended.
-func (l *launch) leave(why string) {
-	name := l.name()
+func (l *launch) leave(err error) {
 	l.mu.Lock()
 	l.over = true
-	if why != "" && l.fatal == nil { // with the same lock: who sees that it is over ends with it
-		l.fatal = fmt.Errorf("this host is no part of job %s any more: %s", name, why)
+	if l.fatal == nil { // with the same lock: who sees that it is over ends with it
+		l.fatal = err
 	}
 	l.mu.Unlock()
 	l.wake()
@@ -325,7 +335,17 @@ func (l *launch) onEnd(ok bool, why string) {
 	defer l.mu.Unlock()
 	l.lost = !ok
 	if l.leader != l.host { // that the head goes now is no news
-		l.over, l.muted = true, true
+		l.over, l.muted = ok, true
+	}
+	if !ok && l.leader != l.host { // it says next whether the job has failed, or somebody has stopped it
+		l.group.Go("last words", func(ctx context.Context) error {
+			select {
+			case <-time.After(dismissal):
+				l.leave(failedElsewhere(l.name(), why))
+			case <-ctx.Done():
+			}
+			return nil
+		})
 	}
 	l.wake()
 }
@@ -388,8 +408,8 @@ func (l *launch) drainHost(host, who string) error {
 // dismissal is how long other hosts may take to leave a job that is over.
 const dismissal = 3 * time.Second
 
-// sayGoodbye tells the other hosts that the job is over, and waits until they have left.
-func (l *launch) sayGoodbye() {
+// sayGoodbye tells the other hosts that the job is over, and why if it has failed, and waits until they have left.
+func (l *launch) sayGoodbye(why string) {
 	l.mu.Lock()
 	l.muted = true
 	hosts := slices.Collect(maps.Keys(l.rooms))
@@ -400,7 +420,7 @@ func (l *launch) sayGoodbye() {
 	}
 	l.needRoom()
 	for _, host := range hosts {
-		l.agent.Tell(host, (&note{Over: &reasonNote{}}).encode())
+		l.agent.Tell(host, (&note{Over: &reasonNote{why}}).encode())
 	}
 	late, cancel := context.WithTimeout(context.Background(), dismissal)
 	defer cancel()

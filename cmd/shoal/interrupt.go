@@ -18,11 +18,11 @@ func (s *stopSignal) Error() string { return proc.SignalName(s.signal) }
 
 type hurryKey struct{}
 
-// interruptible returns a context that the first Ctrl-C, SIGTERM or SIGHUP ends, with a *stopSignal as its cause. The
+// interruptible returns a context that the first Ctrl-C, Ctrl-\, SIGTERM or SIGHUP ends, with a *stopSignal as its cause. The
 // second one is told by hurry. release gives the signals back.
 func interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // nohup wants the job to go on
 		signal.Notify(signals, syscall.SIGHUP)
 	}
