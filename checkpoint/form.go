@@ -88,6 +88,10 @@ var forms = []form{
 		return ranks.Layout(f.spec(), c.Tensors, c.Values)
 	}},
 	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+		renamed, err := megatron.Chain(c.Checkpoint, f.spec())
+		if err = c.rename(renamed, err); err != nil {
+			return nil, err
+		}
 		return megatron.Layout(f.spec(), c.Tensors, c.Values)
 	}},
 	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {

@@ -267,6 +267,11 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc2.weight", and(stage, place, columns)},
 			Rule{"**decoder.layers.#.mlp." + expert + ".**", and(stage, place)})
 	}
+	if slices.ContainsFunc(p.tensors, func(t Tensor) bool { return strings.Contains(t.Name, ".mlp.shared_experts.") }) {
+		rules = append(rules,
+			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc1.*", and(stage, up)},
+			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc2.weight", and(stage, columns)})
+	}
 	p.spec.Rules = append(rules,
 		Rule{"**embedding.word_embeddings.weight", and(ends, rows)},
 		Rule{"**decoder.layers.#.self_attention.linear_qkv.weight", and(stage, rows)},

@@ -25,7 +25,7 @@ type writer struct {
 	first  []int   // of each stage, its first layer in the whole model
 	layers int
 
-	optimizers []*optimizerPlan
+	optimizers plans
 	order      map[string]int            // of parameters, as far as the optimizer's groups tell it
 	steps      map[string][]format.Value // what an optimizer keeps for a parameter that is no tensor, with the kind as path
 
@@ -50,9 +50,6 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	}
 	if err == nil {
 		err = w.planOptimizers()
-	}
-	if err == nil {
-		err = w.sameExperts()
 	}
 	if err == nil {
 		w.Values = slices.DeleteFunc(slices.Clone(values), w.behind)

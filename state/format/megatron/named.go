@@ -1,9 +1,7 @@
 package megatron
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -112,15 +110,10 @@ func (n *named) list(groups []*group, p *part, slots []*slot, size degrees) {
 	}
 }
 
-// names are values with the parameters of each group, in the order of the model: layer by layer, and in each as the ranks have them.
+// names are values with the parameters of each group, in the order of the model.
 func (n *named) names() (values []format.Value) {
 	for path, names := range n.members {
-		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(depth(a), depth(b)) })
-		list := make([]any, len(names))
-		for i, name := range names {
-			list[i] = name
-		}
-		values = append(values, format.Value{Path: path + namesKey, Is: list})
+		values = append(values, namesAt(path, modelOrder(names)))
 	}
 	return values
 }

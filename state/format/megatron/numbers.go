@@ -32,7 +32,7 @@ type groupPlan struct {
 }
 
 // planOptimizers finds the optimizers among values, in their order. When no tensor is of a parameter's state there are none.
-func (w *writer) planOptimizers() error {
+func (w *writer) planOptimizers() (err error) {
 	w.order, w.steps = map[string]int{}, map[string][]format.Value{}
 	if !slices.ContainsFunc(w.seats, func(s *seat) bool { return len(s.states) > 0 }) {
 		return nil
@@ -40,54 +40,59 @@ func (w *writer) planOptimizers() error {
 	for _, v := range w.values {
 		if m := known.FindStringSubmatch(v.Path); m != nil && m[1] != "" {
 			w.steps[m[2]] = append(w.steps[m[2]], format.Value{Path: m[1], Is: v.Is})
-		} else if m := groupPath.FindStringSubmatch(v.Path); m != nil {
-			n, err := strconv.Atoi(m[3])
-			if err != nil || n > 1<<20 {
-				return fmt.Errorf("value %q: a group of such a number", v.Path)
-			}
-			if err := w.plan(m[1], m[2]).add(n, m[4], v.Is); err != nil {
-				return fmt.Errorf("value %q: %w", v.Path, err)
-			}
 		}
+	}
+	if w.optimizers, err = readPlans(w.values); err != nil {
+		return err
 	}
 	for _, o := range w.optimizers {
 		for i := range len(o.groups) {
-			if o.groups[i] == nil {
-				return fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing", strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
-			}
 			for _, name := range o.groups[i].names {
 				w.order[name] = len(w.order) + 1
 			}
 		}
 	}
-	slices.SortFunc(w.optimizers, func(a, b *optimizerPlan) int { return cmp.Compare(a.number(), b.number()) })
 	return nil
 }
 
-// sameExperts fails when a group has experts, and Megatron would have them in another optimizer: with expert parallel ranks they have one of their own.
-func (w *writer) sameExperts() error {
-	for _, o := range w.optimizers {
-		for i := range len(o.groups) {
-			g := o.groups[i]
-			own := slices.ContainsFunc(g.values, func(v format.Value) bool { return v.Path == "is_expert_parallel" && v.Is == true })
-			for _, name := range g.names {
-				if cutExperts.MatchString(name) && own != (w.size.ep > 1) {
-					return fmt.Errorf("Megatron has the state of experts in an optimizer of their own if there are expert parallel ranks, else in that of all, and here ep=%d is the other way than before (%q); choose an ep that stays on the same side of 1, or leave the optimizer out with --only 'model.**'", w.size.ep, name)
-				}
-			}
+// readPlans finds optimizers among values, in their order.
+func readPlans(values []format.Value) (plans, error) {
+	var list plans
+	for _, v := range values {
+		m := groupPath.FindStringSubmatch(v.Path)
+		if m == nil {
+			continue
+		}
+		n, err := strconv.Atoi(m[3])
+		if err != nil || n > 1<<20 {
+			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
+		}
+		if err := list.of(m[1], m[2]).add(n, m[4], v); err != nil {
+			return nil, fmt.Errorf("value %q: %w", v.Path, err)
 		}
 	}
-	return nil
+	for _, o := range list {
+		for i := range len(o.groups) {
+			if o.groups[i] == nil {
+				return nil, fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing", strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
+			}
+			o.groups[i].names = modelOrder(o.groups[i].names)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *optimizerPlan) int { return cmp.Compare(a.number(), b.number()) })
+	return list, nil
 }
 
-// plan is that of an optimizer, made when it is new.
-func (w *writer) plan(prefix, inner string) *optimizerPlan {
-	i := slices.IndexFunc(w.optimizers, func(o *optimizerPlan) bool { return o.prefix == prefix && o.inner == inner })
+type plans []*optimizerPlan
+
+// of is the plan of an optimizer, made when it is new.
+func (p *plans) of(prefix, inner string) *optimizerPlan {
+	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool { return o.prefix == prefix && o.inner == inner })
 	if i < 0 {
-		i = len(w.optimizers)
-		w.optimizers = append(w.optimizers, &optimizerPlan{prefix, inner, map[int]*groupPlan{}})
+		i = len(*p)
+		*p = append(*p, &optimizerPlan{prefix, inner, map[int]*groupPlan{}})
 	}
-	return w.optimizers[i]
+	return (*p)[i]
 }
 
 // number is that of one of several optimizers.
@@ -96,18 +101,18 @@ func (o *optimizerPlan) number() int {
 	return n
 }
 
-// add adds a value of a group.
-func (o *optimizerPlan) add(group int, key string, is any) error {
+// add adds a value of a group under a key.
+func (o *optimizerPlan) add(group int, key string, v format.Value) error {
 	g := o.groups[group]
 	if g == nil {
 		g = &groupPlan{}
 		o.groups[group] = g
 	}
 	if key != namesKey {
-		g.values = append(g.values, format.Value{Path: key, Is: is})
+		g.values = append(g.values, format.Value{Path: key, Is: v.Is, Python: v.Python})
 		return nil
 	}
-	names, _ := is.([]any)
+	names, _ := v.Is.([]any)
 	for _, x := range names {
 		name, ok := x.(string)
 		if !ok {

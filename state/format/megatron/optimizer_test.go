@@ -38,7 +38,7 @@ func named(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
 
 // TestOptimizer reads optimizers, whose tensors go by position, and compares with the whole tensors of which they were cut.
 func TestOptimizer(t *testing.T) {
-	for _, name := range []string{"mixed", "swapped", "half", "frozen", "fp32", "distributed", "single", "chained"} {
+	for _, name := range []string{"mixed", "swapped", "half", "frozen", "fp32", "distributed", "single", "chained", "together"} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			files := format.NewFiles(dir)

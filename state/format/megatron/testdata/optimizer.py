@@ -19,6 +19,7 @@ again. Makes, of two tensor and two pipeline parallel ranks:
     single.zip       the same on one model parallel rank, in one bucket
     beside.zip       common.pt, as it stands beside checkpoints of the format torch_dist, and one that asks for what is not known
     chained.zip      experts on two expert parallel ranks, each with an optimizer for what is no expert and one for experts
+    together.zip     the same model on one rank, which has one optimizer
 """
 
 import argparse
@@ -234,24 +235,25 @@ def distributed(path, tp=2, pp=2, seed=4, bucket=150):
     files.write(path)
 
 
-def chained(path):
+def chained(path, ranks=2):
     files, model = Files(), Model(5, torch.bfloat16, bias=True, experts=4, pp=1)
-    for ep in range(2):
+    for ep in range(ranks):
         def rename(name):
             if "local_experts" not in name:
                 return name
             words = name.split(".")
-            expert = int(words[words.index("local_experts") + 1])
-            words[words.index("local_experts") + 1] = str(expert % 2)
-            return ".".join(words) if expert // 2 == ep else None
+            expert, each = int(words[words.index("local_experts") + 1]), 4 // ranks
+            words[words.index("local_experts") + 1] = str(expert % each)
+            return ".".join(words) if expert // each == ep else None
         params, mains, states = rank(model, 0, 0, 1, rename)
         chain = []
-        for expert in (False, True):
-            names = [n for n in params if ("experts" in n) == expert]
+        for expert in (False, True) if ranks > 1 else (False,):
+            names = [n for n in params if ranks == 1 or ("experts" in n) == expert]
             param_groups = [{**g, "is_expert_parallel": expert} for g in groups(names, mains) if g["params"]]
             optimizer = adam(param_groups, states)
             chain.append({"optimizer": optimizer.state_dict(), "fp32_from_fp16_params": [g["params"] for g in optimizer.param_groups]})
-        files.save(f"mp_rank_00_{ep:03d}/model_optim_rng.pt", {"args": args(1, 1, 2, swiglu=True), "iteration": 12, "model": params, "optimizer": chain})
+        files.save("mp_rank_00" + (f"_{ep:03d}" if ranks > 1 else "") + "/model_optim_rng.pt", {
+            "args": args(1, 1, ranks, swiglu=True), "iteration": 12, "model": params, "optimizer": chain if ranks > 1 else chain[0]})
     expect(files, model)
     files.write(path)
 
@@ -285,4 +287,5 @@ if __name__ == "__main__":
     distributed(folder / "distributed.zip")
     distributed(folder / "single.zip", tp=1, pp=1, seed=7, bucket=1 << 20)
     chained(folder / "chained.zip")
+    chained(folder / "together.zip", ranks=1)
     beside(folder / "beside.zip")
