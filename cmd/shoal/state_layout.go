@@ -13,7 +13,10 @@ import (
 )
 
 // layoutFlags say which rank has what.
-type layoutFlags struct{ mesh, preset, file string }
+type layoutFlags struct {
+	mesh, preset, file string
+	virtual            int // chunks of layers in each stage
+}
 
 // add defines the flags, with a prefix where a command has two layouts.
 func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
@@ -24,6 +27,8 @@ func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
 func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.mesh, prefix+"mesh", "", "the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
 	flags.StringVar(&l.preset, prefix+"preset", "", "who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
+	l.virtual = 1
+	flags.Var(atLeast[int]{&l.virtual, 1, "a number of chunks, 1 or more"}, prefix+"virtual-stages", "with megatron-core: how many chunks of layers each stage of pp has, dealt out round and round, as a virtual pipeline has them")
 }
 
 func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
@@ -31,6 +36,8 @@ func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.
 // check fails where the flags cannot be meant, whatever the checkpoint is.
 func (l *layoutFlags) check() error {
 	switch {
+	case l.virtual > 1 && !strings.Contains(l.preset, "megatron-core"):
+		return nil, usageError("--virtual-stages is of the preset megatron-core; in a layout file it is pp=spread(1,LAYERS,chunks=…), which counts those of all stages")
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
 		return usageError("a layout file says everything: give either that, or a mesh and a preset")
 	case l.mesh != "" && l.preset == "":
@@ -69,7 +76,11 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 			return nil, err
 		}
 	}
-	return layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), kvHeads)
+	spec, err := layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), kvHeads)
+	if err == nil {
+		err = layout.Interleave(spec, l.virtual)
+	}
+	return spec, err
 }
 
 // sourceFlags say what of a checkpoint is meant, and as what.

@@ -24,15 +24,13 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	if _, ok := args.Get("expert_tensor_parallel_size"); ok {
 		args.Set("expert_tensor_parallel_size", int64(w.size.tp))
 	}
-	args.Set("virtual_pipeline_model_parallel_size", nil)
-	args.Set("num_layers_per_virtual_pipeline_stage", nil)
 	args.Set("ckpt_format", "torch")
 	args.Set("use_distributed_optimizer", false)
 	args.Set("untie_embeddings_and_output_weights", !w.tied)
 	if rows := w.rows(wordEmbeddings); rows > 0 {
 		args.Set("padded_vocab_size", int64(rows))
 	}
-	if err := w.uneven(args); err != nil {
+	if err := w.pipeline(args); err != nil {
 		return nil, err
 	}
 	return namespace(args), nil
@@ -116,18 +114,33 @@ func (w *writer) rows(param string) int {
 	return 0
 }
 
-// uneven says how many layers the first and the last stage have, when these are not as many as the others have. Megatron gives all others as many.
-func (w *writer) uneven(args *pickle.Dict) error {
+// pipeline says how layers are shared out: how many chunks stages have, and how many layers the first and the last stage have, when these are not as many as the others have. Megatron
+// gives all others as many.
+func (w *writer) pipeline(args *pickle.Dict) error {
 	var count []int
-	for pp, from := range w.first {
-		count = append(count, w.end(pp)-from)
+	for _, s := range w.stages {
+		count = append(count, w.chunks*s.each)
 	}
-	for _, key := range []string{"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout"} {
+	for key, none := range map[string]any{
+		"decoder_first_pipeline_num_layers": nil, "decoder_last_pipeline_num_layers": nil, "pipeline_model_parallel_layout": nil, "num_virtual_stages_per_pipeline_rank": nil,
+		"account_for_embedding_in_pipeline_split": false, "account_for_loss_in_pipeline_split": false,
+	} {
 		if _, ok := args.Get(key); ok {
-			args.Set(key, nil)
+			args.Set(key, none)
 		}
 	}
-	if len(slices.Compact(slices.Clone(count))) == 1 {
+	args.Set("virtual_pipeline_model_parallel_size", nil)
+	args.Set("num_layers_per_virtual_pipeline_stage", nil)
+	even := len(slices.Compact(slices.Clone(count))) == 1
+	if w.chunks > 1 {
+		args.Set("virtual_pipeline_model_parallel_size", int64(w.chunks))
+		if even { // of the two ways to ask for it, Megatron's own reading of a checkpoint knows this one
+			args.Set("num_layers_per_virtual_pipeline_stage", int64(w.stages[0].each))
+		} else {
+			args.Set("num_virtual_stages_per_pipeline_rank", int64(w.chunks))
+		}
+	}
+	if even {
 		return nil
 	}
 	if middle := count[1 : len(count)-1]; len(middle) > 0 && slices.Min(middle) != slices.Max(middle) {

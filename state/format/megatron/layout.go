@@ -22,7 +22,8 @@ type writer struct {
 	size   degrees
 	seats  []*seat // one a rank of the mesh
 	tied   bool    // whether the output layer has the weights of the embedding
-	first  []int   // of each stage, its first layer in the whole model
+	stages []stage // of the pipeline
+	chunks int     // of each stage
 	layers int
 
 	optimizers plans
@@ -39,8 +40,8 @@ type spot struct {
 }
 
 // Layout lays out a checkpoint of Megatron's format "torch": a file for each rank on the axes tp, pp and ep of a spec, with what lies in its memory.
-// The spec joins and cuts as Megatron Core does, as the preset megatron-core; the stages of its pipeline have their layers in a row. Layers and experts are
-// numbered from 0 in each file; tied embeddings stand on the last stage too; rows of the vocabulary are filled up with zeros to a multiple that Megatron
+// The spec joins and cuts as Megatron Core does, as the preset megatron-core; the stages of its pipeline have their layers in a row, or in chunks, round and
+// round. Layers and experts are numbered from 0 in each model of a file; tied embeddings stand on the last stage too; rows of the vocabulary are filled up with zeros to a multiple that Megatron
 // computes with. Arguments are those of values, with the new degrees; without any, what the tensors tell.
 func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	w := &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}}, values: values, spots: map[[2]int][]spot{}}
@@ -160,11 +161,9 @@ func (w *writer) file(s *seat, name string, args any) error {
 	root.Add("args", args)
 	root.Add("checkpoint_version", 3.0) // since when q, k and v are interleaved by groups of heads
 	root.Add("iteration", max(w.value("iteration", 0), 0))
-	model, err := w.model(s)
-	if err != nil {
+	if err := w.models(s, root); err != nil {
 		return err
 	}
-	root.Add("model", model)
 	optimizer, err := w.optimizer(s)
 	if err != nil {
 		return err
@@ -198,32 +197,44 @@ func (w *writer) file(s *seat, name string, args any) error {
 	return nil
 }
 
-// model is the dict of the model of a rank: in the order of the layers, and in each in that of the optimizer's groups.
-func (w *writer) model(s *seat) (*pickle.Dict, error) {
+// models adds the dicts of the models of a rank, one for each chunk: in the order of the layers, and in each in that of the optimizer's groups.
+func (w *writer) models(s *seat, root *pickle.Dict) error {
 	all := s.model
 	slices.SortFunc(all, func(a, b *local) int {
-		return cmp.Or(cmp.Compare(depth(a.name), depth(b.name)), cmp.Compare(w.order[a.param], w.order[b.param]), strings.Compare(a.name, b.name))
+		return cmp.Or(a.chunk-b.chunk, cmp.Compare(depth(a.name), depth(b.name)), cmp.Compare(w.order[a.param], w.order[b.param]), strings.Compare(a.name, b.name))
 	})
-	d := &pickle.Dict{}
+	chunks := []*pickle.Dict{}
+	for i := range w.chunks {
+		chunks = append(chunks, &pickle.Dict{})
+		key := "model"
+		if w.chunks > 1 {
+			key += strconv.Itoa(i)
+		}
+		root.Add(key, chunks[i])
+	}
 	for _, l := range all {
 		p, err := s.store(l)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		d.Add(l.name, p)
+		chunks[l.chunk].Add(l.name, p)
 	}
 	for _, v := range w.values { // such as the state of modules that is no parameter
 		m := known.FindStringSubmatch(v.Path)
-		if m == nil || m[1] != "" || v.Is == nil || w.name(s, m[2]) == "" {
+		if m == nil || m[1] != "" || v.Is == nil {
+			continue
+		}
+		chunk, name := w.name(s, m[2])
+		if name == "" {
 			continue
 		}
 		p, err := torchzip.Plain(v.Is)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		d.Add(w.name(s, m[2]), p)
+		chunks[chunk].Add(name, p)
 	}
-	return d, nil
+	return nil
 }
 
 // assemble makes the logical tensors of the locals that are in files.

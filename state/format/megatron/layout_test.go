@@ -259,10 +259,8 @@ func TestLayoutRefuses(t *testing.T) {
 		return spec
 	}
 	const layers = "**decoder.layers.#.**"
-	chunked := preset(t, "pp=2,tp=2", c)
-	for i := range chunked.Rules {
-		chunked.Rules[i].Place = strings.ReplaceAll(chunked.Rules[i].Place, "pp=spread(1,4)", "pp=spread(1,4,chunks=4)")
-	}
+	chunked := preset(t, "pp=2", c)
+	chunked.Rules = slices.Concat([]layout.Rule{{Match: "**decoder.layers.1.**", Place: "pp=at(1)"}, {Match: layers, Place: "pp=at(0)"}}, chunked.Rules)
 	for _, x := range []struct {
 		name   string
 		spec   *layout.Spec
@@ -270,8 +268,8 @@ func TestLayoutRefuses(t *testing.T) {
 		err    string
 	}{
 		{"data parallel ranks", preset(t, "dp=2,tp=2", c), nil, "the mesh dp=2,tp=2 has the axis dp, and there are folders for tp, pp and ep only"},
-		{"chunks", chunked, nil, "which is there with a virtual pipeline only"},
-		{"a layer elsewhere", moved(layers, "pp=at(0)"), nil, "stage 1 of the pipeline has layer"},
+		{"chunks of several sizes", chunked, nil, "stage 0 of the pipeline has [1 2] layers in its chunks"},
+		{"a layer elsewhere", moved(layers, "pp=at(0)"), nil, "two stages of the pipeline have the same layers"},
 		{"an embedding elsewhere", moved("**embedding.word_embeddings.weight", "pp=at(-1), tp=shard(0)"), nil, "the layout puts the embedding on other stages than the first and the last"},
 		{"a layer is missing", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 			return append(slices.Clone(x), format.Tensor{Name: "model.decoder.layers.7.mlp.linear_fc2.weight", DType: tensor.F32, Shape: tensor.Shape{2, 2}}), v

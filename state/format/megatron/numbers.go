@@ -187,7 +187,7 @@ func (w *writer) one(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
 func (w *writer) ordered(s *seat, names []string) (list []string) {
 	var last []string
 	for _, name := range names {
-		if s.has[name] && name != outputLayer && w.name(s, name) == outputLayer {
+		if _, here := w.name(s, name); s.has[name] && name != outputLayer && here == outputLayer {
 			last = append(last, name)
 		} else if s.has[name] {
 			list = append(list, name)

@@ -40,6 +40,7 @@ type local struct {
 	format.Tensor        // of which elements, type and shape count
 	slot, member  int    // in the layout
 	kind, param   string // a parameter by its name in the whole model, and which state of it; of a model's the kind is empty
+	chunk         int    // of a model's, with a virtual pipeline
 	name          string // of a model's, in the file
 }
 
@@ -130,18 +131,12 @@ func (w *writer) number() error {
 			return fmt.Errorf("expert parallel rank %d has the experts %v; Megatron wants equal parts in a row", s.ep, s.experts)
 		}
 	}
-	for pp, stage := range stages {
-		w.first = append(w.first, w.layers)
-		for n := range stage {
-			if n < w.layers || n >= w.layers+len(stage) {
-				return fmt.Errorf("stage %d of the pipeline has layer %d, and its %d layers are no row from %d on, which is there with a virtual pipeline only; shoal writes none: give stages their layers in a row", pp, n, len(stage), w.layers)
-			}
-		}
-		w.layers += len(stage)
+	if err := w.interleave(stages); err != nil {
+		return err
 	}
 	for _, s := range w.seats {
 		s.model = slices.DeleteFunc(s.model, func(l *local) bool {
-			l.name = w.name(s, l.param)
+			l.chunk, l.name = w.name(s, l.param)
 			s.has[l.param] = s.has[l.param] || l.name != ""
 			return l.name == ""
 		})
@@ -160,15 +155,16 @@ func (w *writer) embedded() error {
 	return nil
 }
 
-// name is what something of the model is called in the file of a rank; "" when Megatron does not look for it there.
-func (w *writer) name(s *seat, param string) string {
+// name is what something of the model is called in the file of a rank, and of which chunk it is; "" when Megatron does not look for it there.
+func (w *writer) name(s *seat, param string) (chunk int, name string) {
 	last := s.pp == w.size.pp-1
 	if m := layer.FindStringSubmatch(param); m != nil {
 		n, _ := strconv.Atoi(m[2])
-		if n < w.first[s.pp] || n >= w.end(s.pp) {
-			return ""
+		chunk, n = w.stages[s.pp].find(n)
+		if n < 0 {
+			return 0, ""
 		}
-		param = fmt.Sprintf("%slayers.%d.%s", m[1], n-w.first[s.pp], param[len(m[0]):])
+		param = fmt.Sprintf("%slayers.%d.%s", m[1], n, param[len(m[0]):])
 		if m := numbered.FindStringSubmatch(param); m != nil {
 			n, _ := strconv.Atoi(m[2])
 			param = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n-s.ep*len(s.experts), param[len(m[0]):])
@@ -176,23 +172,17 @@ func (w *writer) name(s *seat, param string) string {
 			n, _ := strconv.Atoi(m[3])
 			param = fmt.Sprintf("%sexperts.%s%d", m[1], m[2], n-s.ep*len(s.experts))
 		}
-		return param
+		return chunk, param
 	}
 	switch embedding := strings.HasPrefix(param, "embedding."); {
-	case embedding && s.pp == 0, !embedding && last:
-		return param
+	case embedding && s.pp == 0:
+		return 0, param
+	case !embedding && last:
+		return w.chunks - 1, param
 	case last && w.tied && param == wordEmbeddings:
-		return outputLayer
+		return w.chunks - 1, outputLayer
 	}
-	return ""
-}
-
-// end is the layer behind the last of a stage.
-func (w *writer) end(pp int) int {
-	if pp+1 < len(w.first) {
-		return w.first[pp+1]
-	}
-	return w.layers
+	return 0, ""
 }
 
 // folder is that of a rank.

@@ -227,7 +227,7 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 			chunks[chunk] = append(chunks[chunk], one{local, name})
 		}
 	}
-	if last := &chunks[a.chunks-1]; m.tied && pp == a.pp-1 && (a.pp > 1 || a.chunks > 1) {
+	if last := &chunks[a.chunks-1]; m.tied && pp == a.pp-1 && a.pp > 1 {
 		*last = append(*last, one{"output_layer.weight", m.params[0]})
 	}
 	var optimizers [2][2][]string // of experts or not, and of which group
@@ -279,6 +279,9 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 		t.Fatal(err)
 	}
 	spec, err := layout.Preset("megatron-core", mesh, catalogue(c), 4)
+	if err == nil {
+		err = layout.Interleave(spec, a.chunks)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +309,17 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 			}
 		}
 	}
-	return read(t, dir)
+	again, files := read(t, dir)
+	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil, "args.num_layers_per_virtual_pipeline_stage": nil, "args.pipeline_model_parallel_size": int64(a.pp), "args.expert_model_parallel_size": int64(a.ep)}
+	if a.chunks > 1 {
+		want["args.virtual_pipeline_model_parallel_size"], want["args.num_layers_per_virtual_pipeline_stage"] = int64(a.chunks), int64(m.layers/a.pp/a.chunks)
+	}
+	for path, x := range want {
+		if got, ok := again.Value(path); !ok || got != x {
+			t.Fatalf("%+v: %s is %v, want %v", a, path, got, x)
+		}
+	}
+	return again, files
 }
 
 // sums are the fingerprints of the tensors but the scale of gradients, which each optimizer has.
@@ -326,8 +339,8 @@ func sums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]di
 func TestTrainedAnyToAny(t *testing.T) {
 	draw := rapid.Custom(func(t *rapid.T) axes {
 		pick := func(name string) int { return rapid.SampledFrom([]int{1, 2, 4}).Draw(t, name) }
-		return axes{pick("tp"), pick("pp"), pick("ep"), 1}
-	}).Filter(func(a axes) bool { return a.tp*a.pp*a.ep <= 8 })
+		return axes{pick("tp"), pick("pp"), pick("ep"), pick("chunks")}
+	}).Filter(func(a axes) bool { return a.tp*a.pp*a.ep <= 8 && a.pp*a.chunks <= 4 && (a.pp > 1 || a.chunks == 1) })
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawTrained(rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)))
 		path := rapid.SliceOfN(draw, 1, 2).Draw(rt, "path")
@@ -353,6 +366,56 @@ func TestTrainedAnyToAny(t *testing.T) {
 			rt.Fatalf("%+v by way of %+v", m.layers, path)
 		}
 	})
+}
+
+// TestTrainedUneven has stages with unlike numbers of layers, in chunks: the first has two layers in each, the other one.
+func TestTrainedUneven(t *testing.T) {
+	m := drawTrained(rand.New(rand.NewPCG(3, 1)))
+	m.layers = 6
+	c, files := m.source()
+	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
+		return !strings.HasPrefix(x.Name, "model.") || strings.Contains(x.Name, "layer")
+	})
+	one := tensor.Shape{2, 2}
+	for layer := range 6 {
+		c.Tensors = append(c.Tensors, format.Tensor{Name: fmt.Sprintf("model.decoder.layers.%d.mlp.router.weight", layer), DType: tensor.U8, Shape: one, Pieces: []format.Piece{{Box: one.Box(), File: "file", Offset: int64(4 * layer)}}})
+	}
+	for path, is := range map[string]any{"args.num_virtual_stages_per_pipeline_rank": nil, "args.account_for_loss_in_pipeline_split": true} {
+		says(c, path, is)
+	}
+	var rules []layout.Rule
+	for layer, stage := range []int{0, 0, 1, 0, 0, 1} {
+		rules = append(rules, layout.Rule{Match: fmt.Sprintf("**layers.%d.**", layer), Place: fmt.Sprintf("pp=at(%d)", stage)})
+	}
+	spec := &layout.Spec{Shoal: layout.Version, Mesh: "pp=2", Rules: append(rules, layout.Rule{Match: "**"})}
+	out, err := megatron.Layout(spec, c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, want := formattest.WritePadded(t, out, c, files), sums(t, c, files)
+	for file, names := range map[string][]string{
+		"00_000": {"model0.decoder.layers.0.mlp.router.weight", "model0.decoder.layers.1.mlp.router.weight", "model1.decoder.layers.0.mlp.router.weight", "model1.decoder.layers.1.mlp.router.weight"},
+		"00_001": {"model0.decoder.layers.0.mlp.router.weight", "model1.decoder.layers.0.mlp.router.weight"},
+	} {
+		has := tensors(t, dir, "iter_0000012/mp_rank_"+file+"/model_optim_rng.pt")
+		for _, name := range names {
+			if has[name] == "" {
+				t.Errorf("%s has no %s", file, name)
+			}
+		}
+	}
+	again, files := read(t, dir)
+	if diff := cmp.Diff(want, sums(t, again, files)); diff != "" {
+		t.Error(diff)
+	}
+	for path, want := range map[string]any{
+		"args.virtual_pipeline_model_parallel_size": int64(2), "args.num_virtual_stages_per_pipeline_rank": int64(2), "args.num_layers_per_virtual_pipeline_stage": nil,
+		"args.decoder_first_pipeline_num_layers": int64(4), "args.decoder_last_pipeline_num_layers": int64(2), "args.account_for_loss_in_pipeline_split": false,
+	} {
+		if got, ok := again.Value(path); !ok || got != want {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
 }
 
 // groupValues are what an optimizer has beside tensors.

@@ -1,0 +1,66 @@
+package megatron
+
+import "fmt"
+
+// A stage is which layers of the model a stage of the pipeline has: equally many in each of its chunks, of which there are several with a virtual pipeline.
+type stage struct {
+	first []int // of each chunk
+	each  int   // layers of a chunk
+}
+
+// find tells in which chunk a layer is, and with which number; -1 where it is in none.
+func (s *stage) find(layer int) (chunk, number int) {
+	for i, first := range s.first {
+		if layer >= first && layer < first+s.each {
+			return i, layer - first
+		}
+	}
+	return 0, -1
+}
+
+// interleave finds out which layers the stages have, from their numbers: in a row, or, with a virtual pipeline, dealt out in chunks, round and round.
+func (w *writer) interleave(layers []map[int]bool) error {
+	w.stages, w.chunks = make([]stage, len(layers)), 0
+	rows := make([][]int, len(layers)) // of each stage, the layers of its chunks
+	for all := w.countLayers(layers); w.layers < all; w.chunks++ {
+		for pp := range layers {
+			s := &w.stages[pp]
+			s.first = append(s.first, w.layers)
+			for layers[pp][w.layers] {
+				w.layers++
+			}
+			rows[pp] = append(rows[pp], w.layers-s.first[w.chunks])
+		}
+		if w.layers == w.stages[0].first[w.chunks] {
+			return w.missing(layers)
+		}
+	}
+	w.chunks = max(w.chunks, 1)
+	for pp, row := range rows {
+		for _, n := range row {
+			if w.stages[pp].each = row[0]; n != row[0] {
+				return fmt.Errorf("stage %d of the pipeline has %v layers in its chunks, and Megatron gives all chunks of a stage as many; give stages their layers in a row, or for a virtual pipeline round and round (--virtual-stages, or pp=spread(1,%d,chunks=…) in a layout)", pp, row, w.layers)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *writer) countLayers(layers []map[int]bool) (n int) {
+	for _, stage := range layers {
+		n += len(stage)
+	}
+	return n
+}
+
+// missing names a layer that no row of its stage reaches.
+func (w *writer) missing(layers []map[int]bool) error {
+	for pp, stage := range layers {
+		for n := range stage {
+			if n > w.layers {
+				return fmt.Errorf("stage %d of the pipeline has layer %d, and no stage has layer %d: shoal writes models with all their layers", pp, n, w.layers)
+			}
+		}
+	}
+	return fmt.Errorf("two stages of the pipeline have the same layers: each layer is on one stage")
+}
