@@ -100,6 +100,53 @@ func TestMegatronOptimizer(t *testing.T) {
 	}
 }
 
+// TestMegatronScale moves the scale of gradients of f16 from two optimizers, of which that of experts is another, to one, and from there to two.
+func TestMegatronScale(t *testing.T) {
+	dir, _ := megatronSample(t, "chained")
+	src := opened(t, dir)
+	steps := slices.DeleteFunc(slices.Clone(src.Tensors), func(x format.Tensor) bool { return !strings.HasPrefix(x.Name, "optimizer.step.") })
+	for i, name := range []string{"optimizer.0.grad_scaler.scale", "optimizer.1.grad_scaler.scale"} {
+		scale := steps[i]
+		scale.Name, scale.Proofs = name, nil
+		src.Tensors = append(src.Tensors, scale)
+	}
+	if err := src.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	for _, mesh := range []string{"tp=2", "tp=2,ep=2"} {
+		names := []string{"optimizer.grad_scaler.scale"}
+		if mesh != "tp=2" {
+			names = []string{"optimizer.0.grad_scaler.scale", "optimizer.1.grad_scaler.scale"}
+		}
+		m, err := layout.ParseMesh(mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, err := layout.Preset("megatron-core", m, Catalogue(src.Checkpoint), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := src.Lay(Form{Format: "megatron", Spec: spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := filepath.Join(t.TempDir(), "dst")
+		if _, err := Move(t.Context(), src, out, dst, Options{Workers: 2, Seal: true}); err != nil {
+			t.Fatal(err)
+		}
+		src = opened(t, dst)
+		if damage, _, err := Verify(t.Context(), dst, 2); err != nil || len(damage) > 0 {
+			t.Errorf("%s: %v, %v", mesh, damage, err)
+		}
+		for _, name := range names {
+			i := slices.IndexFunc(src.Tensors, func(x format.Tensor) bool { return x.Name == name })
+			if i < 0 || !bytes.Equal(formattest.Bytes(t, src.Files, &src.Tensors[i]), []byte{0, 0, 0x40, 0x41}) {
+				t.Errorf("%s: no %s", mesh, name)
+			}
+		}
+	}
+}
+
 // TestMegatronSameMesh writes a checkpoint for the mesh that it is of: what a rank has is what Megatron had written for it.
 func TestMegatronSameMesh(t *testing.T) {
 	for _, name := range []string{"mixed", "fp32"} {
