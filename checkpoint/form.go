@@ -24,6 +24,7 @@ type Form struct {
 	Spec   *layout.Spec // which rank has what; nil for one rank with everything
 	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
+	BF16   bool         // of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type says
 }
 
 // Formats lists what Lay knows, each a line of forms.
@@ -47,6 +48,9 @@ func RankFormats() (names []string) {
 // About says in a line what a format is.
 func About(format string) string { return find(format).about }
 
+// Grouped reports whether the optimizer of a format goes by the position of parameters, or has groups that its framework asks for.
+func Grouped(format string) bool { return find(format).groups }
+
 // Preset is the preset of a layout that a format has when none is asked for; empty where it has none.
 func Preset(format string) string { return find(format).preset }
 
@@ -56,6 +60,7 @@ type form struct {
 	about  string // for people who choose one
 	ranks  bool   // whether a spec says what is in it for each rank
 	texts  bool   // whether it has a place for texts only, of what is no tensor
+	groups bool   // whether what it has of an optimizer goes by groups of parameters
 	preset string // of the layout, when none is asked for
 	lay    func(c *Checkpoint, f Form) (*format.Output, error)
 }
@@ -87,22 +92,23 @@ var forms = []form{
 	{name: "ranks", about: "shoal's own: a safetensors file for each rank with what lies in its memory", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return ranks.Layout(f.spec(), c.Tensors, c.Values)
 	}},
-	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, groups: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		renamed, err := megatron.Chain(c.Checkpoint, f.spec())
-		if err = c.rename(renamed, err); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.path, err)
 		}
+		c.called(renamed)
 		return megatron.Layout(f.spec(), c.Tensors, c.Values)
 	}},
-	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", groups: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return megatron.LayoutDist(f.spec(), c.Tensors, c.Values, c.Files.Read)
 	}},
-	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", groups: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
-	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N", ranks: true, preset: "zero1", lay: layZero(1)},
-	{name: "zero2", about: "the same of stage 2", ranks: true, preset: "zero2", lay: layZero(2)},
-	{name: "zero3", about: "the same of stage 3", ranks: true, preset: "zero3", lay: layZero(3)},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
+	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2", lay: layZero(2)},
+	{name: "zero3", about: "the same of stage 3", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
 }
 
 // find returns the form of a name; that of an unknown one is empty.
@@ -155,7 +161,7 @@ func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := deepspeed.LayoutZero(stage, ranks, c.Tensors, c.Values, c.Files.Read)
+		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
 		if err != nil {
 			return nil, err
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -92,22 +91,4 @@ func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 		err = fmt.Errorf("%s says %d rows of the vocabulary where %s is %d, and some would be lost; say with --vocab-size how many are meant", hf.ConfigName, m.Vocabulary.N, a.By, a.N)
 	}
 	return m, err
-}
-
-// Fold prepares an optimizer under the names of Hugging Face to be written for Megatron (megatron.Fold).
-func (c *Checkpoint) Fold() error {
-	renamed, err := megatron.Fold(c.Checkpoint)
-	return c.rename(renamed, err)
-}
-
-// rename notes which tensors a change has given other names, so that a seal still tells of them.
-func (c *Checkpoint) rename(renamed map[string]string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.path, err)
-	}
-	before := maps.Clone(c.renamed)
-	for name, old := range renamed {
-		c.renamed[name] = cmp.Or(before[old], old)
-	}
-	return nil
 }

@@ -37,7 +37,7 @@ func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.
 func (l *layoutFlags) check() error {
 	switch {
 	case l.virtual > 1 && !strings.Contains(l.preset, "megatron-core"):
-		return nil, usageError("--virtual-stages is of the preset megatron-core; in a layout file it is pp=spread(1,LAYERS,chunks=…), which counts those of all stages")
+		return usageError("--virtual-stages is of the preset megatron-core; in a layout file it is pp=spread(1,LAYERS,chunks=…), which counts those of all stages")
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
 		return usageError("a layout file says everything: give either that, or a mesh and a preset")
 	case l.mesh != "" && l.preset == "":

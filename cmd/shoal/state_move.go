@@ -25,6 +25,8 @@ type moveFlags struct {
 	layout  layoutFlags
 	source  sourceFlags
 	format  string
+	groups  string // a file
+	bf16    bool
 	most    int64
 	seal    bool
 	json    bool
@@ -36,6 +38,8 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	m.layout.add(flags, "")
 	m.source.add(flags)
 	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"}, "max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
+	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file with the groups of the optimizer, where SRC does not tell (docs/formats/checkpoints.md, section 7)")
+	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in bf16, for which its files have other names; by default as SRC's configuration of DeepSpeed or the type of its model say")
 	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
 	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
 	addWorkers(cmd, &m.workers)
@@ -153,6 +157,8 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		return usageError("--max-file-bytes is for the format hf; leave it out for %s", m.format)
 	case strings.HasPrefix(m.format, "zero") && m.layout.preset != "" && m.layout.preset != m.format:
 		return usageError("--format %s has a layout of its own; leave out --preset, and give the ranks alone: --mesh dp=8", m.format)
+	case m.groups != "" && !checkpoint.Grouped(m.format):
+		return usageError("--groups says which parameters of the optimizer are in which group, and %s goes by names alone; leave it out", m.format)
 	case m.layout.file == "" && m.layout.preset == "":
 		m.layout.preset = preset
 	}
@@ -172,16 +178,15 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err := c.Named(); err != nil {
 		return err
 	}
-	if m.format == "megatron" || m.format == "torch_dist" {
-		if err := c.Fold(); err != nil {
-			return err
-		}
+	notes, err := m.adopt(c)
+	if err != nil {
+		return err
 	}
 	spec, err := m.layout.spec(c, &m.source.model)
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, BF16: m.bf16}
 	out, lost, err := c.Lay(form)
 	if err != nil {
 		return err
@@ -192,7 +197,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return errors.Join(err, goOn(cmd.Context(), dst))
 	}
-	m.tell(cmd.ErrOrStderr(), c, out, lost)
+	m.tell(cmd.ErrOrStderr(), c, out, lost, notes)
 	for _, name := range r.Dead {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}

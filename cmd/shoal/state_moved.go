@@ -62,8 +62,11 @@ func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.R
 	return err
 }
 
-// tell says what of SRC is not in DST, or not as it was. lost values have no place there.
-func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int) {
+// tell says what of SRC is not in DST, or not as it was. lost values have no place there; optimizer is what is to be said of that.
+func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int, optimizer []string) {
+	for _, note := range optimizer {
+		fmt.Fprintf(notes, "shoal: %s\n", note)
+	}
 	behind := func(n int, what, why string) {
 		if n > 0 {
 			fmt.Fprintf(notes, "shoal: %s %s behind, %s\n", plural.Of(n, what), plural.Verb(n, "stays", "stay"), why)

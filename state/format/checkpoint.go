@@ -20,6 +20,13 @@ type Checkpoint struct {
 	Values  []Value  // what is no tensor, by path
 	Doubt   string   // why the files cannot tell whether all of the checkpoint is there; empty where they can
 	Nested  bool     // whether names are made of the keys of dicts in dicts, so that nobody can tell them from keys with dots
+	Listed  []Listed // tensors and values in the order of the program that saved them, where the format keeps it; else nil
+}
+
+// Listed is a tensor or a value, by its name or path there. What has the same rank was saved by one, in this order; of other ranks it says nothing.
+type Listed struct {
+	Name string
+	Rank int
 }
 
 // A Tensor is a tensor as the format stores it: whole, or the part of it that one rank holds when the format does not say

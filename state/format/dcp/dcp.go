@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -46,8 +48,12 @@ type reader struct {
 	format.Checkpoint
 	files *format.Files
 	items map[string]stored // by key
+	first map[string]int    // by name, the lowest rank that has written something of it
 	known pickle.Globals    // that what is no tensor may mention
 }
+
+// rankFile is what torch calls the files of a rank.
+var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
 
 // key is a name and the offset of a chunk, or "" where the item is no tensor.
 func key(name, offset string) string { return name + "\x00" + offset }
@@ -57,7 +63,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) { return ReadKnowing(
 
 // ReadKnowing reads the folder; what is no tensor may mention some more names than torch does.
 func ReadKnowing(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
-	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}, known: known}
+	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}, first: map[string]int{}, known: known}
 	text, err := files.All(MetadataName, maxMetadata)
 	if err != nil {
 		return nil, err
@@ -102,6 +108,9 @@ func (r *reader) metadata(root any) error {
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)
 		}
+		if rank, known := r.first[name]; known { // torch lists what each rank saves, in its order and one rank after the other
+			r.Listed = append(r.Listed, format.Listed{Name: name, Rank: rank})
+		}
 	}
 	return nil
 }
@@ -137,6 +146,12 @@ func (r *reader) item(item pickle.Item) error {
 		return fmt.Errorf("%q lies in %q at %d with %d bytes, which is no place in the folder", name, s.file, s.offset, s.length)
 	}
 	r.items[key(name, at)] = s
+	if m := rankFile.FindStringSubmatch(s.file); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		if lowest, seen := r.first[name]; !seen || n < lowest {
+			r.first[name] = n
+		}
+	}
 	return nil
 }
 

@@ -114,7 +114,7 @@ func TestExpertsAsZeRO(t *testing.T) {
 		}
 	}
 	c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool { return strings.Contains(v.Path, ".param_groups.") }), format.Value{Path: "optimizer_state.param_groups.0.param_names", Is: names})
-	if _, err := deepspeed.LayoutZero(2, 2, c.Tensors, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), "DeepSpeed has experts in files of their own") {
+	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 2, DP: 2}, c.Tensors, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), "DeepSpeed has experts in files of their own") {
 		t.Error(err)
 	}
 }

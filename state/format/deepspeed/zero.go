@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// bf16Files is what the names of optimizer states begin with if DeepSpeed trains in bf16: then it looks for no others, and else not for these.
+const bf16Files = "bf16_"
+
 // subGroup is of how many elements of a rank stage 3 makes a group of its own, if the configuration does not say.
 const subGroup = 1_000_000_000
 
@@ -34,12 +37,22 @@ type flat struct {
 	steps   any      // the number of steps where that is no tensor; nil for none
 }
 
+// Zero says of which ranks a checkpoint of ZeRO is, and what they look for.
+type Zero struct {
+	Stage int
+	DP    int  // data parallel ranks
+	BF16  bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
+}
+
 // LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks. DeepSpeed loads it over as many only, and by position: so the
 // values must say which parameters are in which group and in which order, as those of a checkpoint of DeepSpeed do. read reads numbers of steps. What stage 3 has
 // no place for, because it makes it of the master weights, is in Implied.
-func LayoutZero(stage, ranks int, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: ranks, in: map[string]bool{}, placed: map[string]bool{}}
-	w.stage = int64(stage)
+func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP, in: map[string]bool{}, placed: map[string]bool{}}
+	w.stage = int64(z.Stage)
+	if z.BF16 {
+		w.bf16 = bf16Files
+	}
 	err := w.sort(tensors)
 	if err == nil {
 		err = w.plan(read)
@@ -109,11 +122,11 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	return w.leftOver()
 }
 
-// findBF16 finds out what the names of files begin with: DeepSpeed looks for bf16_ when it trains in bf16, and only then.
+// findBF16 finds out what the names of files begin with.
 func (w *zeroWriter) findBF16() {
 	for _, key := range []string{"bf16", "bfloat16"} {
 		if v, ok := w.value("ds_config." + key + ".enabled"); ok && v == true {
-			w.bf16 = "bf16_"
+			w.bf16 = bf16Files
 		}
 	}
 	for _, v := range w.values {
@@ -123,7 +136,7 @@ func (w *zeroWriter) findBF16() {
 	}
 	for _, p := range w.params {
 		if t := w.find(w.prefix + p); t != nil && t.DType == tensor.BF16 {
-			w.bf16 = "bf16_"
+			w.bf16 = bf16Files
 		}
 	}
 }

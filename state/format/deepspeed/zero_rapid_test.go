@@ -298,7 +298,7 @@ func TestZeroRefuses(t *testing.T) {
 		{2, less("optimizer.step.0.weight"), with("optimizer.step.0.weight", []any{int64(1)}), `value "optimizer.step.0.weight": [1] is no number of steps`},
 		{3, less("none"), without("buffer_names"), `tensor "module.1.weight" is of no parameter that is trained`},
 	} {
-		if _, err := deepspeed.LayoutZero(x.stage, 2, x.tensors, x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: x.stage, DP: 2}, x.tensors, x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%v; want %q", err, x.err)
 		}
 	}
@@ -308,7 +308,7 @@ func TestZeroRefuses(t *testing.T) {
 func TestZeroImplies(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
 	c, files := read(t, dir)
-	out, err := deepspeed.LayoutZero(3, 2, c.Tensors, c.Values, files.Read)
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,11 +22,11 @@ import (
 // zero writes a checkpoint as one of ZeRO.
 func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
-	out, err := deepspeed.LayoutZero(stage, ranks, c.Tensors, c.Values, files.Read)
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := deepspeed.LayoutZero(stage, ranks, c.Tensors, c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
+	if again, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
 	return formattest.WritePadded(t, out, c, files)
@@ -113,7 +113,7 @@ func TestZeroShared(t *testing.T) {
 	}
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "gone" })
 	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Is: "1.weight"}, format.Value{Path: "shared_params.head", Is: "0.weight"})
-	out, err := deepspeed.LayoutZero(3, 2, c.Tensors, c.Values, files.Read)
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}

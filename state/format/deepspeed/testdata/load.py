@@ -1,4 +1,4 @@
-"""Has DeepSpeed load a checkpoint into the model of make.py, and prints what it then holds.
+"""Has DeepSpeed load a checkpoint into the model of make.py, or with MODEL=llama that of ../../dcp/testdata/make_fsdp.py, and prints what it then holds.
 
     PYTHON state/format/deepspeed/testdata/load.py FOLDER STAGE
     PYTHON state/format/deepspeed/testdata/load.py FOLDER STAGE RANKS [FOLDER STAGE RANKS …]
@@ -35,6 +35,23 @@ def whole(p):
     return torch.cat(parts)[:p.ds_numel].view(p.ds_shape)
 
 
+def program():
+    """The model, its groups, and something to train it with. What is not loaded must not look as if it were."""
+    import torch
+    if os.environ.get("MODEL") == "llama":
+        sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "dcp/testdata"))
+        import make_fsdp
+        model = make_fsdp.llama()
+        groups, given = make_fsdp.groups(model), torch.arange(make_fsdp.VOCAB)
+    else:
+        model = make.model()
+        groups, given = [{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias, model[2].bias]}], torch.rand(5, 4, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for t in [*model.parameters(), *model.buffers()]:
+            t.fill_(7)
+    return model, [g | {"weight_decay": 0.5} for g in groups], given
+
+
 def main(folder, stage, rank=0, ranks=1, meeting=None):
     """Loads it as one of some ranks, which find each other at a file."""
     os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
@@ -48,18 +65,14 @@ def main(folder, stage, rank=0, ranks=1, meeting=None):
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     universal = pathlib.Path(folder, "latest_universal").exists()
     deepspeed.init_distributed(dist_backend="gloo")
-    model = make.model()
-    with torch.no_grad():  # what is not loaded must not look as if it were
-        for t in [*model.parameters(), *model.buffers()]:
-            t.fill_(7)
-    groups = [{"params": [model[0].weight, model[2].weight], "weight_decay": 0.5}, {"params": [model[0].bias, model[2].bias], "weight_decay": 0.5}]
+    model, groups, given = program()
     config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 3.0, "torch_adam": True}},
               "zero_optimization": {"stage": stage}, "bf16": {"enabled": True}, "checkpoint": {"load_universal": universal}}
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
     _, client = engine.load_checkpoint(folder)
     if stage < 3 and not universal:
         engine.optimizer._lazy_init_hp_params_optimizer_state()  # else its state has no names before the first step
-    found = {"note": client["note"], "lr": engine.optimizer.optimizer.param_groups[0]["lr"], "steps": engine.global_steps}
+    found = {"note": client.get("note"), "lr": engine.optimizer.optimizer.param_groups[0]["lr"], "steps": engine.global_steps}
     found |= {f"weight_decay.{i}": g["weight_decay"] for i, g in enumerate(engine.optimizer.optimizer.param_groups)}
     for state in engine.optimizer.optimizer.state.values():
         if "step" in state:
@@ -72,7 +85,7 @@ def main(folder, stage, rank=0, ranks=1, meeting=None):
         for kind in ("exp_avg", "exp_avg_sq"):
             found[f"optimizer.{kind}.{name}"] = make.show(safe_get_full_optimizer_state(p, kind))
     found |= {f"module.{name}": make.show(b) for name, b in engine.module.named_buffers()}
-    engine.backward(engine(torch.rand(5, 4, dtype=torch.bfloat16)).sum())
+    engine.backward(engine(given).sum())
     engine.step()
     torch.distributed.destroy_process_group()  # ends its threads: one that still ran at the exit would abort it, now and then
     return found
