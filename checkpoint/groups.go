@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/megatron"
 	"github.com/shoal-ml/shoal/state/format/optim"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // Adopt prepares an optimizer for a format that goes by the position of parameters, or wants their groups, as Grouped says; for others it does nothing. given are the groups
@@ -37,6 +39,9 @@ func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err 
 	if to == "megatron" || to == "torch_dist" {
 		return c.forMegatron(to, o)
 	}
+	if err := c.forDeepSpeed(); err != nil {
+		return nil, err
+	}
 	switch {
 	case o == nil, o.From == optim.DeepSpeed, o.From == optim.Megatron && to == "universal": // there it stays behind
 		return nil, nil
@@ -48,6 +53,54 @@ func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err 
 	}
 	return []string{fmt.Sprintf("the optimizer has %s, as %s says; a program that has its parameters in other groups, or in another order, must not load this", members(o), o.Said)}, nil
 }
+
+// trainedState is what an optimizer has for a parameter, under the names of all formats; but for what scales gradients of f16.
+var trainedState = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
+
+// forDeepSpeed gives tensors the names under which a checkpoint of DeepSpeed is read again, as its manifest has them: the model's, and where that is of f32 and has no copies, these.
+func (c *Checkpoint) forDeepSpeed() error {
+	has, state := map[string]int{}, map[string]bool{}
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		has[t.Name] = i
+		if m := trainedState.FindStringSubmatch(t.Name); m != nil && m[1] != "grad_scaler" {
+			state[m[2]] = true
+		}
+	}
+	prefix := ""
+	for name := range has {
+		if strings.HasPrefix(name, deepSpeedModel) {
+			prefix = deepSpeedModel
+			break
+		}
+		if param, ok := strings.CutPrefix(name, "model."); ok && state[param] {
+			prefix = "model."
+		}
+	}
+	tensors := slices.Clone(c.Tensors)
+	for i := range tensors {
+		t := &tensors[i]
+		name, ok := strings.CutPrefix(t.Name, prefix)
+		if !ok || trainedState.MatchString(t.Name) {
+			continue
+		}
+		if prefix != deepSpeedModel {
+			c.called(map[string]string{deepSpeedModel + name: t.Name})
+			t.Name = deepSpeedModel + name
+		}
+		if _, there := has["optimizer.fp32."+name]; state[name] && !there && t.DType == tensor.F32 {
+			master := *t
+			master.Name = "optimizer.fp32." + name
+			c.called(map[string]string{master.Name: t.Name})
+			tensors = append(tensors, master)
+		}
+	}
+	c.Tensors = tensors
+	return c.Finish()
+}
+
+// deepSpeedModel is what names of the model begin with in checkpoints of DeepSpeed.
+const deepSpeedModel = "module."
 
 // called notes which tensors a change has given other names, so that a seal still tells of them.
 func (c *Checkpoint) called(renamed map[string]string) {

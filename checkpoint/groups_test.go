@@ -229,8 +229,17 @@ func TestAdoptNot(t *testing.T) {
 		}
 		given := []optim.Group{{Params: []string{"b"}}, {Params: []string{"a"}}}
 		c := open(true)
+		c.Tensors[0].DType = tensor.BF16 // of which there are no copies
 		if _, err := c.Adopt(to, given); err != nil {
 			t.Error(err)
+		}
+		for _, x := range []struct {
+			name string
+			is   bool
+		}{{"module.a", true}, {"module.b", true}, {"optimizer.fp32.a", true}, {"optimizer.fp32.b", false}, {"optimizer.exp_avg.b", true}} {
+			if there := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Name == x.name }); there != x.is {
+				t.Errorf("%s: %v", x.name, there)
+			}
 		}
 		if is, _ := c.Value("optimizer_state.param_groups.1.lr"); is != 1.0 {
 			t.Errorf("the learning rate is %v", is)

@@ -29,6 +29,7 @@ func TestState(t *testing.T) {
 				env.Setenv(v[0], v[1])
 			}
 			for name, path := range map[string]string{
+				"fsdp": "dcp/testdata/flat.zip", "listed": "dcp/testdata/listed.zip",
 				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip", "sharded": "hf/testdata/sharded.zip",
 				"megatron": "megatron/testdata/tp2pp2.zip", "zero": "deepspeed/testdata/zero2.zip",
 				"mixed": "megatron/testdata/mixed.zip", "distributed": "megatron/testdata/distributed.zip", "alike": "megatron/testdata/alike.zip",

@@ -99,3 +99,64 @@ func TestDeepSpeedLoads(t *testing.T) {
 		}
 	}
 }
+
+// joined is the state of a parameter of Megatron in hex, made of what FSDP had for the parameters of Hugging Face; rows fill it up to the number that Megatron computes with.
+func joined(want formattest.What, kind, param string, size int) string {
+	of := func(name string) string { return want["optim.state."+name+"."+kind][2].(string) }
+	layer, module, inside := "", param, false
+	if rest, ok := strings.CutPrefix(param, "decoder.layers."); ok {
+		layer, module, inside = strings.Cut(rest, ".")
+	}
+	at := "model.layers." + layer + "."
+	outside := map[string]string{"embedding.word_embeddings.weight": "model.embed_tokens.weight", "decoder.final_layernorm.weight": "model.norm.weight", "output_layer.weight": "lm_head.weight"}
+	if !inside {
+		s := of(outside[param])
+		return s + strings.Repeat("0", max(size-len(s), 0))
+	}
+	switch module {
+	case "self_attention.linear_qkv.weight":
+		const row = 8 * 8 // digits of a row
+		q, k, v, s := of(at+"self_attn.q_proj.weight"), of(at+"self_attn.k_proj.weight"), of(at+"self_attn.v_proj.weight"), ""
+		for g := range 2 {
+			s += q[4*g*row:4*(g+1)*row] + k[2*g*row:2*(g+1)*row] + v[2*g*row:2*(g+1)*row]
+		}
+		return s
+	case "mlp.linear_fc1.weight":
+		return of(at+"mlp.gate_proj.weight") + of(at+"mlp.up_proj.weight")
+	}
+	return of(at + map[string]string{"input_layernorm.weight": "input_layernorm.weight", "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+		"pre_mlp_layernorm.weight": "post_attention_layernorm.weight", "mlp.linear_fc2.weight": "mlp.down_proj.weight"}[module])
+}
+
+// TestMegatronLoads has an optimizer with Megatron-Core's own groups load what FSDP and DeepSpeed have trained: by the order of parameters, and in torch_dist by what groups are.
+func TestMegatronLoads(t *testing.T) {
+	python := formattest.Python(t, "megatron/core")
+	dir, want := trained(t, "listed")
+	for _, from := range []string{"FSDP", "zero3"} {
+		src := dir
+		if from != "FSDP" {
+			src = convert(t, dir, from, layout.Mesh{{Name: "dp", Size: 2}})
+		}
+		found, n := run(t, python, "../megatron/testdata/groups.py", convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}), convert(t, src, "torch_dist", nil)), 0
+		for path, x := range found {
+			kind, param, ok := strings.Cut(path, ".")
+			if !ok || kind == "step" {
+				continue
+			}
+			n++
+			is := x.([]any)[2].(string)
+			if due := joined(want, kind, param, len(is)); is != due {
+				t.Errorf("%s: %s is %s, want %s", from, path, is, due)
+			}
+		}
+		groups := map[string]any{"lr": []any{0.01, 0.01}, "weight_decay": []any{0.1, 0.0}, "matched": []any{[]any{0.01, 0.1, 3.0, []any{0.9, 0.95}}, []any{0.01, 0.0, 3.0, []any{0.9, 0.95}}}}
+		for key, due := range groups {
+			if !cmp.Equal(found[key], due) {
+				t.Errorf("%s: %s is %v, want %v", from, key, found[key], due)
+			}
+		}
+		if n != 2*15 {
+			t.Errorf("%s: %d states", from, n)
+		}
+	}
+}

@@ -72,10 +72,10 @@ func Find(c *format.Checkpoint, given []Group, read func(*format.Tensor, []byte)
 		}
 		renamed = t.renamed
 	}
-	if given != nil {
-		o, err = o.as(given, states(c))
-	} else if o != nil && o.From != Torch && slices.ContainsFunc(o.Groups, func(g Group) bool { return len(g.Params) == 0 }) {
-		o = nil // it names none, or not all
+	if found := states(c); given != nil {
+		o, err = o.as(given, found)
+	} else if o != nil && len(found) == 0 || o != nil && o.From != Torch && slices.ContainsFunc(o.Groups, func(g Group) bool { return len(g.Params) == 0 }) {
+		o = nil // there is none, or it names none of its parameters, or not all
 	}
 	return o, renamed, err
 }
