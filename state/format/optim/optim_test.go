@@ -245,7 +245,7 @@ func TestFindNot(t *testing.T) {
 		"no optimizer":          {format.Checkpoint{Tensors: []format.Tensor{t32("model.a")}}, ""},
 		"no names":              {format.Checkpoint{Tensors: []format.Tensor{t32("optimizer.exp_avg.a")}, Values: []format.Value{value("optimizer_state.param_groups.0.lr", 0.5)}}, ""},
 		"one of two names none": {format.Checkpoint{Values: []format.Value{value("optimizer_state.param_groups.0.param_names", []any{"a"}), value("optimizer_state.param_groups.1.lr", 0.5)}}, ""},
-		"no state": {format.Checkpoint{Values: []format.Value{value("optimizer_state.param_groups.0.param_names", []any{"a"})}}, ""},
+		"no state":              {format.Checkpoint{Values: []format.Value{value("optimizer_state.param_groups.0.param_names", []any{"a"})}}, ""},
 		"two of Megatron":       {format.Checkpoint{Values: []format.Value{value("optimizer.0.param_groups.0.param_names", []any{"a"}), value("optimizer.1.param_groups.0.param_names", []any{"b"})}}, ""},
 		"parts": {format.Checkpoint{Tensors: []format.Tensor{{Name: "optimizer.state.0.exp_avg", At: format.Place{{Axis: "tp", Of: 2}}}},
 			Values: []format.Value{value("optimizer.param_groups.0.params", []any{int64(0)})}}, ""},
