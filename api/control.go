@@ -90,6 +90,7 @@ type JobWorker struct {
 	Waiting bool    `json:"waiting,omitempty"` // it asks to be a member: it becomes one when the step ends, or as a spare when it is needed
 	Waited  *Wait   `json:"waited,omitempty"`  // others wait for it, and have for a while
 	How     string  `json:"how,omitempty"`     // how it ended: "was killed by SIGKILL"
+	Failed  bool    `json:"failed,omitempty"`  // it ended otherwise than well, and not because shoal did not need it
 	Metrics Metrics `json:"metrics,omitempty"`
 }
 

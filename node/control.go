@@ -241,7 +241,7 @@ func (l *launch) describe(s Status) api.Job {
 			w.Rank = seat
 		}
 		if h.exit != nil {
-			w.Rank, w.How = -1, h.exit.String()
+			w.Rank, w.How, w.Failed = -1, h.exit.String(), !h.exit.OK() && !h.needless
 		} else if wait, is := waits[seat]; is {
 			wait.Absent = !h.joined
 			w.Waited = &wait

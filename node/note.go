@@ -63,6 +63,7 @@ type (
 		Lost     string   `json:"lost,omitempty"` // how it was lost with its host
 		Seconds  float64  `json:"seconds"`
 		Survived bool     `json:"survived,omitempty"` // the job goes on without it
+		Needless bool     `json:"needless,omitempty"` // it was ended since it was not needed
 		Because  string   `json:"because,omitempty"`  // it waited in vain for one that was gone
 		Tail     []string `json:"tail,omitempty"`
 		Log      string   `json:"log,omitempty"`

@@ -99,6 +99,7 @@ func (l *launch) enter(host string, n *note) {
 		l.reports[seat] = n.Report.Metrics
 	case n.Ended != nil:
 		e := n.Ended.exit()
+		h.needless = n.Ended.Needless
 		h.exit, h.survived, h.because, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Because, n.Ended.Tail, n.Ended.Log
 		if host != l.host {
 			h.log = host + ":" + h.log
@@ -247,7 +248,7 @@ func (l *launch) introduce(leader string, h *hand) {
 	}
 	if h.exit != nil {
 		n := endOf(h.seat, *h.exit, h.survived)
-		n.Because, n.Tail, n.Log = h.because, h.tail, h.log
+		n.Because, n.Tail, n.Log, n.Needless = h.because, h.tail, h.log, h.needless
 		notes = append(notes, &note{Ended: n})
 	}
 	l.mu.Unlock()

@@ -23,6 +23,7 @@ type hand struct {
 	joined   bool
 	exit     *proc.Exit // nil = it runs
 	survived bool       // the job goes on without it
+	needless bool       // shoal has ended it, since it was not needed
 	bereft   string     // why its last call failed that waited for one who is gone
 	because  string     // that, where it has ended of it
 	tail     []string   // of its output, and
@@ -255,8 +256,10 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 	if e.Code != 0 && !elastic {
 		because = h.bereft
 	}
+	needless := slices.Contains(l.farewell.dismissed, seat)
 	l.mu.Unlock()
 	n := endOf(seat, e, survived)
+	n.Needless = needless
 	n.Log, n.Because = h.output.LogPath(), because
 	if leads {
 		l.tell(&note{Ended: n})

@@ -68,7 +68,7 @@ func noNumber(word, name string) error {
 }
 
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
-	told, known := 0, endedWorkers(j)
+	told, known := 0, failedWorkers(j)
 	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, myself()); err != nil {
@@ -83,9 +83,9 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 		switch {
 		case j.Want != n:
 			return false, notReached(j, n, known)
-		case j.Spares > 0 && j.Size < n && endedWorkers(j) > known:
-			known = endedWorkers(j)
-			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastEnded(j))
+		case j.Spares > 0 && j.Size < n && failedWorkers(j) > known:
+			known = failedWorkers(j)
+			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastFailed(j))
 		case j.NoRoom > told:
 			told = j.NoRoom
 			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", plural.Of(told, "worker"), howToJoin(j))
@@ -103,23 +103,31 @@ func howToJoin(j *control.Job) string {
 	return "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal token " + j.Name
 }
 
-func endedWorkers(j *control.Job) int { return len(j.Workers) - j.Alive() }
+// failedWorkers counts those that ended otherwise than well. Who asks for another size makes shoal end others.
+func failedWorkers(j *control.Job) (n int) {
+	for _, w := range j.Workers {
+		if w.Failed {
+			n++
+		}
+	}
+	return n
+}
 
-// lastEnded says which of the job's workers has ended, the newest that has.
-func lastEnded(j *control.Job) string {
+// lastFailed says which of the job's workers has failed, the newest that has.
+func lastFailed(j *control.Job) string {
 	for _, w := range slices.Backward(j.Workers) {
-		if !w.Running {
+		if w.Failed {
 			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output", w.Worker, w.How, j.Name)
 		}
 	}
 	return ""
 }
 
-// notReached says why a job no longer wants the size that it was asked for. known is how many of its workers had ended before.
+// notReached says why a job no longer wants the size that it was asked for. known is how many of its workers had failed before.
 func notReached(j *control.Job, n, known int) error {
 	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who", j.Name)
-	if endedWorkers(j) > known {
-		why = ", because " + lastEnded(j)
+	if failedWorkers(j) > known {
+		why = ", because " + lastFailed(j)
 	}
 	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n, why)
 }
