@@ -112,10 +112,16 @@ func (f Folder) settleOne(left *staging) error {
 // SetAside gets a damaged checkpoint out of the way, and keeps it. It stays where it is when that cannot be.
 func (f Folder) SetAside(a Attempt) { _ = f.Where().SetAside(context.Background(), a) }
 
-// prune removes all but the newest checkpoints.
-func (f Folder) prune() {
+// prune removes all but the newest checkpoints, when another was sealed. In a bucket two of one step have room, of which one is another job's.
+func (f Folder) prune(newest Attempt) {
 	sealed, err := f.Sealed()
-	if err != nil || len(sealed) <= f.Keep {
+	if err != nil {
+		return
+	}
+	if slices.ContainsFunc(sealed, func(a Attempt) bool { return a.Step == newest.Step && a.Seed != newest.Seed && f.Place != nil }) {
+		f.Say(fmt.Sprintf("another checkpoint of step %d is in %s%s", newest.Step, f.Root, otherJob))
+	}
+	if len(sealed) <= f.Keep {
 		return
 	}
 	for _, a := range sealed[f.Keep:] {

@@ -91,7 +91,10 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 		}
 	}
 	ctx, place := context.Background(), p.Folder.Where()
-	if err := place.Begin(ctx, s.Attempt); err != nil {
+	switch err := place.Begin(ctx, s.Attempt); {
+	case gone(err): // nobody has removed it: it cannot be there
+		return false, fmt.Errorf("no folder for it can be made: %v; name one on a disk that takes folders", err)
+	case err != nil:
 		return false, err
 	}
 	r := receipt{Sums: map[int]uint64{}}

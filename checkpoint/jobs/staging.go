@@ -66,14 +66,16 @@ func (s *staging) seal() (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	s.folder.prune()
+	s.folder.prune(s.Attempt)
 	return true, nil
 }
+
+const otherJob = ", so another job writes into the folder: give each job a folder of its own"
 
 var (
 	errIncomplete = errors.New("not all parts are there")
 	// A job makes no step twice once it is sealed.
-	errTaken = errors.New("another checkpoint of this step was sealed there meanwhile, so another job writes into the folder: give each job a folder of its own")
+	errTaken = errors.New("another checkpoint of this step was sealed there meanwhile" + otherJob)
 )
 
 func (s *staging) publish(ctx context.Context) error {

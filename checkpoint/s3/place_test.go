@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,5 +72,19 @@ func TestReceiptBehindTheManifest(t *testing.T) {
 	}
 	if after := store.Keys(); !slices.Equal(before, after) {
 		t.Errorf("%q became %q", before, after)
+	}
+}
+
+// Two jobs write the same step, of which a bucket keeps both: what the second one says must not be nothing.
+func TestAnotherJobInTheBucket(t *testing.T) {
+	f, _ := open(t, nil)
+	var first, second placetest.Lines
+	s, memory := placetest.Small(5, 2)
+	f.Say = first.Say
+	placetest.Write(t, f, s, memory, 55, 0, 1)
+	f.Say = second.Say
+	placetest.Write(t, f, s, memory, 66, 0, 1)
+	if strings.Contains(first.String(), "another") || !strings.Contains(second.String(), "another checkpoint of step 5 is in "+f.Root+", so another job writes into the folder: give each job a folder of its own") {
+		t.Errorf("the first job says %q, the second %q", &first, &second)
 	}
 }
