@@ -249,8 +249,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	}
 	fmt.Fprintf(notes, "shoal: job %s %sended well after %s\n", result.Job, by, took)
 	if result.Alone && spec.Workers > 1 {
-		fmt.Fprintf(notes, "shoal: note: no worker joined, so each of the %d processes ran alone; "+
-			"call shoal.join() in the script to make them one job\n", spec.Workers)
+		fmt.Fprintf(notes, "shoal: note: no worker joined, so shoal had no part in what the %d processes did, and each ran alone unless they met in another way, as by "+
+			"init_process_group(\"gloo\"); call shoal.join() in the script, or init_process_group(\"shoal\"), to make them one job\n", spec.Workers)
 	}
 	return nil
 }
