@@ -86,7 +86,14 @@ class Job(Group):
         A value is made of arrays (NumPy, torch), numbers, strings, bytes, None, and lists, tuples and dicts of these. Both are
         called between two steps, and get() on the new worker before it joins, to have the memory ready. With alike=False the value may differ between workers, as random states do; then it has
         no arrays, and the new worker gets that of rank 0. Every worker registers the same names.
+
+        Raises ValueError for a name that is registered already: two parts of the state under one would be one of them.
         """
+        if self._state.unused(name) != name:
+            raise ValueError(
+                f"{name!r} is registered already: give each part of the state a name of its own, as job.unused({name!r}) is. To train once more in the same session, "
+                "job.leave() first, and then shoal.join() is another job"
+            )
         self._state.register(name, get, set, alike)
 
     def checkpoint(self, folder: Union[str, "os.PathLike[str]"], every: "Union[int, timedelta]" = timedelta(minutes=10), keep: int = 2) -> None:

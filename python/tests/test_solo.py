@@ -189,6 +189,15 @@ def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path
     assert run(None) == (whole[8:], [0.25] + [0.125] * 3)
 
 
+def test_a_name_is_registered_once(job):
+    job.register("weights", lambda: 1, lambda value: None)
+    with pytest.raises(ValueError, match="'weights' is registered already: give each part of the state a name of its own, .* job.leave"):
+        job.register("weights", lambda: 2, lambda value: None)
+    job.register(job.unused("weights"), lambda: 2, lambda value: None)
+    job.leave()
+    shoal.join().register("weights", lambda: 1, lambda value: None)
+
+
 def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
     def run(stop):
         job, seen = Job(Solo()), []

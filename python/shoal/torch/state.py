@@ -143,7 +143,8 @@ def keep_random_state(job: "shoal.Job") -> None:
         if "numpy" in value and "numpy" in sys.modules:
             sys.modules["numpy"].random.set_state(value["numpy"])
 
-    job.register("random state", get, set, alike=False)
+    if job.unused("random state") == "random state":  # by no other loader
+        job.register("random state", get, set, alike=False)
 
 
 def _bytes(state: torch.Tensor) -> bytes:
