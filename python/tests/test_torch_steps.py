@@ -245,6 +245,44 @@ def test_a_layer_that_thaws_is_averaged_or_refused():
         world(2, _thaw, False)
 
 
+def _add(how):
+    """Trains a parameter from the third step on that comes then."""
+    import shoal.torch
+
+    loader, model, optimizer = _loop(lambda: shoal.torch.ddp(torch.nn.Sequential(torch.nn.Linear(3, 3)), find_unused_parameters=True))
+    beside = torch.nn.Linear(3, 1)
+    for x, y in loader:
+        if loader.step.number == 2 and how == "in the model":
+            model.module.add_module("late", beside)
+            kept = torch.optim.SGD(beside.parameters(), lr=0.1)
+        elif loader.step.number == 2:
+            optimizer.add_param_group({"params": beside.parameters()})
+        optimizer.zero_grad()
+        F.mse_loss(beside(model(x)[:, :3]), y).backward()
+        optimizer.step()
+    return kept
+
+
+@pytest.mark.parametrize("how, named", [("in the model", "late.weight, late.bias"), ("in an optimizer", r"one of shape \[1, 3\], one of shape \[1\]")])
+def test_a_parameter_that_comes_later_is_refused(how, named):
+    with pytest.raises(Failed, match=rf"did not find when it wrapped the model, so their gradients would not be averaged \({named}\)"):
+        world(2, _add, how)
+
+
+def _one_steps_alone():
+    loader, model, optimizer = _loop(_linear)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        if loader._job.rank == 0:
+            optimizer.step()
+
+
+def test_a_worker_that_steps_alone_is_told():
+    with pytest.raises(Failed, match="the parameters of the workers differ behind 1 steps, though all gradients are averaged: every worker must call optimizer.step"):
+        world(2, _one_steps_alone)
+
+
 def _thaw_with_optimizer():
     """What ddp leaves out, shoal.torch.optimizer averages."""
     import shoal.torch

@@ -12,7 +12,7 @@ import shoal
 from torch.nn.parallel import DistributedDataParallel
 
 from . import backend  # noqa: F401  registers the backend
-from . import cuda, elastic
+from . import cuda, elastic, noted
 from .compress import Compression, maker
 from .state import keep
 from .wire import moved
@@ -37,6 +37,7 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
     GradScaler, if these were made behind `import shoal.torch` and before the loop. How large buckets are is found out while it trains on
     several hosts, unless bucket_cap_mb says it or gradients are compressed.
 
+    A parameter that comes later, in the model or in one of its optimizers, would not be averaged either: the forward pass raises RuntimeError, unless shoal.torch.optimizer has it.
     A parameter that takes no gradient now must not take one later, because it would not be averaged: the forward pass then raises RuntimeError. To train
     some layers later, wrap the model while all of its parameters take gradients, with find_unused_parameters=True, and freeze those behind it.
 
@@ -65,7 +66,35 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
     frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     if frozen:
         wrapped.register_forward_pre_hook(functools.partial(_still_frozen, frozen))
+    wrapped.register_forward_pre_hook(_Newcomers(model))
     return wrapped
+
+
+class _Newcomers:
+    """Before a forward pass: parameters that optimizers have and nobody averages, of this model or beside its own. Looked for when optimizers have others."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = model
+        self._seen = -1
+
+    def __call__(self, *_: Any) -> None:
+        optimizers = noted.optimizers()
+        count = sum(len(group["params"]) for opt in optimizers for group in opt.param_groups)
+        if count == self._seen or not torch.is_grad_enabled():
+            return
+        names = {p: name for name, p in self._model.named_parameters()}
+        new = []
+        for opt in optimizers:
+            trained = [p for group in opt.param_groups for p in group["params"] if p.requires_grad]
+            with_ours = any(getattr(p, "averaged_by_ddp", False) for p in trained if p in names)
+            new += [p for p in trained if not hasattr(p, "averaged_by_ddp") and not hasattr(p, "averaged_by_optimizer") and (with_ours or p in names)]
+        if new:
+            some = ", ".join(names.get(p, f"one of shape {list(p.shape)}") for p in new[:3]) + (", …" if len(new) > 3 else "")
+            raise RuntimeError(
+                f"an optimizer has parameters that shoal.torch.ddp did not find when it wrapped the model, so their gradients would not be averaged ({some}): make "
+                "them before, and as parts of the model, or give the optimizer to shoal.torch.optimizer when it has them, which averages what ddp does not"
+            )
+        self._seen = count
 
 
 def _still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:

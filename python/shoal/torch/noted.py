@@ -41,6 +41,11 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
     return noted
 
 
+def optimizers() -> List[torch.optim.Optimizer]:
+    """Those that were made, and are alive."""
+    return [thing for thing in (ref() for ref in _made) if isinstance(thing, _Optimizer)]
+
+
 def belonging(managed: List[Any]) -> List[Any]:
     """What was made, is alive and belongs to these modules and optimizers, but is not among them: optimizers with parameters of theirs, then schedulers of
     the optimizers, then GradScalers."""
