@@ -166,3 +166,9 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 	}
 	return nil
 }
+
+// whole is a tensor that one file holds.
+func whole(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
+	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
+	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
+}

@@ -3,9 +3,12 @@
 package hf
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"slices"
@@ -52,18 +55,35 @@ func (s *set) done() (*format.Checkpoint, error) {
 	return &s.Checkpoint, s.Finish()
 }
 
-func (s *set) header(file string) (*safetensors.Header, error) {
+// header reads the header of a file, and its tensors as whole ones of the set.
+func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) {
 	f, err := s.files.Open(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	h, err := safetensors.ReadHeader(file, f, f.Size)
+	first := len(s.Tensors)
+	var pieces []format.Piece
+	var spans []tensor.Span
+	h, err := safetensors.Scan(file, f, f.Size, func(tensors, dims int) { // there can be so many that each list of its own would be felt
+		s.Tensors = slices.Grow(s.Tensors, tensors)
+		pieces, spans = make([]format.Piece, 0, tensors), make([]tensor.Span, 0, dims)
+	}, func(t safetensors.Tensor) {
+		from, n := len(spans), len(pieces)
+		for _, x := range t.Shape {
+			spans = append(spans, tensor.Span{To: x})
+		}
+		pieces = append(pieces, format.Piece{Box: spans[from:len(spans):len(spans)], File: file, Offset: t.Begin})
+		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: pieces[n : n+1 : n+1]})
+	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	for i := range pieces {
+		pieces[i].Offset += h.Data
 	}
 	origin, err := format.OriginOf(h.Metadata)
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %s: %w", file, err)
+		return nil, nil, fmt.Errorf("safetensors: %s: %w", file, err)
 	}
 	if origin != nil {
 		s.origins[file], s.mixed[format.OriginKey] = origin, true
@@ -74,30 +94,21 @@ func (s *set) header(file string) (*safetensors.Header, error) {
 		}
 		s.values[key] = value
 	}
-	return h, nil
+	return h, s.Tensors[first:], nil
 }
 
 // ReadFile reads a single file.
 func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	s := newSet(files, "safetensors")
-	h, err := s.header(name)
+	h, _, err := s.header(name)
 	if err != nil {
 		return nil, err
-	}
-	for _, t := range h.Tensors {
-		s.Tensors = append(s.Tensors, whole(h, t, name))
 	}
 	_, shards := h.Metadata[shardingInfo]
 	if o := s.origins[name]; o != nil && (o.Ranks > 1 || o.Files > 1) || o == nil && shards || counted(name) > 1 {
 		s.Doubt = "it is one of several files: give their folder"
 	}
 	return s.done()
-}
-
-// whole is a tensor that one file holds.
-func whole(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
-	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
-	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
 }
 
 // Read reads a folder: by its index when there is one, else all its safetensors files.
@@ -117,19 +128,19 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	missing := maps.Clone(index.Files)
 	names := slices.Compact(slices.Sorted(maps.Values(index.Files)))
 	for _, file := range names {
-		h, err := s.header(file)
+		_, tensors, err := s.header(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, absent(files, names)
 		}
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range h.Tensors {
-			if in := index.Files[t.Name]; in != file {
-				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q", safetensors.IndexName, t.Name, file, in)
+		for i := range tensors {
+			name := tensors[i].Name
+			if in := index.Files[name]; in != file {
+				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q", safetensors.IndexName, name, file, in)
 			}
-			delete(missing, t.Name)
-			s.Tensors = append(s.Tensors, whole(h, t, file))
+			delete(missing, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
@@ -163,14 +174,14 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	}
 	s := newSet(files, "safetensors")
 	for _, name := range names {
-		h, err := s.header(name)
+		h, tensors, err := s.header(name)
 		if err != nil {
 			return nil, err
 		}
 		if o := s.origins[name]; o != nil && o.File == 0 {
 			return nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and shoal-layout.json, which says how these make up the whole, is missing; copy it here too", name, o.Rank, o.Ranks)
 		}
-		offsets, err := savedOffsets(name, h)
+		offsets, err := savedOffsets(name, h, tensors)
 		if err != nil {
 			return nil, err
 		}
@@ -179,8 +190,12 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 		} else if offsets == nil && len(names) > 1 && counted(name) == 0 && s.Doubt == "" {
 			s.Doubt = "there is no index, and " + name + " does not say of how many files it is, so it is not known whether some are missing"
 		}
-		for _, t := range h.Tensors {
-			if err := s.add(h, t, name, offsets); err != nil {
+		if offsets == nil && len(names) == 1 { // no other file can have its names
+			continue
+		}
+		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)] // they come again, those of which others have parts in these
+		for _, t := range tensors {
+			if err := s.add(t, name, offsets); err != nil {
 				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
 			}
 		}
@@ -193,40 +208,78 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 }
 
 // savedOffsets reads where in their tensors the shards of a file lie; nil when the file holds whole tensors.
-func savedOffsets(file string, h *safetensors.Header) (map[string][]int, error) {
+func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (map[string][]int, error) {
 	text, ok := h.Metadata[shardingInfo]
 	if !ok {
 		return nil, nil
 	}
-	var info map[string]struct {
-		Offsets []int `json:"saved_offsets"`
+	offsets := make(map[string][]int, len(tensors))
+	for i := range tensors {
+		offsets[tensors[i].Name] = nil
 	}
-	if err := json.Unmarshal([]byte(text), &info); err != nil {
+	if err := readOffsets(strings.NewReader(text), offsets); err != nil {
 		return nil, fmt.Errorf("safetensors: %s: metadata %s: %w", file, shardingInfo, err)
-	}
-	offsets := map[string][]int{}
-	for name, t := range info {
-		offsets[name] = t.Offsets
 	}
 	return offsets, nil
 }
 
+// readOffsets fills in what a JSON says of the names in offsets. One after the other: it can name far more than the file has.
+func readOffsets(text io.Reader, offsets map[string][]int) error {
+	d := json.NewDecoder(text)
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return cmp.Or(err, fmt.Errorf("%v where { is due", open))
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		var shard struct {
+			Offsets few `json:"saved_offsets"`
+		}
+		if err := d.Decode(&shard); err != nil {
+			return err
+		}
+		if _, is := offsets[key.(string)]; is { // what stands before a colon is a text
+			offsets[key.(string)] = shard.Offsets
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	if rest, err := d.Token(); err != io.EOF {
+		return cmp.Or(err, fmt.Errorf("%v behind the JSON", rest))
+	}
+	return nil
+}
+
+// few are not more numbers than a tensor has dimensions.
+type few []int
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *few) UnmarshalJSON(text []byte) error {
+	if n := bytes.Count(text, []byte(",")) + 1; n > tensor.MaxDims {
+		return fmt.Errorf("%d offsets of a tensor", n)
+	}
+	return json.Unmarshal(text, (*[]int)(f))
+}
+
 // add adds a tensor, or a shard of one that other files have shards of.
-func (s *set) add(h *safetensors.Header, t safetensors.Tensor, file string, offsets map[string][]int) error {
+func (s *set) add(t format.Tensor, file string, offsets map[string][]int) error {
 	i, known := s.index[t.Name]
 	if offsets == nil {
 		if known {
 			return fmt.Errorf("it is also in %s; the two files are no shards, or of different checkpoints", s.Tensors[i].Pieces[0].File)
 		}
 		s.index[t.Name] = len(s.Tensors)
-		s.Tensors = append(s.Tensors, whole(h, t, file))
+		s.Tensors = append(s.Tensors, t)
 		return nil
 	}
 	at := offsets[t.Name]
 	if len(at) != len(t.Shape) {
 		return fmt.Errorf("%s has %d offsets for a shard of shape %v", shardingInfo, len(at), t.Shape)
 	}
-	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
+	p := t.Pieces[0]
 	end := make(tensor.Shape, len(at))
 	for d := range at {
 		if end[d] = at[d] + t.Shape[d]; at[d] < 0 || end[d] < 0 {
