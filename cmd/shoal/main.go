@@ -24,7 +24,7 @@ func execute() int {
 	defer release()
 	err := newRootCommand().ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "shoal:", err)
+		fmt.Fprintln(os.Stderr, "shoal:", visible(err.Error(), true))
 	}
 	return exitCode(err)
 }

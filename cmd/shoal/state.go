@@ -338,7 +338,7 @@ func showAll[T any](out io.Writer, found []T, asJSON bool) error {
 		if asJSON {
 			err = json.NewEncoder(out).Encode(x)
 		} else {
-			_, err = fmt.Fprintln(out, x)
+			_, err = fmt.Fprintln(out, visible(fmt.Sprint(x), false))
 		}
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -90,6 +91,9 @@ func writePreset(out io.Writer, path string, preset *layoutFlags, source *source
 func readLayout(in io.Reader, path string) ([]byte, error) {
 	if path == "-" {
 		return io.ReadAll(io.LimitReader(in, ranks.MaxLayout)) // what is cut off does not parse
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, usageError("%s is a folder: give the %s in it, or --preset for the layout of a checkpoint", path, ranks.LayoutName)
 	}
 	return durable.Read(path, ranks.MaxLayout)
 }
