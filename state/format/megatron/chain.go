@@ -61,7 +61,7 @@ func (p plans) chained(own bool) bool {
 			dense++
 		}
 	}
-	return dense < 2
+	return dense < 2 && (len(p) < 2 || p[0].prefix != optimizerKey+".") // of older versions, stages without experts have one optimizer only
 }
 
 func isExpert(name string) bool { return cutExperts.MatchString(name) }
@@ -221,6 +221,9 @@ func (ch *chaining) apply() error {
 			for _, o := range ch.made {
 				same := t
 				same.Name = o.prefix + rest
+				if _, twice := ch.renamed[same.Name]; twice {
+					continue // of a rank with one optimizer, and of one with several
+				}
 				ch.renamed[same.Name] = t.Name
 				tensors = append(tensors, same)
 			}

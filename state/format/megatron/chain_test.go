@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/state/format/formattest"
 	"github.com/shoal-ml/shoal/state/format/megatron"
 	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // TestChain writes what torch has saved for two expert parallel ranks for one, and the other way: the file of each rank is what torch has saved for these.
@@ -127,6 +128,25 @@ func TestChainValues(t *testing.T) {
 		if got, _ := c.Value(path); !cmp.Equal(got, want) {
 			t.Errorf("%s is %v, want %v", path, got, want)
 		}
+	}
+}
+
+// TestChainOfStages: older versions have one optimizer on stages without experts, and two on the others.
+func TestChainOfStages(t *testing.T) {
+	c := chainOf(map[string]string{oneGroup: router, sparse: routed})
+	for _, name := range []string{"optimizer.grad_scaler.scale", "optimizer.0.grad_scaler.scale", "optimizer.1.grad_scaler.scale"} {
+		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{1}})
+	}
+	if _, err := megatron.Chain(c, &layout.Spec{Mesh: "pp=2,ep=2"}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]any{dense + "param_names": []any{router}, sparse + "param_names": []any{routed}, oneGroup + "lr": nil} {
+		if got, _ := c.Value(path); !cmp.Equal(got, want) {
+			t.Errorf("%s is %v, want %v", path, got, want)
+		}
+	}
+	if len(c.Tensors) != 2 {
+		t.Errorf("%v", c.Tensors)
 	}
 }
 

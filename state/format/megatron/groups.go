@@ -1,6 +1,7 @@
 package megatron
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -127,6 +128,7 @@ func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 
 // properties finds out what decides which parameters are in a group.
 func (g *group) properties(v any) {
+	g.raw, _ = v.(*pickle.Dict)
 	decay, err := pickle.Get[float64](v, "wd_mult")
 	if err != nil {
 		decay, err = pickle.Get[float64](v, "weight_decay")
@@ -139,6 +141,17 @@ func (g *group) properties(v any) {
 		g.regular = false
 	}
 	g.expert, _ = pickle.Get[bool](v, "is_expert_parallel")
+}
+
+// key is by what Megatron tells groups apart.
+func (g *group) key() string {
+	decay, said := g.raw.Get("wd_mult")
+	if !said {
+		decay, _ = g.raw.Get("weight_decay")
+	}
+	rate, _ := g.raw.Get("lr_mult")
+	decoupled, _ := g.raw.Get("is_decoupled_lr")
+	return fmt.Sprint(decay, rate, decoupled, g.expert)
 }
 
 // takes reports whether Megatron puts a parameter into a group: biases and vectors have no weight decay.

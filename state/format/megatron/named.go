@@ -2,6 +2,7 @@ package megatron
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -16,6 +17,7 @@ type named struct {
 
 	members map[string][]string // the names of the parameters of groups, by the paths of these
 	listed  map[string]bool     // path and name
+	paths   map[string]string   // of groups, by their keys
 }
 
 // slot adds what an optimizer has for a parameter: optimizer.KIND.NAME, where the kind of its copy in f32 is fp32.
@@ -71,6 +73,42 @@ func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) erro
 	}
 	first.Replicas = append(first.Replicas, t.Pieces...)
 	first.Proofs = append(first.Proofs, proofs...)
+	return nil
+}
+
+// align gives the groups of a rank the paths that they have on other ranks. Versions of Megatron number them in the order in which a rank meets them, and leave out those
+// of which it has no parameter; the values of a group are those of the first rank that has it. Groups that cannot be told apart go by their numbers.
+func (n *named) align(groups []*group, p *part) error {
+	keys, taken := map[string]bool{}, map[string]bool{}
+	for _, g := range groups {
+		if g.raw == nil || keys[g.key()] {
+			return nil
+		}
+		keys[g.key()] = true
+	}
+	first := len(n.paths) == 0
+	for _, path := range n.paths {
+		taken[path] = true
+	}
+	for _, g := range groups {
+		if path, there := n.paths[g.key()]; there {
+			g.path = path
+			continue
+		}
+		base := g.path[:strings.LastIndex(strings.TrimSuffix(g.path, "."), ".")+1]
+		for k := 0; !first && taken[g.path]; k++ {
+			g.path = base + strconv.Itoa(k) + "."
+		}
+		n.paths[g.key()], taken[g.path] = g.path, true
+		if first {
+			continue // with all that the rank has
+		}
+		rest := format.Checkpoint{}
+		if err := p.file.Flatten(&rest, strings.TrimSuffix(g.path, "."), without(g.raw)); err != nil {
+			return err
+		}
+		n.Values = append(n.Values, rest.Values...)
+	}
 	return nil
 }
 

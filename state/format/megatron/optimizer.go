@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 )
 
@@ -46,7 +47,8 @@ type kind struct {
 
 // A group is some parameters that an optimizer treats alike.
 type group struct {
-	path  string // of its values
+	path  string       // of its values
+	raw   *pickle.Dict // these
 	slots []*slot
 	mains []*torchzip.Tensor // of those parameters that have one, in the same order
 
@@ -60,7 +62,7 @@ type group struct {
 // optimizers names the tensors of the optimizers of all ranks after their parameters. Where it cannot, for one rank or
 // several, it says why, and adds nothing.
 func optimizers(c *format.Checkpoint, files *format.Files, parts []*part, size degrees) (apart string, err error) {
-	n := &named{shared: map[string]int{}, values: map[string]any{}, members: map[string][]string{}, listed: map[string]bool{}}
+	n := &named{shared: map[string]int{}, values: map[string]any{}, members: map[string][]string{}, listed: map[string]bool{}, paths: map[string]string{}}
 	for _, p := range parts {
 		if err = p.openDistributed(files, parts[0]); err != nil {
 			return "", err
@@ -138,6 +140,9 @@ func (n *named) part(files *format.Files, p *part, size degrees) error {
 	}
 	if !ok {
 		return nil
+	}
+	if err := n.align(groups, p); err != nil {
+		return err
 	}
 	n.list(groups, p, slots, size)
 	return n.rest(p, root)

@@ -93,6 +93,32 @@ func TestLearningRates(t *testing.T) {
 	}
 }
 
+// TestGroupsOfStages has stages that number their groups otherwise: each parameter is in the group that it was in.
+func TestGroupsOfStages(t *testing.T) {
+	dir, want := formattest.Load(t, "testdata/stages.zip")
+	c, files := read(t, dir)
+	for _, mesh := range []string{"", "pp=4,tp=2"} {
+		formattest.Compare(t, files, c, want)
+		for i, decay := range []float64{1, 0} {
+			at := fmt.Sprintf("optimizer.optimizer.param_groups.%d.", i)
+			names, _ := c.Value(at + "param_names")
+			list, _ := names.([]any)
+			if got, _ := c.Value(at + "wd_mult"); got != decay || len(list) != []int{17, 5}[i] {
+				t.Errorf("group %d has wd_mult %v, and %d parameters", i, got, len(list))
+			}
+			for _, name := range list {
+				if vector := strings.Contains(name.(string), "norm"); vector != (decay == 0) {
+					t.Errorf("%v is in the group with wd_mult %v", name, decay)
+				}
+			}
+		}
+		if got, _ := c.Value("optimizer.optimizer.param_groups.1.lr"); got != 1e-4 {
+			t.Errorf("lr is %v", got)
+		}
+		c, files = read(t, relay(t, c, files, mesh))
+	}
+}
+
 // TestKVHeads finds how many heads k and v have.
 func TestKVHeads(t *testing.T) {
 	number := func(path string, is any) format.Value { return format.Value{Path: path, Is: is} }

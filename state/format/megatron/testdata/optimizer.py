@@ -10,6 +10,7 @@ again. Makes, of two tensor and two pipeline parallel ranks:
     alike.zip        the same in another order, with norms that are alike: nobody can tell which is which
     half.zip         the same in f16, with the scale of gradients and Apex's FusedAdam, which counts steps in the groups
     frozen.zip       the same in bf16 on one rank, and the norms and the embedding are not trained
+    stages.zip       the same as mixed.zip, by a version that numbers groups as a rank meets them: of the first stage norms are not trained, and in the second they come first
     fp32.zip         the optimizer of f32: biases, no gate
     scaled.zip       the same on one rank, with groups that learn twice as fast: nobody can tell what is in them
     fewer.zip        the same, and a norm is not trained
@@ -169,12 +170,14 @@ def expect(files, model, step=True, frozen=()):
             files.expect("optimizer.step." + name, torch.tensor(12.0))
 
 
-def mixed(path, tp=2, pp=2, seed=1, dtype=torch.bfloat16, order=lambda names: names, step=True, ones=True, frozen=()):
+def mixed(path, tp=2, pp=2, seed=1, dtype=torch.bfloat16, order=lambda names: names, step=True, ones=True, frozen=(), turn=()):
     files, model = Files(), Model(seed, dtype, pp=pp, ones=ones)
     for t in range(tp):
         for p in range(pp):
             params, mains, states = rank(model, p, t, tp)
-            optimizer = adam(groups([n for n in params if not any(f in n for f in frozen)], mains, order), states, step)
+            trained = [n for n in params if not any(f in n for f in frozen if p == 0 or not turn)]
+            param_groups = [g for g in groups(trained, mains, order) if g["params"]]
+            optimizer = adam(param_groups[::-1] if p in turn else param_groups, states, step)
             state = {"optimizer": optimizer.state_dict(), "fp32_from_fp16_params": [g["params"] for g in optimizer.param_groups]}
             if dtype == torch.float16:
                 state["grad_scaler"] = {"scale": torch.tensor([4096.0]), "growth_tracker": 7, "hysteresis_tracker": 2}
@@ -182,7 +185,7 @@ def mixed(path, tp=2, pp=2, seed=1, dtype=torch.bfloat16, order=lambda names: na
             files.save(name + "/model_optim_rng.pt", {"args": args(tp, pp, 1, swiglu=True), "iteration": 12, "model": params, "optimizer": state})
     if dtype == torch.float16:
         files.expect("optimizer.grad_scaler.scale", torch.tensor([4096.0]))
-    expect(files, model, step, frozen)
+    expect(files, model, step, [f"layers.{i}.{f}" for i in range(2) for f in frozen] if turn else frozen)
     files.write(path)
 
 
@@ -279,6 +282,7 @@ if __name__ == "__main__":
     mixed(folder / "alike.zip", order=lambda names: names[::-1])
     mixed(folder / "half.zip", seed=2, dtype=torch.float16, step=False)
     mixed(folder / "frozen.zip", tp=1, pp=1, seed=6, frozen=("norm", "embedding"))
+    mixed(folder / "stages.zip", seed=9, ones=False, frozen=("mlp.linear_fc1.layer_norm_weight", "self_attention.linear_qkv.layer_norm_weight"), turn=(1,))
     fp32(folder / "fp32.zip")
     refused(folder / "scaled.zip", lr_mult=2.0)
     refused(folder / "fewer.zip", keep=lambda name: name != "decoder.final_layernorm.weight")
