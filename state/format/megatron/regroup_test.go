@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// trained is state of parameters, with a group for each.
-func trained(shapes map[string]int, kinds ...string) (*format.Checkpoint, map[string][]format.Value) {
+// stateOf is state of parameters, with a group for each.
+func stateOf(shapes map[string]int, kinds ...string) (*format.Checkpoint, map[string][]format.Value) {
 	c, of := &format.Checkpoint{}, map[string][]format.Value{}
 	for name, dims := range shapes {
 		for _, kind := range kinds {
@@ -40,8 +40,8 @@ func TestRegroup(t *testing.T) {
 		{[]string{"exp_avg", "fp32", "step"}, true, "optimizer.optimizer.param_groups."},
 		{[]string{"exp_avg"}, false, "optimizer.optimizer.param_groups."},
 	} {
-		c, of := trained(shapes, x.kinds...)
-		own, more := trained(map[string]int{"decoder.layers.2.mlp.experts.local_experts.10.linear_fc1.bias": 1, "decoder.layers.2.mlp.experts.local_experts.1.linear_fc2.bias": 1, "decoder.layers.2.mlp.experts.local_experts.1.linear_fc1.bias": 1}, "exp_avg")
+		c, of := stateOf(shapes, x.kinds...)
+		own, more := stateOf(map[string]int{"decoder.layers.2.mlp.experts.local_experts.10.linear_fc1.bias": 1, "decoder.layers.2.mlp.experts.local_experts.1.linear_fc2.bias": 1, "decoder.layers.2.mlp.experts.local_experts.1.linear_fc1.bias": 1}, "exp_avg")
 		c.Tensors = append(c.Tensors, own.Tensors...)
 		for name, v := range more {
 			of[name] = v
@@ -78,7 +78,7 @@ func TestRegroupNot(t *testing.T) {
 		"nobody says it":   {func(of map[string][]format.Value) { delete(of, b) }, false, `nothing says in which group of the optimizer the parameter "` + b + `" is`, ""},
 		"rates and decays": {change(a, "weight_decay", 0.5), true, "", "2 parameters have some"},
 	} {
-		c, of := trained(map[string]int{a: 2, b: 2}, "exp_avg")
+		c, of := stateOf(map[string]int{a: 2, b: 2}, "exp_avg")
 		x.change(of)
 		note, err := megatron.Regroup(c, of, x.ordered)
 		if x.err == "" && (err != nil || !strings.Contains(note, x.note)) || x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
@@ -86,11 +86,11 @@ func TestRegroupNot(t *testing.T) {
 		}
 	}
 	odd := map[string]int{a: 2, "decoder.layers.0.mlp.shared_experts.linear_fc1.weight": 2}
-	c, of := trained(odd, "exp_avg")
+	c, of := stateOf(odd, "exp_avg")
 	if _, err := megatron.Regroup(c, of, true); err == nil || !strings.Contains(err.Error(), "shoal does not know; choose torch_dist") {
 		t.Error(err)
 	}
-	c, of = trained(odd, "exp_avg")
+	c, of = stateOf(odd, "exp_avg")
 	if _, err := megatron.Regroup(c, of, false); err != nil {
 		t.Error(err)
 	}
