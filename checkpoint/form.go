@@ -24,6 +24,7 @@ type Form struct {
 	Spec   *layout.Spec // which rank has what; nil for one rank with everything
 	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
+	TP     int          // of ZeRO, tensor parallel ranks, of which each has data parallel ones as the spec says; 0 is as 1
 	BF16   bool         // of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type says
 }
 
@@ -104,9 +105,9 @@ var forms = []form{
 	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", groups: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
-	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N,tp=T", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
 	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2", lay: layZero(2)},
-	{name: "zero3", about: "the same of stage 3", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
+	{name: "zero3", about: "the same of stage 3, for --mesh dp=N", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
 }
 
 // find returns the form of a name; that of an unknown one is empty.
@@ -171,7 +172,7 @@ func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
+		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +189,7 @@ func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 	}
 }
 
-// zeroRanks is over how many ranks a checkpoint of ZeRO is to be.
+// zeroRanks is over how many data parallel ranks a checkpoint of ZeRO is to be.
 func zeroRanks(c *Checkpoint, f Form) (int, error) {
 	if f.Spec == nil {
 		return 1, nil

@@ -31,6 +31,7 @@ type moveFlags struct {
 	seal    bool
 	json    bool
 	workers int
+	tp      int // of ZeRO: tensor parallel ranks
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
@@ -161,6 +162,12 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		return usageError("--groups says which parameters of the optimizer are in which group, and %s goes by names alone; leave it out", m.format)
 	case m.layout.file == "" && m.layout.preset == "":
 		m.layout.preset = preset
+		if strings.HasPrefix(m.format, "zero") {
+			var err error
+			if m.tp, err = m.layout.takeTP(); err != nil {
+				return misused(err)
+			}
+		}
 	}
 	return m.layout.check()
 }
@@ -186,7 +193,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, BF16: m.bf16}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, BF16: m.bf16}
 	out, lost, err := c.Lay(form)
 	if err != nil {
 		return err

@@ -162,7 +162,7 @@ func (w *writer) model() error {
 				return err
 			}
 		}
-		if err := w.beside(root, module); err != nil {
+		if err := w.beside(root, module, 1); err != nil {
 			return err
 		}
 		if err := w.write(file, root, tensors); err != nil {
@@ -211,8 +211,8 @@ func sizeOf(shape tensor.Shape) any {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(shape)}}
 }
 
-// beside adds what is no tensor, and what DeepSpeed asks for.
-func (w *writer) beside(root, module *pickle.Dict) error {
+// beside adds what is no tensor, and what DeepSpeed asks for, of so many tensor parallel ranks.
+func (w *writer) beside(root, module *pickle.Dict, tps int) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {
@@ -234,7 +234,7 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
 		return err
 	}
-	info, err := sharingInfo(w.values)
+	info, err := sharingInfo(w.values, tps)
 	if err != nil {
 		return err
 	}
@@ -260,11 +260,11 @@ func (w *writer) beside(root, module *pickle.Dict) error {
 			root.Add(d.key, d.value)
 		}
 	}
-	root.Set("mp_world_size", int64(1))
+	root.Set("mp_world_size", int64(tps))
 	if _, ok := root.Get(degreesKey); ok || w.stage > 0 {
 		degrees := &pickle.Dict{}
 		degrees.Add("pp_degree", int64(1))
-		degrees.Add("tp_degree", int64(1))
+		degrees.Add("tp_degree", int64(tps))
 		root.Set(degreesKey, degrees)
 	}
 	return nil

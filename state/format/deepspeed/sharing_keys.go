@@ -2,6 +2,7 @@ package deepspeed
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,8 +51,8 @@ func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	return d, nil
 }
 
-// sharingInfo is universal_checkpoint_info as DeepSpeed has it, of a checkpoint of one tensor parallel rank: dicts have patterns as keys, in which there are dots.
-func sharingInfo(values []format.Value) (*pickle.Dict, error) {
+// sharingInfo is universal_checkpoint_info as DeepSpeed has it, of a checkpoint of some tensor parallel ranks that share evenly: dicts have patterns as keys, in which there are dots.
+func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 	info, subs := &pickle.Dict{}, &pickle.List{}
 	var err error
 	for _, v := range values {
@@ -65,7 +66,7 @@ func sharingInfo(values []format.Value) (*pickle.Dict, error) {
 			err = addSubParam(subs, below, is)
 		case deeper && (key == widthsKey || key == unsupportedKey):
 			if key == widthsKey {
-				is = ofOneRank(is)
+				is = ofRanks(is, tps)
 			}
 			var p any
 			if p, err = torchzip.Plain(is); err == nil {
@@ -120,8 +121,8 @@ func tupled(v any) any {
 	return t
 }
 
-// ofOneRank is what one rank has of sub-parameters of which several had some widths.
-func ofOneRank(v any) any {
+// ofRanks is what so many ranks have of sub-parameters of which others had some widths.
+func ofRanks(v any, tps int) any {
 	list, _ := v.([]any)
 	var all []any
 	for _, x := range list {
@@ -130,7 +131,7 @@ func ofOneRank(v any) any {
 		for _, n := range own {
 			sum += int64(n)
 		}
-		all = append(all, []any{sum})
+		all = append(all, slices.Repeat([]any{sum / int64(tps)}, tps))
 	}
 	return all
 }

@@ -20,6 +20,7 @@ const subGroup = 1_000_000_000
 type zeroWriter struct {
 	*writer
 	ranks   int
+	tp, tps int    // the tensor parallel rank, and how many there are
 	bf16    string // what the names of the files of optimizer states begin with
 	groups  [][]string
 	in      map[string]bool // the parameters that are in a group
@@ -41,30 +42,53 @@ type flat struct {
 type Zero struct {
 	Stage int
 	DP    int  // data parallel ranks
+	TP    int  // tensor parallel ranks; 0 is as 1
 	BF16  bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
 }
 
 // LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks. DeepSpeed loads it over as many only, and by position: so the
-// values must say which parameters are in which group and in which order, as those of a checkpoint of DeepSpeed do. read reads numbers of steps. What stage 3 has
+// values must say which parameters are in which group and in which order, as those of a checkpoint of DeepSpeed do. Over several tensor parallel ranks they must say how these share
+// parameters (universal_checkpoint_info), which they do evenly. read reads numbers of steps. What stage 3 has
 // no place for, because it makes it of the master weights, is in Implied.
 func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP, in: map[string]bool{}, placed: map[string]bool{}}
-	w.stage = int64(z.Stage)
-	if z.BF16 {
-		w.bf16 = bf16Files
-	}
-	err := w.sort(tensors)
-	if err == nil {
-		err = w.plan(read)
-	}
-	if err == nil {
-		err = w.layZero()
+	var out *format.Output
+	var err error
+	if z.TP > 1 {
+		out, err = z.layTP(tensors, values, read)
+	} else {
+		w := z.writer(tensors, values)
+		if err = w.run(tensors, read); err == nil {
+			out, err = w.Output, w.Finish()
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
 	}
+	return out, nil
+}
+
+func (z Zero) writer(tensors []format.Tensor, values []format.Value) *zeroWriter {
+	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP, tps: max(z.TP, 1), in: map[string]bool{}, placed: map[string]bool{}}
+	w.stage = int64(z.Stage)
+	if z.BF16 {
+		w.bf16 = bf16Files
+	}
+	return w
+}
+
+// run lays out what one tensor parallel rank saves.
+func (w *zeroWriter) run(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
+	if err := w.sort(tensors); err != nil {
+		return err
+	}
+	if err := w.plan(read); err != nil {
+		return err
+	}
+	if err := w.layZero(); err != nil {
+		return err
+	}
 	w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool { return !w.placed[t.Name] && len(t.Pieces) == 0 })
-	return w.Output, w.Finish()
+	return nil
 }
 
 // plan finds out which parameters are in which flat buffer.

@@ -105,7 +105,9 @@ func (w *zeroWriter) layZero() error {
 			return err
 		}
 	}
-	w.point(LatestName)
+	if w.tp == 0 {
+		w.point(LatestName)
+	}
 	return nil
 }
 
@@ -179,7 +181,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 		return err
 	}
 	root.Add("ds_version", w.version())
-	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_00_optim_states.pt", w.bf16, rank), root, out)
+	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.tp), root, out)
 }
 
 // number adds a number that all parameters of a group have, as a tensor of one element. Behind it in the storage stand those of the others, which are the same, so
@@ -318,7 +320,7 @@ func (w *zeroWriter) modelStates(rank int) error {
 	if err := w.describe(root, module); err != nil {
 		return err
 	}
-	name := "mp_rank_00_model_states.pt"
+	name := fmt.Sprintf("mp_rank_%02d_model_states.pt", w.tp)
 	if w.stage == 3 {
 		name = "zero_pp_rank_" + strconv.Itoa(rank) + "_" + name
 	}
@@ -361,7 +363,7 @@ func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickl
 
 // describe adds what is no tensor, and what DeepSpeed asks for.
 func (w *zeroWriter) describe(root, module *pickle.Dict) error {
-	if err := w.beside(root, module); err != nil {
+	if err := w.beside(root, module, w.tps); err != nil {
 		return err
 	}
 	all, names := &pickle.List{}, &pickle.List{}

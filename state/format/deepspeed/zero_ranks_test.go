@@ -1,0 +1,292 @@
+package deepspeed_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/deepspeed"
+	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// spread writes a checkpoint for tensor parallel ranks.
+func spread(t testing.TB, z deepspeed.Zero, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+	t.Helper()
+	out, err := deepspeed.LayoutZero(z, c.Tensors, c.Values, files.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return formattest.WritePadded(t, out, c, files)
+}
+
+// even is a parameter that any of some numbers of ranks can share evenly: whole, and how it is cut.
+type even struct {
+	name  string
+	whole array
+	rule  string // which pattern it is in
+	rows  int    // of the vocabulary that only fill it up, zeros
+}
+
+// part is what a rank has.
+func (e even) part(tp, of int) array {
+	indices := func(from, size int) (list []int) { // the share of a block
+		for i := range size / of {
+			list = append(list, from+tp*size/of+i)
+		}
+		return list
+	}
+	switch whole := e.whole; e.rule {
+	case "alike":
+		return whole
+	case "columns":
+		return whole.take(1, indices(0, whole.shape[1]))
+	case "halves":
+		n := whole.shape[0] / 2
+		return whole.take(0, append(indices(0, n), indices(n, n)...))
+	case "sub": // of 24, 12 and 12
+		n := whole.shape[0] / 4
+		return whole.take(0, slices.Concat(indices(0, 2*n), indices(2*n, n), indices(3*n, n)))
+	default:
+		return whole.take(0, indices(0, whole.shape[0]))
+	}
+}
+
+// program is what ranks of a program have of some parameters, in the words of DeepSpeed.
+func program(all []even, stage, tp, dp int, version any) *saved {
+	s := &saved{stage: stage, tp: tp, dp: dp, count: int64(tp)}
+	named := map[string][]any{}
+	for _, e := range all {
+		p := shared{name: e.name}
+		for rank := range tp {
+			p.parts = append(p.parts, e.part(rank, tp))
+		}
+		s.params = append(s.params, p)
+		named[e.rule] = append(named[e.rule], e.name)
+	}
+	info := dict()
+	if version != nil {
+		info.Add("universal_checkpoint_version", version)
+	}
+	for rule, key := range map[string]string{"alike": "tp_replicated_parameter_patterns", "columns": "parameter_with_row_parallelism_patterns", "halves": "parameter_with_2_sub_params_cat_dim_0", "words": "vocabulary_parameter_patterns"} {
+		info.Add(key, list(named[rule]...))
+	}
+	subs, widths := list(), dict()
+	for _, e := range all {
+		switch e.rule {
+		case "sub":
+			n := int64(e.whole.shape[0] / 4)
+			subs.Items = append(subs.Items, dict("patterns", list(e.name), "shape", pickle.Tuple{pickle.Tuple{2 * n, n, n}, int64(e.whole.shape[1])}, "partition_dim", int64(0)))
+			of := list()
+			for _, n := range []int64{2 * n, n, n} {
+				of.Items = append(of.Items, list(slices.Repeat([]any{n / int64(tp)}, tp)...))
+			}
+			widths.Add(e.name, of)
+		case "words":
+			info.Add("original_vocab_size", int64(e.whole.shape[0]-e.rows))
+			info.Add("padded_vocab_size", int64(e.whole.shape[0]))
+		}
+	}
+	info.Add("parameter_with_sub_params", subs)
+	info.Add("sub_param_shard_widths", widths)
+	s.info = info
+	return s
+}
+
+// TestZeroTensorParallel writes what some tensor and data parallel ranks have saved for others, and compares each rank's model and flat buffers with those that a program
+// of so many ranks has, which are cut here.
+func TestZeroTensorParallel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
+		var all []even
+		first := 1
+		for i, rule := range rapid.Permutation([]string{"alike", "columns", "halves", "sub", "words", "rest", "rest"}).Draw(r, "rules")[:n("parameters", 1, 7)] {
+			e := even{name: fmt.Sprintf("%c%d", 'z'-rune(i), i), rule: rule, whole: numbered(first, 24*n("rows", 1, 2), 12)}
+			if rule == "sub" {
+				e.whole = numbered(first, 48, n("columns", 1, 3))
+			}
+			if rule == "words" {
+				e.rows = n("filling up", 0, 5)
+				clear(e.whole.data[(e.whole.shape[0]-e.rows)*12:])
+			}
+			first += len(e.whole.data)
+			all = append(all, e)
+		}
+		version := rapid.SampledFrom([]any{nil, 0.4}).Draw(r, "version")
+		rankses := []int{2, 3, 4, 6}
+		from := program(all, n("stage of the source", 1, 2), rapid.SampledFrom(rankses).Draw(r, "tp of the source"), n("dp of the source", 1, 3), version)
+		z := deepspeed.Zero{Stage: n("stage", 1, 2), DP: n("dp", 1, 3), TP: rapid.SampledFrom(rankses).Draw(r, "tp")}
+		c, files := read(t, from.write(t))
+		dir := spread(t, z, c, files)
+		to := program(all, z.Stage, z.TP, z.DP, version)
+		for tp := range z.TP {
+			to.compare(r, dir, tp)
+		}
+		again, other := read(t, dir)
+		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
+			r.Fatal(diff)
+		}
+		if faults := again.Check(other); len(faults) > 0 {
+			r.Fatal(faults)
+		}
+	})
+}
+
+// compare compares the files of a tensor parallel rank with what it has.
+func (c *saved) compare(r *rapid.T, dir fstest.MapFS, tp int) {
+	files := format.NewFiles(dir)
+	tag := string(dir[deepspeed.LatestName].Data)
+	open := func(name string) *torchzip.File {
+		f, err := torchzip.Open(files, tag+"/"+name, deepspeed.Globals)
+		if err != nil {
+			r.Fatal(err)
+		}
+		return f
+	}
+	floats := func(v any) (list []float32) {
+		x := v.(*torchzip.Tensor).As("x")
+		b := make([]byte, x.Bytes())
+		if err := files.Read(&x, b); err != nil {
+			r.Fatal(err)
+		}
+		for i := 0; i < len(b); i += 4 {
+			list = append(list, math.Float32frombits(binary.LittleEndian.Uint32(b[i:])))
+		}
+		return list
+	}
+	model := open(fmt.Sprintf("mp_rank_%02d_model_states.pt", tp))
+	var flat []float32
+	for _, p := range c.params {
+		flat = append(flat, p.parts[tp].data...)
+		v, err := pickle.Get[*torchzip.Tensor](model.Root, "module", p.name)
+		if err != nil || !slices.Equal(floats(v), p.parts[tp].data) || !tensor.Shape(v.Shape).Equal(p.parts[tp].shape) {
+			r.Fatalf("rank %d: the model has another %s: %v", tp, p.name, err)
+		}
+	}
+	for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg"} {
+		var got []float32
+		for dp := range c.dp {
+			f := open(fmt.Sprintf("zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, tp))
+			weights, err := pickle.Get[*pickle.List](f.Root, "optimizer_state_dict", "single_partition_of_fp32_groups")
+			if err != nil {
+				r.Fatal(err)
+			}
+			v := weights.Items[0]
+			if kind != "fp32" {
+				state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", "base_optimizer_state", "state")
+				if err != nil {
+					r.Fatal(err)
+				}
+				v, _ = state.Items[0].Value.(*pickle.Dict).Get(kind)
+			}
+			got = append(got, floats(v)...)
+		}
+		want := array{data: flat}.times(scale).data
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || slices.ContainsFunc(got[len(want):], func(x float32) bool { return x != 0 }) {
+			r.Fatalf("rank %d: the flat buffer %s is %v, want %v", tp, kind, got, want)
+		}
+	}
+	if n, _ := pickle.Get[int64](model.Root, "mp_world_size"); n != int64(c.tp) {
+		r.Fatalf("mp_world_size is %d", n)
+	}
+}
+
+// TestZeroAsTrained writes what two tensor parallel ranks of DeepSpeed have trained for as many: each rank's model is as it was, but for what fills up the vocabulary.
+func TestZeroAsTrained(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/tensor.zip")
+	c, files := read(t, dir)
+	written := spread(t, deepspeed.Zero{Stage: 1, DP: 2, TP: 2}, c, files)
+	for tp := range 2 {
+		name := fmt.Sprintf("global_step2/mp_rank_%02d_model_states.pt", tp)
+		was, is := contents(t, dir, name), contents(t, written, name)
+		if tp == 1 {
+			delete(was, "module.words.weight")
+			delete(is, "module.words.weight")
+		}
+		if diff := cmp.Diff(was, is); diff != "" || len(is) < 8 {
+			t.Errorf("rank %d: %s", tp, diff)
+		}
+	}
+}
+
+// contents are the tensors of the model in a file.
+func contents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
+	t.Helper()
+	files := format.NewFiles(dir)
+	f, err := torchzip.Open(files, name, deepspeed.Globals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &format.Checkpoint{}
+	if err := f.Flatten(c, "", f.Root); err != nil {
+		t.Fatal(err)
+	}
+	all := formattest.Contents(t, files, c)
+	maps.DeleteFunc(all, func(name, _ string) bool { return !strings.HasPrefix(name, "module.") })
+	return all
+}
+
+// TestDeepSpeedJoins has DeepSpeed's own converter put together what is written for two tensor parallel ranks, of which it was trained, over three data parallel ones.
+func TestDeepSpeedJoins(t *testing.T) {
+	python := formattest.Python(t, "deepspeed")
+	dir, want := formattest.Load(t, "testdata/tensor.zip")
+	c, files := read(t, dir)
+	for stage := 1; stage <= 2; stage++ {
+		folder := t.TempDir()
+		if err := os.CopyFS(folder, spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for name, x := range run(t, python, "join.py", filepath.Join(folder, "global_step2")) {
+			if w := want[name]; !cmp.Equal(x, any([]any{w[0], w[1], w[2]})) {
+				t.Errorf("stage %d: %s is %v, want %v", stage, name, x, w)
+			}
+			n++
+		}
+		if n != 27 {
+			t.Errorf("stage %d: %d tensors", stage, n)
+		}
+	}
+}
+
+// TestZeroSharesNot refuses to cut what nobody says how to cut, or what does not come out even.
+func TestZeroSharesNot(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/tensor.zip")
+	c, files := read(t, dir)
+	plain, _ := formattest.Load(t, "testdata/zero2.zip")
+	other, _ := read(t, plain)
+	with := func(key string, is any) []format.Value {
+		key = "universal_checkpoint_info." + key
+		return append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool { return v.Path == key }), format.Value{Path: key, Is: is})
+	}
+	for _, x := range []struct {
+		z      deepspeed.Zero
+		c      *format.Checkpoint
+		values []format.Value
+		err    string
+	}{
+		{deepspeed.Zero{Stage: 3, DP: 2, TP: 2}, c, c.Values, "of tensor parallel ranks shoal writes the stages 1 and 2"},
+		{deepspeed.Zero{Stage: 2, DP: 2, TP: 2}, other, other.Values, "nothing says how tensor parallel ranks share the parameters"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 5}, c, c.Values, "are not shared evenly by 5 tensor parallel ranks"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("parameter_with_row_parallelism_patterns", []any{"down.weight", "down"}), "two patterns"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("tp_replicated_parameter_patterns", []any{`norm\.(weight|bias)`, "down.bias", "words"}), "in a tensor that is not cut along these"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("parameter_with_row_parallelism_patterns", []any{"down.weight", "up.bias"}), "is to be cut along dimension 1"},
+	} {
+		if _, err := deepspeed.LayoutZero(x.z, x.c.Tensors, x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
+			t.Errorf("%v; want %q", err, x.err)
+		}
+	}
+}
