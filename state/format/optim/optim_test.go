@@ -105,6 +105,24 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestOrderContradicted believes no order of state that what a rank has listed of groups contradicts: state has the order in which parameters first got some.
+func TestOrderContradicted(t *testing.T) {
+	for first, ordered := range map[string]bool{"c": false, "b": true} {
+		c := &format.Checkpoint{}
+		for _, name := range []string{"b", "c", "a"} {
+			c.Tensors = append(c.Tensors, format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32})
+			c.Listed = append(c.Listed, format.Listed{Name: "optim.state." + name + ".m"})
+			c.Values = append(c.Values, format.Value{Path: "optim.param_groups." + name + ".lr", Is: 0.5})
+		}
+		second := map[string]string{"c": "b", "b": "c"}[first]
+		c.Listed = append(c.Listed, format.Listed{Name: "optim.param_groups." + first + ".lr", Rank: 1}, format.Listed{Name: "optim.param_groups." + second + ".lr", Rank: 1})
+		o, _, err := optim.Find(c, nil, nil)
+		if err != nil || o.Ordered != ordered || ordered && !slices.Equal(o.Groups[0].Params, []string{"b", "c", "a"}) {
+			t.Errorf("%s first: %+v, %v", first, o, err)
+		}
+	}
+}
+
 // numbered is a checkpoint of torch.save with an optimizer that numbers its parameters.
 func numbered(names ...any) *format.Checkpoint {
 	c := &format.Checkpoint{}

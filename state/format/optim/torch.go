@@ -222,39 +222,52 @@ func alike(a, b []format.Value) bool {
 }
 
 // ordered finds the order of parameters in the optimizer, or why it is not known. A rank lists what it saves group by group and parameter by parameter; one that
-// has something of each of them tells the order. What comes in the order of names has been sorted by another program.
+// has something of each of them tells the order, and if none has of groups, that of state, which no rank's groups may contradict. What comes in the order of names has been
+// sorted by another program.
 func (t *taking) ordered() (place map[string]int, why string) {
-	for _, below := range []string{groupsKey, statePart} {
-		at := t.prefix + below
-		ranks := map[int][]string{} // the names that each lists, each once
-		seen := map[format.Listed]bool{}
-		for _, l := range t.c.Listed {
-			path, ok := strings.CutPrefix(l.Name, at)
-			i := strings.LastIndex(path, ".")
-			if !ok || i < 0 {
-				continue
-			}
-			if l.Name = path[:i]; t.values[l.Name] != nil && !seen[l] {
-				seen[l] = true
-				ranks[l.Rank] = append(ranks[l.Rank], l.Name)
+	groups := t.lists(groupsKey)
+	for _, lists := range [][][]string{groups, t.lists(statePart)} {
+		i := slices.IndexFunc(lists, func(names []string) bool { return len(names) == len(t.values) })
+		if i < 0 {
+			continue
+		}
+		names := lists[i]
+		if slices.IsSorted(names) && len(names) > 1 {
+			return nil, "they stand in the order of their names, as in what another program than the one that trains has written"
+		}
+		place = map[string]int{}
+		for i, name := range names {
+			place[name] = i
+		}
+		for _, some := range groups {
+			if !slices.IsSortedFunc(some, func(a, b string) int { return place[a] - place[b] }) {
+				return nil, "ranks list groups and state in different orders"
 			}
 		}
-		for _, rank := range slices.Sorted(maps.Keys(ranks)) {
-			names := ranks[rank]
-			if len(names) < len(t.values) {
-				continue
-			}
-			if slices.IsSorted(names) && len(names) > 1 {
-				return nil, "they stand in the order of their names, as in what another program than the one that trains has written"
-			}
-			place = map[string]int{}
-			for i, name := range names {
-				place[name] = i
-			}
-			return place, ""
-		}
+		return place, ""
 	}
 	return nil, "the groups are flattened, and no rank has written something of each parameter, by which its order would be known"
+}
+
+// lists are the names of parameters, each once, in the order in which each rank has listed what is below a part of the optimizer.
+func (t *taking) lists(below string) (lists [][]string) {
+	at := t.prefix + below
+	ranks, seen := map[int][]string{}, map[format.Listed]bool{}
+	for _, l := range t.c.Listed {
+		path, ok := strings.CutPrefix(l.Name, at)
+		i := strings.LastIndex(path, ".")
+		if !ok || i < 0 {
+			continue
+		}
+		if l.Name = path[:i]; t.values[l.Name] != nil && !seen[l] {
+			seen[l] = true
+			ranks[l.Rank] = append(ranks[l.Rank], l.Name)
+		}
+	}
+	for _, rank := range slices.Sorted(maps.Keys(ranks)) {
+		lists = append(lists, ranks[rank])
+	}
+	return lists
 }
 
 // rename gives state its names, and demands that it is of parameters in groups.
