@@ -24,7 +24,7 @@ type Form struct {
 	Spec   *layout.Spec // which rank has what; nil for one rank with everything
 	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
-	TP     int          // of ZeRO, tensor parallel ranks, of which each has data parallel ones as the spec says; 0 is as 1
+	TP, PP int          // of ZeRO, tensor parallel ranks and stages of a pipeline, of which each has data parallel ones as the spec says; 0 is as 1
 	BF16   bool         // of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type says
 }
 
@@ -105,7 +105,7 @@ var forms = []form{
 	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", groups: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
-	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh dp=N,tp=T", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh pp=P,dp=N,tp=T", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
 	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2", lay: layZero(2)},
 	{name: "zero3", about: "the same of stage 3, for --mesh dp=N", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
 }
@@ -172,7 +172,7 @@ func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
+		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
 		if err != nil {
 			return nil, err
 		}

@@ -25,20 +25,26 @@ func (m *moveFlags) adopt(c *checkpoint.Checkpoint) (notes []string, err error) 
 	return c.Adopt(m.format, given)
 }
 
-// takeTP takes the tensor parallel ranks out of the mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
-func (l *layoutFlags) takeTP() (int, error) {
+// takeModel takes the tensor parallel ranks and the stages of a pipeline out of the mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
+func (l *layoutFlags) takeModel() (tp, pp int, err error) {
 	m, err := layout.ParseMesh(l.mesh)
 	if l.mesh == "" || err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	i := slices.IndexFunc(m, func(a layout.Axis) bool { return a.Name == "tp" })
-	if i < 0 {
-		return 0, nil
-	}
-	n := m[i].Size
-	if m = slices.Delete(m, i, i+1); len(m) == 0 {
+	m = slices.DeleteFunc(m, func(a layout.Axis) bool {
+		switch a.Name {
+		case "tp":
+			tp = a.Size
+		case "pp":
+			pp = a.Size
+		default:
+			return false
+		}
+		return true
+	})
+	if len(m) == 0 {
 		m = layout.Mesh{{Name: "dp", Size: 1}}
 	}
 	l.mesh = m.String()
-	return n, nil
+	return tp, pp, nil
 }

@@ -31,7 +31,7 @@ type moveFlags struct {
 	seal    bool
 	json    bool
 	workers int
-	tp      int // of ZeRO: tensor parallel ranks
+	tp, pp  int // of ZeRO: tensor parallel ranks, and stages of a pipeline
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
@@ -164,7 +164,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		m.layout.preset = preset
 		if strings.HasPrefix(m.format, "zero") {
 			var err error
-			if m.tp, err = m.layout.takeTP(); err != nil {
+			if m.tp, m.pp, err = m.layout.takeModel(); err != nil {
 				return misused(err)
 			}
 		}
@@ -193,7 +193,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, BF16: m.bf16}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, PP: m.pp, BF16: m.bf16}
 	out, lost, err := c.Lay(form)
 	if err != nil {
 		return err

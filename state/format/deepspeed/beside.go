@@ -162,7 +162,7 @@ func (w *writer) model() error {
 				return err
 			}
 		}
-		if err := w.beside(root, module, 1); err != nil {
+		if err := w.beside(root, module, 1, 1); err != nil {
 			return err
 		}
 		if err := w.write(file, root, tensors); err != nil {
@@ -211,8 +211,8 @@ func sizeOf(shape tensor.Shape) any {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(shape)}}
 }
 
-// beside adds what is no tensor, and what DeepSpeed asks for, of so many tensor parallel ranks.
-func (w *writer) beside(root, module *pickle.Dict, tps int) error {
+// beside adds what is no tensor, and what DeepSpeed asks for, of so many tensor parallel ranks and stages.
+func (w *writer) beside(root, module *pickle.Dict, tps, pps int) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {
@@ -260,10 +260,10 @@ func (w *writer) beside(root, module *pickle.Dict, tps int) error {
 			root.Add(d.key, d.value)
 		}
 	}
-	root.Set("mp_world_size", int64(tps))
+	root.Set("mp_world_size", int64(tps*pps))
 	if _, ok := root.Get(degreesKey); ok || w.stage > 0 {
 		degrees := &pickle.Dict{}
-		degrees.Add("pp_degree", int64(1))
+		degrees.Add("pp_degree", int64(pps))
 		degrees.Add("tp_degree", int64(tps))
 		root.Set(degreesKey, degrees)
 	}

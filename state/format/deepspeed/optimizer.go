@@ -64,6 +64,9 @@ func (r *reader) optimizer(mp int, m *model) error {
 			}
 		}
 	}
+	if r.pp > 1 && mp%r.tp == 0 {
+		r.staged(mp/r.tp, order)
+	}
 	if mp > 0 {
 		return nil
 	}

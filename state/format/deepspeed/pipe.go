@@ -78,13 +78,14 @@ type pipeline struct {
 	shapes  map[string]tensor.Shape // of what is trained
 	missing map[string]bool         // of these what is in no file so far
 	tied    tiedLayers
-	seen    map[string]bool // tied layers of which there is a file
-	found   map[string]int  // the index of a tied tensor
+	seen    map[string]bool  // tied layers of which there is a file
+	found   map[string]int   // the index of a tied tensor
+	at      map[string][]any // the layers that are tied, by key
 }
 
 // layered reads the model of a pipeline, whose layers have files of their own. stages are the model states of the first tensor parallel rank in each stage.
 func (r *reader) layered(stages []*model) error {
-	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{}, seen: map[string]bool{}, found: map[string]int{}}
+	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{}, seen: map[string]bool{}, found: map[string]int{}, at: map[string][]any{}}
 	for _, m := range stages {
 		for _, x := range slices.Concat(m.shapes...) {
 			p.shapes[x.name], p.missing[x.name] = x.shape, true
@@ -100,6 +101,9 @@ func (r *reader) layered(stages []*model) error {
 				return err
 			}
 		}
+	}
+	for key, layers := range p.at {
+		r.Values = append(r.Values, format.Value{Path: tiedKey + "." + key, Is: layers})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.missing)) {
 		if !strings.HasPrefix(name, tiedPrefix) {
@@ -134,6 +138,9 @@ func (p *pipeline) read(layer, tp int) error {
 	if key != "" {
 		prefix = tiedPrefix + key + "."
 		p.seen[key] = true
+		if tp == 0 {
+			p.at[key] = append(p.at[key], int64(layer))
+		}
 	}
 	for _, t := range part.Tensors {
 		name := prefix + t.Name

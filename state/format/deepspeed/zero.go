@@ -20,7 +20,10 @@ const subGroup = 1_000_000_000
 type zeroWriter struct {
 	*writer
 	ranks   int
-	tp, tps int    // the tensor parallel rank, and how many there are
+	mp      int    // the model parallel rank
+	tp, tps int    // the tensor parallel one, and how many there are
+	stageOf *stage // of a pipeline; nil for none
+	pps     int    // how many stages there are
 	bf16    string // what the names of the files of optimizer states begin with
 	groups  [][]string
 	in      map[string]bool // the parameters that are in a group
@@ -43,18 +46,19 @@ type Zero struct {
 	Stage int
 	DP    int  // data parallel ranks
 	TP    int  // tensor parallel ranks; 0 is as 1
+	PP    int  // stages of a pipeline, as many as it had when it was trained; 0 and 1 are none
 	BF16  bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
 }
 
 // LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks. DeepSpeed loads it over as many only, and by position: so the
 // values must say which parameters are in which group and in which order, as those of a checkpoint of DeepSpeed do. Over several tensor parallel ranks they must say how these share
-// parameters (universal_checkpoint_info), which they do evenly. read reads numbers of steps. What stage 3 has
+// parameters (universal_checkpoint_info), which they do evenly; and over stages of a pipeline which parameters these have, as the reader says it. read reads numbers of steps. What stage 3 has
 // no place for, because it makes it of the master weights, is in Implied.
 func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	var out *format.Output
 	var err error
-	if z.TP > 1 {
-		out, err = z.layTP(tensors, values, read)
+	if z.TP > 1 || z.PP > 1 {
+		out, err = z.layRanks(tensors, values, read)
 	} else {
 		w := z.writer(tensors, values)
 		if err = w.run(tensors, read); err == nil {
@@ -68,7 +72,7 @@ func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read fun
 }
 
 func (z Zero) writer(tensors []format.Tensor, values []format.Value) *zeroWriter {
-	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP, tps: max(z.TP, 1), in: map[string]bool{}, placed: map[string]bool{}}
+	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP, tps: max(z.TP, 1), pps: max(z.PP, 1), in: map[string]bool{}, placed: map[string]bool{}}
 	w.stage = int64(z.Stage)
 	if z.BF16 {
 		w.bf16 = bf16Files
@@ -112,8 +116,9 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	if list, ok := w.value(buffersKey); ok {
 		names, _ := list.([]any)
 		for _, x := range names {
-			name, _ := x.(string)
-			w.buffers = append(w.buffers, name)
+			if name, _ := x.(string); w.stageOf == nil || w.find(w.prefix+name) != nil {
+				w.buffers = append(w.buffers, name)
+			}
 		}
 	} else if w.stage == 3 {
 		if rest := w.besideParams(); len(rest) > 0 {

@@ -105,7 +105,12 @@ func (w *zeroWriter) layZero() error {
 			return err
 		}
 	}
-	if w.tp == 0 {
+	if w.stageOf != nil {
+		if err := w.layers(); err != nil {
+			return err
+		}
+	}
+	if w.mp == 0 {
 		w.point(LatestName)
 	}
 	return nil
@@ -181,7 +186,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 		return err
 	}
 	root.Add("ds_version", w.version())
-	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.tp), root, out)
+	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.mp), root, out)
 }
 
 // number adds a number that all parameters of a group have, as a tensor of one element. Behind it in the storage stand those of the others, which are the same, so
@@ -269,7 +274,9 @@ func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 func (w *zeroWriter) modelStates(rank int) error {
 	out, root, module := &file{}, &pickle.Dict{}, &pickle.Dict{}
 	shapes, frozen := &pickle.Dict{}, &pickle.Dict{}
-	root.Add("module", module)
+	if root.Add("module", module); w.stageOf != nil {
+		root.Set("module", nil) // it is in the files of the layers
+	}
 	hollow, err := out.add(buffer(tensor.F32, 0, nil)) // stands for what is cut
 	if err != nil {
 		return err
@@ -279,7 +286,12 @@ func (w *zeroWriter) modelStates(rank int) error {
 		trained := w.in[name] || w.in[w.shared[name]] || w.stage < 3 && w.shared[name] != ""
 		still := !trained && !slices.Contains(w.buffers, name)
 		p := hollow
-		if beside := !ok && w.prefix == modulePrefix; beside || w.stage < 3 || !trained && !still {
+		beside := !ok && w.prefix == modulePrefix
+		if w.stageOf != nil && !beside && !still {
+			module.Add(name, nil)
+			continue
+		}
+		if beside || w.stage < 3 || !trained && !still {
 			if p, err = out.add(whole(t)); err == nil && beside { // what a program of DeepSpeed has saved
 				err = root.Put(t.Name, p)
 			}
@@ -308,6 +320,9 @@ func (w *zeroWriter) modelStates(rank int) error {
 	if err != nil {
 		return err
 	}
+	if len(masters.Items) > 0 && w.stageOf != nil {
+		return fmt.Errorf("of parameter %v there are master weights only, and the files of a pipeline's layers have the model's own; choose universal", masters.Items[0])
+	}
 	if len(masters.Items) > 0 {
 		own := &pickle.Dict{}
 		own.Add(mastersKey, masters)
@@ -320,7 +335,7 @@ func (w *zeroWriter) modelStates(rank int) error {
 	if err := w.describe(root, module); err != nil {
 		return err
 	}
-	name := fmt.Sprintf("mp_rank_%02d_model_states.pt", w.tp)
+	name := fmt.Sprintf("mp_rank_%02d_model_states.pt", w.mp)
 	if w.stage == 3 {
 		name = "zero_pp_rank_" + strconv.Itoa(rank) + "_" + name
 	}
@@ -363,7 +378,7 @@ func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickl
 
 // describe adds what is no tensor, and what DeepSpeed asks for.
 func (w *zeroWriter) describe(root, module *pickle.Dict) error {
-	if err := w.beside(root, module, w.tps); err != nil {
+	if err := w.beside(root, module, w.tps, w.pps); err != nil {
 		return err
 	}
 	all, names := &pickle.List{}, &pickle.List{}

@@ -19,10 +19,14 @@ type sharer struct {
 	aliases map[string]string // of parameters that are others once more
 }
 
-// layTP lays out what each tensor parallel rank saves, as one with its parts alone would, and puts the parts together.
-func (z Zero) layTP(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+// layRanks lays out what each model parallel rank saves, as one with its parts alone would, and puts the parts together.
+func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	if z.Stage == 3 {
-		return nil, errors.New("of tensor parallel ranks shoal writes the stages 1 and 2; choose one of these, or universal")
+		return nil, errors.New("of tensor parallel ranks and stages of a pipeline shoal writes the stages 1 and 2 of ZeRO; choose one of these, or universal")
+	}
+	stages, err := z.stages(values)
+	if err != nil {
+		return nil, err
 	}
 	s, err := newSharer(z.TP, tensors, values)
 	if err != nil {
@@ -30,30 +34,39 @@ func (z Zero) layTP(tensors []format.Tensor, values []format.Value, read func(*f
 	}
 	cuts, parts := map[string]*format.Cut{}, map[string][]format.Part{}
 	var all *format.Output
-	for tp := range z.TP {
-		local := slices.Clone(tensors)
-		for i := range local {
-			t := &local[i]
-			if t.Shape, err = s.part(&tensors[i], tp, cuts); err != nil {
-				return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+	for _, stage := range stages {
+		for tp := range max(z.TP, 1) {
+			var local []format.Tensor
+			for i := range tensors {
+				t := tensors[i]
+				if t.Shape, err = s.part(&tensors[i], tp, cuts); err != nil {
+					return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+				}
+				if stage.has(&t, stages) {
+					local = append(local, t)
+				}
 			}
+			w := z.writer(local, stage.values(values))
+			w.mp, w.tp, w.stageOf = slices.Index(stages, stage)*w.tps+tp, tp, stage
+			if err := w.run(local, read); err != nil {
+				return nil, err
+			}
+			for i := range w.Tensors {
+				t := &w.Tensors[i]
+				parts[t.Name] = append(parts[t.Name], format.Part{Tensor: t, Rank: tp})
+			}
+			if all == nil {
+				all = w.Output
+				continue
+			}
+			all.Files, all.Frames, all.Sums = append(all.Files, w.Files...), append(all.Frames, w.Frames...), append(all.Sums, w.Sums...)
+			all.Implied = append(all.Implied, w.Implied...)
 		}
-		w := z.writer(local, values)
-		w.tp = tp
-		if err := w.run(local, read); err != nil {
-			return nil, err
-		}
-		for i := range w.Tensors {
-			t := &w.Tensors[i]
-			parts[t.Name] = append(parts[t.Name], format.Part{Tensor: t, Rank: tp})
-		}
-		if all == nil {
-			all = w.Output
-			continue
-		}
-		all.Files, all.Frames, all.Sums = append(all.Files, w.Files...), append(all.Frames, w.Frames...), append(all.Sums, w.Sums...)
 	}
 	all.Implied, all.Tensors = wholes(all.Implied, tensors), nil
+	if z.PP > 1 {
+		all.Values = inStages(all.Values, values)
+	}
 	for i := range tensors {
 		t := &tensors[i]
 		if len(parts[t.Name]) == 0 {
@@ -81,16 +94,24 @@ func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.
 
 // wholes are proofs of whole tensors instead of parts of them.
 func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proof) {
+	seen := map[string]bool{}
 	of := func(name string) format.Tensor {
 		return tensors[slices.IndexFunc(tensors, func(t format.Tensor) bool { return t.Name == name })]
 	}
 	for _, p := range proofs {
+		if seen[p.Model.Name] {
+			continue // another rank has said it
+		}
+		seen[p.Model.Name] = true
 		all = append(all, &format.Proof{Main: of(p.Main.Name), Model: of(p.Model.Name)})
 	}
 	return all
 }
 
 func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*sharer, error) {
+	if ranks <= 1 {
+		return &sharer{ranks: 1}, nil
+	}
 	r, err := rulesOf(values)
 	if err != nil {
 		return nil, err
@@ -151,7 +172,7 @@ func (s *sharer) first(param string) string { return cmp.Or(s.aliases[param], pa
 // cut says how ranks share a tensor, evenly; nil if all have it alike.
 func (s *sharer) cut(t *format.Tensor) (*format.Cut, error) {
 	_, param := parameterOf(t.Name)
-	if param == "" || len(t.Shape) == 0 {
+	if s.ranks == 1 || param == "" || len(t.Shape) == 0 {
 		return nil, nil
 	}
 	how, err := s.rules.of(s.first(param))

@@ -65,12 +65,12 @@ func (e even) part(tp, of int) array {
 	}
 }
 
-// program is what ranks of a program have of some parameters, in the words of DeepSpeed.
-func program(all []even, stage, tp, dp int, version any) *saved {
-	s := &saved{stage: stage, tp: tp, dp: dp, count: int64(tp)}
+// program is what ranks of a program have of some parameters, in the words of DeepSpeed; with stages of a pipeline, these have them in a row.
+func program(all []even, stage, tp, dp, pp int, version any) *saved {
+	s := &saved{stage: stage, tp: tp, dp: dp, pp: pp, count: int64(tp * max(pp, 1))}
 	named := map[string][]any{}
-	for _, e := range all {
-		p := shared{name: e.name}
+	for i, e := range all {
+		p := shared{name: e.name, stage: i * pp / len(all)}
 		for rank := range tp {
 			p.parts = append(p.parts, e.part(rank, tp))
 		}
@@ -125,15 +125,22 @@ func TestZeroTensorParallel(t *testing.T) {
 			first += len(e.whole.data)
 			all = append(all, e)
 		}
+		pp := 0
+		if len(all) > 1 && rapid.Bool().Draw(r, "pipeline") {
+			pp = n("stages", 2, min(3, len(all)))
+			for i := range all {
+				all[i].name = fmt.Sprintf("%d.%s", i, all[i].name)
+			}
+		}
 		version := rapid.SampledFrom([]any{nil, 0.4}).Draw(r, "version")
 		rankses := []int{2, 3, 4, 6}
-		from := program(all, n("stage of the source", 1, 2), rapid.SampledFrom(rankses).Draw(r, "tp of the source"), n("dp of the source", 1, 3), version)
-		z := deepspeed.Zero{Stage: n("stage", 1, 2), DP: n("dp", 1, 3), TP: rapid.SampledFrom(rankses).Draw(r, "tp")}
+		from := program(all, n("stage of the source", 1, 2), rapid.SampledFrom(rankses).Draw(r, "tp of the source"), n("dp of the source", 1, 3), pp, version)
+		z := deepspeed.Zero{Stage: n("stage", 1, 2), DP: n("dp", 1, 3), TP: rapid.SampledFrom(rankses).Draw(r, "tp"), PP: pp}
 		c, files := read(t, from.write(t))
 		dir := spread(t, z, c, files)
-		to := program(all, z.Stage, z.TP, z.DP, version)
-		for tp := range z.TP {
-			to.compare(r, dir, tp)
+		to := program(all, z.Stage, z.TP, z.DP, pp, version)
+		for mp := range z.TP * max(pp, 1) {
+			to.compare(r, dir, mp)
 		}
 		again, other := read(t, dir)
 		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
@@ -145,8 +152,8 @@ func TestZeroTensorParallel(t *testing.T) {
 	})
 }
 
-// compare compares the files of a tensor parallel rank with what it has.
-func (c *saved) compare(r *rapid.T, dir fstest.MapFS, tp int) {
+// compare compares the files of a model parallel rank with what it has.
+func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 	files := format.NewFiles(dir)
 	tag := string(dir[deepspeed.LatestName].Data)
 	open := func(name string) *torchzip.File {
@@ -167,19 +174,26 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, tp int) {
 		}
 		return list
 	}
-	model := open(fmt.Sprintf("mp_rank_%02d_model_states.pt", tp))
+	model := open(fmt.Sprintf("mp_rank_%02d_model_states.pt", mp))
 	var flat []float32
-	for _, p := range c.params {
-		flat = append(flat, p.parts[tp].data...)
-		v, err := pickle.Get[*torchzip.Tensor](model.Root, "module", p.name)
-		if err != nil || !slices.Equal(floats(v), p.parts[tp].data) || !tensor.Shape(v.Shape).Equal(p.parts[tp].shape) {
-			r.Fatalf("rank %d: the model has another %s: %v", tp, p.name, err)
+	for _, p := range c.of(mp) {
+		a := p.parts[0]
+		flat = append(flat, a.data...)
+		root, _ := pickle.Get[any](model.Root, "module")
+		name := p.name
+		if c.pp > 0 {
+			layer, rest, _ := strings.Cut(p.name, ".")
+			root, name = open(fmt.Sprintf("layer_0%s-model_%02d-model_states.pt", layer, mp%c.tp)).Root, rest
+		}
+		v, err := pickle.Get[*torchzip.Tensor](root, name)
+		if err != nil || !slices.Equal(floats(v), a.data) || !tensor.Shape(v.Shape).Equal(a.shape) {
+			r.Fatalf("rank %d: the model has another %s: %v", mp, p.name, err)
 		}
 	}
 	for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg"} {
 		var got []float32
 		for dp := range c.dp {
-			f := open(fmt.Sprintf("zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, tp))
+			f := open(fmt.Sprintf("zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp))
 			weights, err := pickle.Get[*pickle.List](f.Root, "optimizer_state_dict", "single_partition_of_fp32_groups")
 			if err != nil {
 				r.Fatal(err)
@@ -196,10 +210,10 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, tp int) {
 		}
 		want := array{data: flat}.times(scale).data
 		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || slices.ContainsFunc(got[len(want):], func(x float32) bool { return x != 0 }) {
-			r.Fatalf("rank %d: the flat buffer %s is %v, want %v", tp, kind, got, want)
+			r.Fatalf("rank %d: the flat buffer %s is %v, want %v", mp, kind, got, want)
 		}
 	}
-	if n, _ := pickle.Get[int64](model.Root, "mp_world_size"); n != int64(c.tp) {
+	if n, _ := pickle.Get[int64](model.Root, "mp_world_size"); n != c.count {
 		r.Fatalf("mp_world_size is %d", n)
 	}
 }
@@ -225,6 +239,45 @@ func TestZeroAsTrained(t *testing.T) {
 // contents are the tensors of the model in a file.
 func contents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	t.Helper()
+	all := tensors(t, dir, name)
+	maps.DeleteFunc(all, func(name, _ string) bool { return !strings.HasPrefix(name, "module.") })
+	return all
+}
+
+// TestZeroStagesAsTrained writes what two stages of DeepSpeed have trained for as many: every tensor of every file is as it was. Over other data parallel ranks state is the same.
+func TestZeroStagesAsTrained(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/pipe.zip")
+	c, files := read(t, dir)
+	written := spread(t, deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, c, files)
+	for name := range dir {
+		if name == deepspeed.LatestName {
+			continue
+		}
+		was, is := tensors(t, dir, name), tensors(t, written, name)
+		if diff := cmp.Diff(was, is); diff != "" || len(was) == 0 && !strings.Contains(name, "/mp_rank") {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	for dp := 1; dp <= 3; dp++ {
+		again, other := read(t, spread(t, deepspeed.Zero{Stage: 2, DP: dp, PP: 2}, c, files))
+		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
+			t.Errorf("over %d: %s", dp, diff)
+		}
+	}
+	for pp, want := range map[int]string{3: "it has 2 stages of a pipeline", 2: "of parameter 3.weight there are master weights only"} {
+		less := slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool { return x.Name == "module.3.weight" })
+		if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: pp}, less, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d stages: %v; want %q", pp, err, want)
+		}
+	}
+}
+
+// tensors are those of a file, by their paths.
+func tensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
+	t.Helper()
+	if dir[name] == nil {
+		t.Fatalf("there is no %s", name)
+	}
 	files := format.NewFiles(dir)
 	f, err := torchzip.Open(files, name, deepspeed.Globals)
 	if err != nil {
@@ -234,9 +287,7 @@ func contents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	if err := f.Flatten(c, "", f.Root); err != nil {
 		t.Fatal(err)
 	}
-	all := formattest.Contents(t, files, c)
-	maps.DeleteFunc(all, func(name, _ string) bool { return !strings.HasPrefix(name, "module.") })
-	return all
+	return formattest.Contents(t, files, c)
 }
 
 // TestDeepSpeedJoins has DeepSpeed's own converter put together what is written for two tensor parallel ranks, of which it was trained, over three data parallel ones.
@@ -278,7 +329,7 @@ func TestZeroSharesNot(t *testing.T) {
 		values []format.Value
 		err    string
 	}{
-		{deepspeed.Zero{Stage: 3, DP: 2, TP: 2}, c, c.Values, "of tensor parallel ranks shoal writes the stages 1 and 2"},
+		{deepspeed.Zero{Stage: 3, DP: 2, TP: 2}, c, c.Values, "of tensor parallel ranks and stages of a pipeline shoal writes the stages 1 and 2 of ZeRO"},
 		{deepspeed.Zero{Stage: 2, DP: 2, TP: 2}, other, other.Values, "nothing says how tensor parallel ranks share the parameters"},
 		{deepspeed.Zero{Stage: 1, DP: 1, TP: 5}, c, c.Values, "are not shared evenly by 5 tensor parallel ranks"},
 		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("parameter_with_row_parallelism_patterns", []any{"down.weight", "down"}), "two patterns"},

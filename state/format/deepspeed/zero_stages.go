@@ -1,0 +1,195 @@
+package deepspeed
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
+)
+
+// What the reader says of a pipeline, for whoever writes one: under stagesKey.S.G the names of the parameters in group G of stage S, in the order of the flat buffer, and under
+// tiedKey.KEY the layers that have the parameters tied_modules.KEY.
+const (
+	stagesKey = "pipeline_stages"
+	tiedKey   = "pipeline_tied"
+)
+
+// staged notes which parameters are in which group of a stage.
+func (r *reader) staged(stage int, groups []params) {
+	for g, shapes := range groups {
+		var names []any
+		for _, p := range shapes {
+			names = append(names, p.name)
+		}
+		r.Values = append(r.Values, format.Value{Path: fmt.Sprintf("%s.%d.%d", stagesKey, stage, g), Is: names})
+	}
+}
+
+// A stage is one of a pipeline that is being laid out; nil for what is none.
+type stage struct {
+	groups [][]string
+	first  bool
+	layers map[int]bool     // those of its parameters that are not tied
+	tied   map[string][]int // layers of which it writes the files, by key
+}
+
+// stages are those of a pipeline, as the values say; the groups are those of the optimizer. It fails where they are not so many.
+func (z Zero) stages(values []format.Value) (all []*stage, err error) {
+	if z.PP <= 1 {
+		return []*stage{nil}, nil
+	}
+	tied := map[string][]int{}
+	for _, v := range values {
+		key, is := strings.CutPrefix(v.Path, tiedKey+".")
+		list, _ := v.Is.([]any)
+		for _, x := range list {
+			if n, ok := x.(int64); is && ok {
+				tied[key] = append(tied[key], int(n))
+			}
+		}
+	}
+	for _, v := range values {
+		path, ok := strings.CutPrefix(v.Path, stagesKey+".")
+		list, _ := v.Is.([]any)
+		s, g, _ := strings.Cut(path, ".")
+		at, err := strconv.Atoi(s)
+		group, err2 := strconv.Atoi(g)
+		if !ok || err != nil || err2 != nil || max(at, group) >= maxGroups {
+			continue
+		}
+		for len(all) <= at {
+			all = append(all, &stage{first: len(all) == 0, layers: map[int]bool{}, tied: map[string][]int{}})
+		}
+		to := all[at]
+		for len(to.groups) <= group {
+			to.groups = append(to.groups, nil)
+		}
+		for _, x := range list {
+			name, _ := x.(string)
+			to.groups[group] = append(to.groups[group], name)
+			layer, _ := layerOf(name)
+			if key, rest, _ := strings.Cut(strings.TrimPrefix(name, tiedPrefix), "."); rest != "" && strings.HasPrefix(name, tiedPrefix) {
+				to.tied[key], tied[key] = append(to.tied[key], tied[key]...), nil // the first stage writes them
+			} else {
+				to.layers[layer] = true
+			}
+		}
+	}
+	if len(all) != z.PP {
+		return nil, fmt.Errorf("it has %d stages of a pipeline (values %s.…), and shoal writes as many as there are: a program cuts its layers in its own way; choose another pp, or universal, which DeepSpeed loads over any", len(all), stagesKey)
+	}
+	return all, nil
+}
+
+// layerOf is the layer of a parameter or a buffer of a pipeline, and what it is called there.
+func layerOf(name string) (layer int, rest string) {
+	number, rest, _ := strings.Cut(name, ".")
+	layer, err := strconv.Atoi(number)
+	if err != nil {
+		return -1, name
+	}
+	return layer, rest
+}
+
+// has reports whether a stage has something of a tensor. What is no parameter is of the stage that has the last layer up to its own.
+func (s *stage) has(t *format.Tensor, all []*stage) bool {
+	if s == nil {
+		return true
+	}
+	_, param := parameterOf(t.Name)
+	if in := func(s *stage) bool {
+		return slices.ContainsFunc(s.groups, func(g []string) bool { return slices.Contains(g, param) })
+	}; slices.ContainsFunc(all, in) {
+		return in(s)
+	}
+	layer, _ := layerOf(param)
+	if param == "" || layer < 0 {
+		return s.first
+	}
+	best, of := -1, all[0]
+	for _, x := range all {
+		for l := range x.layers {
+			if l <= layer && l > best {
+				best, of = l, x
+			}
+		}
+	}
+	return of == s
+}
+
+// values are those of a checkpoint with the groups of a stage for those of all.
+func (s *stage) values(values []format.Value) []format.Value {
+	if s == nil {
+		return values
+	}
+	values = slices.DeleteFunc(slices.Clone(values), func(v format.Value) bool {
+		m := groupPath.FindStringSubmatch(v.Path)
+		return m != nil && m[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")
+	})
+	for g, names := range s.groups {
+		var list []any
+		for _, name := range names {
+			list = append(list, name)
+		}
+		values = append(values, format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, g, namesKey), Is: list})
+	}
+	return values
+}
+
+// inStages are the values of the first stage, with what all say of the stages instead of its groups.
+func inStages(first, all []format.Value) []format.Value {
+	said := func(v format.Value) bool {
+		return strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")
+	}
+	first = slices.DeleteFunc(slices.Clone(first), func(v format.Value) bool { return strings.HasSuffix(v.Path, "."+namesKey) })
+	return append(first, slices.DeleteFunc(slices.Clone(all), func(v format.Value) bool { return !said(v) })...)
+}
+
+// layers lays out the files of the layers of a stage, with what the model has of them.
+func (w *zeroWriter) layers() error {
+	files, roots, numbers := map[int]*file{}, map[int]*pickle.Dict{}, []int{}
+	add := func(layer int, name string, t *format.Tensor) error {
+		if files[layer] == nil {
+			files[layer], roots[layer] = &file{}, &pickle.Dict{}
+			numbers = append(numbers, layer)
+		}
+		p, err := files[layer].add(whole(t))
+		roots[layer].Add(name, p)
+		return err
+	}
+	for _, t := range w.models {
+		name, ok := strings.CutPrefix(t.Name, modulePrefix)
+		if !ok {
+			continue
+		}
+		if key, rest, is := strings.Cut(strings.TrimPrefix(name, tiedPrefix), "."); is && strings.HasPrefix(name, tiedPrefix) {
+			for _, layer := range w.stageOf.tied[key] {
+				if err := add(layer, rest, t); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		layer, rest := layerOf(name)
+		if layer < 0 {
+			return fmt.Errorf("tensor %q is of no layer of the pipeline", t.Name)
+		}
+		if err := add(layer, rest, t); err != nil {
+			return err
+		}
+	}
+	slices.Sort(numbers)
+	for _, layer := range numbers {
+		name := fmt.Sprintf("layer_%02d-model_states.pt", layer)
+		if w.tps > 1 {
+			name = fmt.Sprintf("layer_%02d-model_%02d-model_states.pt", layer, w.tp)
+		}
+		if err := w.put(name, roots[layer], files[layer]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
