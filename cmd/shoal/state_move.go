@@ -18,6 +18,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // moveFlags are those of reshard and convert.
@@ -169,7 +170,21 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 			}
 		}
 	}
-	return m.layout.check()
+	if err := m.layout.check(); err != nil || !strings.HasPrefix(m.format, "zero") || m.layout.file != "" {
+		return err
+	}
+	mesh, err := layout.ParseMesh(m.layout.mesh)
+	if err == nil {
+		err = mesh.Within("dp")
+	}
+	if err != nil {
+		axes := "dp, tp and pp"
+		if m.format == "zero3" {
+			axes = "dp"
+		}
+		err = fmt.Errorf("%s has no axes but %s: %w", m.format, axes, err)
+	}
+	return misused(err)
 }
 
 // run moves SRC to DST.
