@@ -27,7 +27,7 @@ class Passes:
         self._count: Optional[int] = None  # loops that there are in all, if that is known
         self._told: Optional[int] = None  # how many have ended for the others
         self._said = False
-        progress.state.register("loops", lambda: self._over, self._tell, alike=False, kept=False)
+        progress.state.register("loops over epochs", lambda: self._over, self._tell, alike=False, kept=False)
 
     def _tell(self, value: int) -> None:
         self._told = value

@@ -73,9 +73,9 @@ def _asides(wrap):
     return len(asked)
 
 
-@pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
-def test_workers_on_cpus_ask_each_other_nothing(wrap):
-    assert world(2, _asides, wrap) == [0, 0]
+@pytest.mark.parametrize("wrap, comparisons", [("ddp", 4), ("optimizer", 0)])  # of parameters, behind 1, 2, 4 and 8 of 12 steps
+def test_workers_on_cpus_ask_each_other_nothing_else(wrap, comparisons):
+    assert world(2, _asides, wrap) == [comparisons] * 2
 
 
 def _check_order(log, wrap, compress):
