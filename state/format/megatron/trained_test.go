@@ -45,8 +45,8 @@ type matrix struct {
 
 func (m matrix) String() string { return fmt.Sprint(m.dtype, m.shape, slices.Concat(m.rows...)) }
 
-func drawTrained(r *rand.Rand, hidden int) *trained {
-	m := &trained{layers: 4, experts: 4, hidden: hidden, ffn: 4 * (1 + r.IntN(2)), vocab: 8, whole: map[string]matrix{}}
+func drawTrained(r *rand.Rand) *trained {
+	m := &trained{layers: 4, experts: 4, hidden: 8, ffn: 4 * (1 + r.IntN(2)), vocab: 8, whole: map[string]matrix{}}
 	m.tied, m.shared, m.grouped, m.bias, m.scaler = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
 	add := func(name string, shape ...int) {
 		m.params = append(m.params, name)
@@ -154,7 +154,7 @@ func (m *trained) source() (*format.Checkpoint, *format.Files) {
 			says(c, at+key, is)
 		}
 	}
-	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true, "args.accumulate_allreduce_grads_in_fp32": true, "args.num_attention_heads": int64(4), "args.untie_embeddings_and_output_weights": !m.tied, "args.tensor_model_parallel_size": int64(1)} {
+	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true, "args.num_attention_heads": int64(4), "args.untie_embeddings_and_output_weights": !m.tied, "args.tensor_model_parallel_size": int64(1)} {
 		says(c, path, is)
 	}
 	if err := c.Finish(); err != nil {
@@ -217,12 +217,11 @@ func (m *trained) part(name string, x matrix, tp, of int) matrix {
 	return y
 }
 
-// one is a parameter in a rank's file, and in the whole model.
-type one struct{ name, whole string }
-
-// chunks are the parameters of a rank, in the order in which its models register them.
-func (m *trained) chunks(a axes, tp, pp, ep int) [][]one {
-	chunks := make([][]one, a.chunks)
+// rank is what a rank's file has: its models, and its optimizers by position.
+func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
+	all := map[string]string{}
+	type one struct{ name, whole string }
+	chunks := make([][]one, a.chunks) // in the order in which they are registered
 	for _, name := range m.params {
 		if chunk, local, has := m.local(name, a, tp, pp, ep); has {
 			chunks[chunk] = append(chunks[chunk], one{local, name})
@@ -231,14 +230,8 @@ func (m *trained) chunks(a axes, tp, pp, ep int) [][]one {
 	if last := &chunks[a.chunks-1]; m.tied && pp == a.pp-1 && a.pp > 1 {
 		*last = append(*last, one{"output_layer.weight", m.params[0]})
 	}
-	return chunks
-}
-
-// rank is what a rank's file has: its models, and its optimizers by position.
-func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
-	all := map[string]string{}
 	var optimizers [2][2][]string // of experts or not, and of which group
-	for i, chunk := range m.chunks(a, tp, pp, ep) {
+	for i, chunk := range chunks {
 		model := "model."
 		if a.chunks > 1 {
 			model = fmt.Sprintf("model%d.", i)
@@ -278,8 +271,8 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 	return all
 }
 
-// spec is how Megatron shares a checkpoint out to ranks, which has the optimizers for them then.
-func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
+// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and reads it again.
+func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files, a axes) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	mesh, err := layout.ParseMesh(a.mesh())
 	if err != nil {
@@ -295,11 +288,11 @@ func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	if _, err := megatron.Chain(c, spec); err != nil {
 		t.Fatal(err)
 	}
-	return spec
-}
-
-// each calls a function for each rank, with its folder.
-func (a axes) each(f func(folder string, tp, pp, ep int)) {
+	out, err := megatron.Layout(spec, c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := formattest.WritePadded(t, out, c, files)
 	for tp := range a.tp {
 		for pp := range a.pp {
 			for ep := range a.ep {
@@ -310,25 +303,12 @@ func (a axes) each(f func(folder string, tp, pp, ep int)) {
 				if a.ep > 1 {
 					name += fmt.Sprintf("_%03d", ep)
 				}
-				f(name, tp, pp, ep)
+				if diff := cmp.Diff(m.rank(a, tp, pp, ep), tensors(t, dir, name+"/model_optim_rng.pt")); diff != "" {
+					t.Fatalf("%+v, %s:\n%s", a, name, diff)
+				}
 			}
 		}
 	}
-}
-
-// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and reads it again.
-func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files, a axes) (*format.Checkpoint, *format.Files) {
-	t.Helper()
-	out, err := megatron.Layout(a.spec(t, c), c.Tensors, c.Values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := formattest.WritePadded(t, out, c, files)
-	a.each(func(folder string, tp, pp, ep int) {
-		if diff := cmp.Diff(m.rank(a, tp, pp, ep), tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
-			t.Fatalf("%+v, %s:\n%s", a, folder, diff)
-		}
-	})
 	again, files := read(t, dir)
 	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil, "args.num_layers_per_virtual_pipeline_stage": nil, "args.pipeline_model_parallel_size": int64(a.pp), "args.expert_model_parallel_size": int64(a.ep)}
 	if a.chunks > 1 {
@@ -362,7 +342,7 @@ func TestTrainedAnyToAny(t *testing.T) {
 		return axes{pick("tp"), pick("pp"), pick("ep"), pick("chunks")}
 	}).Filter(func(a axes) bool { return a.tp*a.pp*a.ep <= 8 && a.pp*a.chunks <= 4 && (a.pp > 1 || a.chunks == 1) })
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawTrained(rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)), 8)
+		m := drawTrained(rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)))
 		path := rapid.SliceOfN(draw, 1, 2).Draw(rt, "path")
 		ok := t.Run("", func(t *testing.T) {
 			first, files := m.source()
@@ -390,7 +370,7 @@ func TestTrainedAnyToAny(t *testing.T) {
 
 // TestTrainedUneven has stages with unlike numbers of layers, in chunks: the first has two layers in each, the other one.
 func TestTrainedUneven(t *testing.T) {
-	m := drawTrained(rand.New(rand.NewPCG(3, 1)), 8)
+	m := drawTrained(rand.New(rand.NewPCG(3, 1)))
 	m.layers = 6
 	c, files := m.source()
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
