@@ -13,7 +13,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test"
-MINUTES = 45  # after which a command is stopped: on a machine that does nothing else nothing here takes half as long
+MINUTES = 30  # after which a command is stopped: nothing here takes half as long
 # As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
 GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
 MARK = ("SHOAL_TEST_RUN", str(os.getpid()))  # in the environment of every process that a test starts, so that none hides
