@@ -5,7 +5,7 @@ import "slices"
 // The state moves in pieces of statePiece bytes, of which a worker has stateWindow under way. Each lies in staging memory that was used
 // before: to touch fresh shared memory takes several times longer than to copy.
 const (
-	statePiece  = 4 << 20
+	statePiece  = 2 << 20
 	stateWindow = 4
 )
 

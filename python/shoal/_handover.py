@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TAG = 0xE17E
 # The state moves in pieces of this many bytes, of which a worker has WINDOW under way. Each lies in arena memory that was used
 # before: to touch fresh shared memory takes several times longer than to copy.
-PIECE = 4 << 20
+PIECE = 2 << 20
 WINDOW = 4
 # Headers are filled up to a multiple of this. When rank 0 is lost before its broadcast, another rank's header, of the same
 # length then, takes its place.

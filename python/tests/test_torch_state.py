@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from shoal.torch.state import Taken, fill, load
+from shoal.torch.state import Taken, _zeros, fill, load
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -30,6 +30,26 @@ def test_an_optimizer_has_its_state_before_its_first_step(name):
     trained.grad = torch.ones_like(trained)
     stepped.step()
     assert described(filled) == described(stepped) != {}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_makes_before_its_first_step_is_laid_out_as_its_parameters_are(name):
+    plain = torch.nn.Parameter(torch.ones(2, 3, 4, 5))
+    double = torch.nn.Parameter(torch.ones(7, dtype=torch.float64))
+    channels_last = torch.nn.Parameter(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    filled = OPTIMIZERS[name]([plain, channels_last, double])
+    fill(filled)
+    made = [(v, p) for p in filled.state for v in filled.state[p].values() if isinstance(v, torch.Tensor) and v.dim()]
+    assert {p for _, p in made} == {plain, channels_last, double}
+    assert all((v.stride(), v.dtype) == (p.stride(), p.dtype) and not v.any() for v, p in made)
+    assert len({v.data_ptr() for v, _ in made}) == len(made)  # none shares its memory with another
+
+
+def test_zeros_of_a_type_share_their_memory():
+    some = [torch.ones(3), torch.ones(2, 4), torch.ones(2, dtype=torch.float64)]
+    zeros = _zeros(some)
+    assert [(z.shape, z.dtype) for z in zeros] == [(t.shape, t.dtype) for t in some] and not any(z.any() for z in zeros)
+    assert zeros[0].data_ptr() == zeros[1].data_ptr() != zeros[2].data_ptr()
 
 
 def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from array import array
 from datetime import timedelta
@@ -23,6 +24,8 @@ from .ways import Way, Ways
 _LEAST_BYTES, _BUCKETS = 1 << 20, 16
 _PARTS = 64  # of DDP's, at most
 _FOREVER = timedelta(days=3650)
+# To send itself the parameters takes a copy of them. Older PyTorch cannot leave that out.
+_UNSYNCED: Dict[str, Any] = {"init_sync": False} if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters else {}
 # Models that were wrapped before the job had a loader: they average over the workers that it began with.
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
@@ -40,7 +43,7 @@ def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make
     total, finds = total_bytes(model), make is Bucket and not options.get("bucket_cap_mb")
     # DDP's buckets say when gradients are ready: they are no larger than those that could come.
     told = max(total // _PARTS, _LEAST_BYTES) if finds else limit
-    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": told / (1 << 20), **options, "process_group": _Alone(job, [0], _FOREVER)})
+    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": told / (1 << 20), **_UNSYNCED, **options, "process_group": _Alone(job, [0], _FOREVER)})
     average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
     if finds:
         average.find_sizes(total)

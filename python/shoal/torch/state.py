@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
@@ -107,13 +107,23 @@ def fill(optimizer: torch.optim.Optimizer) -> None:
     Whatever else the step changes is replaced when the worker joins.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.grad is None]
-    for p in parameters:
-        p.grad = torch.zeros_like(p)
+    for p, gradient in zip(parameters, _zeros(parameters)):
+        p.grad = gradient
     # One that needs a closure, or sparse gradients, gets its state when it joins, and the others wait somewhat longer.
     with contextlib.suppress(Exception):
         type(optimizer).step(optimizer)
     for p in parameters:
         p.grad = None
+
+
+def _zeros(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+    """Zeros like each tensor. Those of a type share their memory, which would otherwise be touched for nothing."""
+    most: Dict[Any, int] = {}
+    for t in tensors:
+        most[t.dtype, t.device] = max(t.numel(), most.get((t.dtype, t.device), 0))
+    zeros = {kind: torch.zeros(n, dtype=kind[0], device=kind[1]) for kind, n in most.items()}
+    plain = [type(t.data) is torch.Tensor and t.is_contiguous() for t in tensors]
+    return [zeros[t.dtype, t.device][: t.numel()].view(t.shape) if p else torch.zeros_like(t) for t, p in zip(tensors, plain)]
 
 
 class Taken(Dict[str, Any]):
