@@ -90,6 +90,21 @@ def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest
     ledger.check_nested()
 
 
+def test_loops_left_by_break_over_the_epochs_of_the_loader(launch, binary, tmp_path):
+    with running_job.running(launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "epochs") as job:
+        job.resize(3)
+        assert int(job.until(r"JOINED (\d+)")[1]) > 0, "the new worker began with the first epoch"
+        assert "Error" not in job.finish()
+
+
+def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_path):
+    with running_job.running(launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range") as job:
+        job.resize(3, "--no-wait")
+        job.until(r"ShoalError: .* in loop \d+ .*Loop over `loader.epochs")
+        job.until("2 workers: w2 exited with code 1")  # the others go on
+        job.finish()
+
+
 @ways(ADAM, ZERO1)
 def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
     with training(3, ["--spares", "1"], **way) as job:
