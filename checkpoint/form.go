@@ -109,7 +109,7 @@ var forms = []form{
 	}},
 	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh pp=P,dp=N,tp=T", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
 	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2", lay: layZero(2)},
-	{name: "zero3", about: "the same of stage 3, for --mesh dp=N", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
+	{name: "zero3", about: "the same of stage 3, for --mesh dp=N,tp=T", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
 }
 
 // find returns the form of a name; that of an unknown one is empty.

@@ -180,7 +180,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	if err != nil {
 		axes := "dp, tp and pp"
 		if m.format == "zero3" {
-			axes = "dp"
+			axes = "dp and tp"
 		}
 		err = fmt.Errorf("%s has no axes but %s: %w", m.format, axes, err)
 	}

@@ -21,8 +21,8 @@ type sharer struct {
 
 // layRanks lays out what each model parallel rank saves, as one with its parts alone would, and puts the parts together.
 func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	if z.Stage == 3 {
-		return nil, errors.New("of tensor parallel ranks and stages of a pipeline shoal writes the stages 1 and 2 of ZeRO; choose one of these, or universal")
+	if z.Stage == 3 && z.PP > 1 {
+		return nil, errors.New("DeepSpeed itself trains no pipeline with ZeRO of stage 3; choose zero1, or universal")
 	}
 	stages, err := z.stages(values)
 	if err != nil {
@@ -129,9 +129,10 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 			state[m[2]] = true
 		}
 	}
+	buffers, said := buffersOf(values)
 	for _, t := range tensors {
 		if kind, param := parameterOf(t.Name); kind == "" && param != "" && !state[param] {
-			s.buffers[param] = true
+			s.buffers[param] = !said || buffers[param] // the others are frozen, and cut as parameters are
 		}
 	}
 	for _, v := range values { // the second names of parameters are as the first
@@ -141,6 +142,22 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 		}
 	}
 	return s, nil
+}
+
+// buffersOf are the names of the buffers; said is whether the values tell them.
+func buffersOf(values []format.Value) (names map[string]bool, said bool) {
+	names = map[string]bool{}
+	for _, v := range values {
+		if list, ok := v.Is.([]any); ok && v.Path == buffersKey {
+			said = true
+			for _, x := range list {
+				if name, is := x.(string); is {
+					names[name] = true
+				}
+			}
+		}
+	}
+	return names, said
 }
 
 // part is the shape of what a rank has of a tensor; cuts gets how it is cut, nothing for what all have alike.
