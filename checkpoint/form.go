@@ -25,6 +25,7 @@ type Form struct {
 	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
 	TP, PP int          // of ZeRO, tensor parallel ranks and stages of a pipeline, of which each has data parallel ones as the spec says; 0 is as 1
+	EP     int          // of ZeRO, expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
 	BF16   bool         // of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type says
 }
 
@@ -107,7 +108,7 @@ var forms = []form{
 	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", groups: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return deepspeed.Layout(c.Tensors, c.Values)
 	}},
-	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh pp=P,dp=N,tp=T", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh pp=P,dp=N,tp=T, of which ep=E share the experts", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
 	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2", lay: layZero(2)},
 	{name: "zero3", about: "the same of stage 3, for --mesh dp=N,tp=T", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
 }
@@ -162,7 +163,7 @@ func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
+		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, EP: f.EP, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
 		if err != nil {
 			return nil, err
 		}

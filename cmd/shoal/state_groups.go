@@ -25,11 +25,11 @@ func (m *moveFlags) adopt(c *checkpoint.Checkpoint) (notes []string, err error) 
 	return c.Adopt(m.format, given)
 }
 
-// takeModel takes the tensor parallel ranks and the stages of a pipeline out of the mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
-func (l *layoutFlags) takeModel() (tp, pp int, err error) {
+// takeModel takes the tensor and expert parallel ranks and the stages of a pipeline out of the mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
+func (l *layoutFlags) takeModel() (tp, pp, ep int, err error) {
 	m, err := layout.ParseMesh(l.mesh)
 	if l.mesh == "" || err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	m = slices.DeleteFunc(m, func(a layout.Axis) bool {
 		switch a.Name {
@@ -37,6 +37,8 @@ func (l *layoutFlags) takeModel() (tp, pp int, err error) {
 			tp = a.Size
 		case "pp":
 			pp = a.Size
+		case "ep":
+			ep = a.Size
 		default:
 			return false
 		}
@@ -46,5 +48,5 @@ func (l *layoutFlags) takeModel() (tp, pp int, err error) {
 		m = layout.Mesh{{Name: "dp", Size: 1}}
 	}
 	l.mesh = m.String()
-	return tp, pp, nil
+	return tp, pp, ep, nil
 }

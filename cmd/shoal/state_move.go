@@ -33,6 +33,7 @@ type moveFlags struct {
 	json    bool
 	workers int
 	tp, pp  int // of ZeRO: tensor parallel ranks, and stages of a pipeline
+	ep      int // of ZeRO: expert parallel ranks
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
@@ -165,7 +166,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		m.layout.preset = preset
 		if strings.HasPrefix(m.format, "zero") {
 			var err error
-			if m.tp, m.pp, err = m.layout.takeModel(); err != nil {
+			if m.tp, m.pp, m.ep, err = m.layout.takeModel(); err != nil {
 				return misused(err)
 			}
 		}
@@ -178,7 +179,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		err = mesh.Within("dp")
 	}
 	if err != nil {
-		axes := "dp, tp and pp"
+		axes := "dp, tp, pp and ep"
 		if m.format == "zero3" {
 			axes = "dp and tp"
 		}
@@ -208,7 +209,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, PP: m.pp, BF16: m.bf16}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, PP: m.pp, EP: m.ep, BF16: m.bf16}
 	out, lost, err := c.Lay(form)
 	if err != nil {
 		return err

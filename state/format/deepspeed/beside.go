@@ -217,6 +217,10 @@ func (w *writer) beside(root, module *pickle.Dict, tps, pps int) error {
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {
 		case stateKey, "optimizer", sharedKey:
+		case expertLayersKey, expertsCutKey: // of files of experts the reader says it again
+			if w.stage == 0 || key == expertsCutKey && tps == 1 {
+				rest = append(rest, v)
+			}
 		case infoKey:
 			if name == "" {
 				rest = append(rest, v)

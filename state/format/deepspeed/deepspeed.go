@@ -1,6 +1,6 @@
 // Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
 // cut over the data parallel ranks, with tensor parallelism, pipelines and experts, and universal checkpoints, which have a file for each parameter
-// and kind of state. It writes both, without experts, and ZeRO for tensor parallel ranks and, of the stages 1 and 2, pipelines.
+// and kind of state. It writes both, and ZeRO for tensor parallel ranks and, of the stages 1 and 2, expert parallel ones or pipelines.
 //
 // The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
 // fp32 is the master copy of the weights.
@@ -59,6 +59,9 @@ type reader struct {
 	experts, expp map[expertAt]string // of a mixture: models, and optimizers
 	numbers       map[string]int      // of experts, by the beginning of their names
 	apart         bool                // whether the optimizer's state is in expp
+	single        bool                // whether tensor parallel ranks have experts of their own, and none a part of one
+	locals        map[string]string   // what experts' parameters are called on their rank
+	opened        map[int][]*rank     // optimizer states, by model parallel rank
 
 	info    []format.Value    // universal_checkpoint_info of the first model parallel rank
 	torn    error             // why that is not to be believed
@@ -70,7 +73,7 @@ type reader struct {
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
-		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{},
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{},
 		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/pickle"
@@ -16,6 +17,16 @@ var (
 	expertOpt  = regexp.MustCompile(`^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
 	// expertName is that of an expert's parameter: the number in it counts all experts of the layer, but in a rank's optimizer states only its own.
 	expertName = regexp.MustCompile(`^(.*\bdeepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)$`)
+)
+
+// expertsEnd is the end of what the names of a layer's experts begin with.
+const expertsEnd = ".deepspeed_moe.experts.deepspeed_experts."
+
+// What the reader says of experts, for whoever writes some: the names of the layers of a mixture, in the order of their files, and of several tensor parallel ranks whether these have parts of each
+// expert, as enable_expert_tensor_parallelism has it.
+const (
+	expertLayersKey = "expert_layers"
+	expertsCutKey   = "expert_tensor_parallelism"
 )
 
 // unnamed is why the state of an optimizer without ZeRO stays in parts.
@@ -70,20 +81,53 @@ func (r *reader) mixture() error {
 	if err := r.counted(layers, old); err != nil {
 		return err
 	}
+	r.single = r.mp > 1 && r.pp == 1 && r.alone(layers)
+	var names []any
 	for _, layer := range slices.Sorted(maps.Keys(layers)) {
 		for expert := range layers[layer] {
 			for mp := range r.mp {
 				file := r.experts[expertAt{layer, expert, mp}]
+				if file == "" && r.single {
+					continue
+				}
 				if file == "" {
 					return fmt.Errorf("there is no file of expert %d of layer %d of the mixture, mp rank %d (layer_%d_expert_%d_mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was not copied", expert, layer, mp, layer, expert, mp)
 				}
-				if err := r.expert(file, expert, mp); err != nil {
+				prefix, err := r.expert(file, expert, mp)
+				if err != nil {
 					return err
+				}
+				if expert == 0 && len(names) == layer {
+					names = append(names, strings.TrimSuffix(prefix, expertsEnd))
 				}
 			}
 		}
 	}
+	if !old && len(names) == len(layers) {
+		r.Values = append(r.Values, format.Value{Path: expertLayersKey, Is: names})
+	}
+	if r.mp > 1 && r.pp == 1 {
+		r.Values = append(r.Values, format.Value{Path: expertsCutKey, Is: !r.single})
+	}
 	return nil
+}
+
+// alone reports whether each expert is the file of one model parallel rank: without tensor parallelism of experts DeepSpeed counts tensor parallel ranks as those that share experts.
+func (r *reader) alone(layers map[int]int) bool {
+	for layer, experts := range layers {
+		for expert := range experts {
+			files := 0
+			for mp := range r.mp {
+				if r.experts[expertAt{layer, expert, mp}] != "" {
+					files++
+				}
+			}
+			if files != 1 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // counted compares how many experts there are with what the model states say.
@@ -107,97 +151,35 @@ func (r *reader) counted(layers map[int]int, old bool) error {
 	return nil
 }
 
-// expert reads the file of an expert.
-func (r *reader) expert(file string, expert, mp int) error {
+// expert reads the file of an expert, and returns what the names in it begin with.
+func (r *reader) expert(file string, expert, mp int) (prefix string, err error) {
 	f, err := r.open(file)
 	if err != nil {
-		return err
+		return "", err
 	}
 	part := format.Checkpoint{}
 	if err := f.Flatten(&part, "", f.Root); err != nil {
-		return err
+		return "", err
 	}
 	for _, t := range part.Tensors {
 		m := expertName.FindStringSubmatch(t.Name)
 		if m == nil || m[2] != strconv.Itoa(expert) {
-			return fmt.Errorf("%s has %q, which is no parameter of expert %d by DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
+			return "", fmt.Errorf("%s has %q, which is no parameter of expert %d by DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
 		}
-		r.numbers[m[1]] = max(r.numbers[m[1]], expert+1)
-		t.Name, t.At = "module."+t.Name, r.place(mp)
+		prefix = m[1]
+		r.numbers[prefix] = max(r.numbers[prefix], expert+1)
+		t.Name, t.At = "module."+t.Name, r.expertPlace(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
-	return nil
+	return prefix, nil
 }
 
-// cut is how the flat buffer of a group lies over the ranks: whole over them all, or for experts over some of them for each expert parallel rank.
-type cut struct {
-	ranks  []*rank
-	shapes params
-	called params // what the parameters of shapes are called in the whole model
-	robin  bool   // whether parameters lie as round_robin_gradients has them
-}
-
-// cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that share one expert parallel rank has a part of its experts.
-func (r *reader) cuts(g int, m *model, ranks []*rank) ([]cut, error) {
-	count := len(ranks)
-	for _, one := range ranks {
-		n, err := one.count(g, len(ranks))
-		if err != nil {
-			return nil, err
-		}
-		if one != ranks[0] && n != count || len(ranks)%n != 0 {
-			return nil, fmt.Errorf("%s says that group %d is cut over %d ranks, and there are the files of %d", one.file.Name, g, n, len(ranks))
-		}
-		count = n
+// expertPlace is the place of what a model parallel rank has of an expert.
+func (r *reader) expertPlace(mp int) format.Place {
+	if r.single {
+		return nil
 	}
-	robin := roundRobin(m, ranks[0]) || shuffled(g, m.shapes[g], ranks)
-	if robin && aligned(ranks[0]) {
-		return nil, fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, with which shoal does not know where parameters lie", ranks[0].file.Name)
-	}
-	if count == len(ranks) {
-		return []cut{{ranks, m.shapes[g], m.shapes[g], robin}}, nil
-	}
-	degree := len(ranks) / count // of expert parallelism
-	if data, _ := pickle.Get[bool](m.file.Root, "ds_config", "use_data_before_expert_parallelism"); data {
-		return nil, fmt.Errorf("%s: use_data_before_expert_parallelism, with which experts lie on other ranks than shoal knows", m.file.Name)
-	}
-	all := make([]cut, degree)
-	for i, one := range ranks {
-		all[i%degree].ranks = append(all[i%degree].ranks, one)
-	}
-	for e := range all {
-		all[e].shapes, all[e].robin = m.shapes[g], robin
-		for _, p := range m.shapes[g] {
-			name := expertName.FindStringSubmatch(p.name)
-			if name == nil {
-				return nil, fmt.Errorf("parameter %q was cut over %d ranks, and there are the files of %d; only experts of DeepSpeed's own layer (deepspeed_moe) are cut so", p.name, count, len(ranks))
-			}
-			local, err := strconv.Atoi(name[2])
-			own := r.numbers[name[1]] / degree
-			if err != nil || local >= own || r.numbers[name[1]]%degree != 0 {
-				return nil, fmt.Errorf("parameter %q is of an expert of a rank, and there are the files of %d experts for %d ranks", p.name, r.numbers[name[1]], degree)
-			}
-			all[e].called = append(all[e].called, param{name[1] + strconv.Itoa(e*own+local) + name[3], p.shape})
-		}
-	}
-	return all, nil
-}
-
-// count is over how many ranks a group is cut.
-func (one *rank) count(g, files int) (int, error) {
-	state, _ := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
-	v, _ := state.Get("partition_count")
-	if l, ok := v.(*pickle.List); ok {
-		if g >= len(l.Items) {
-			return 0, fmt.Errorf("%s does not say over how many ranks group %d is cut (partition_count)", one.file.Name, g)
-		}
-		v = l.Items[g]
-	}
-	n, ok := v.(int64)
-	if !ok || n < 1 || n > int64(files) {
-		return 0, fmt.Errorf("%s: the state was cut over %v ranks, and there are the files of %d", one.file.Name, v, files)
-	}
-	return int(n), nil
+	return r.place(mp)
 }
 
 // numberedExperts adds the state of experts that an optimizer without ZeRO keeps, by number: each expert parallel rank has its own.

@@ -81,9 +81,19 @@ func (w *writer) order() ([][]string, error) {
 // roundRobin reports whether parameters lie in the flat buffers as round_robin_gradients has them: in the order of param_shapes. What param_slice_mappings
 // says of such checkpoints is that of the model's order, and wrong.
 func roundRobin(m *model, one *rank) bool {
-	is, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients")
+	is := configures(m, one, "zero_optimization", "round_robin_gradients")
 	version, _ := pickle.Get[string](one.file.Root, "ds_version")
 	return is && dealt(one.stage, version)
+}
+
+// configures reports whether the configuration says so. Model states of a mixture of experts have none before DeepSpeed 0.19.6, and optimizer states have it too.
+func configures(m *model, one *rank, path ...string) bool {
+	for _, root := range []any{m.file.Root, one.file.Root} {
+		if is, err := pickle.Get[bool](root, append([]string{"ds_config"}, path...)...); err == nil {
+			return is
+		}
+	}
+	return false
 }
 
 // dealt reports whether round_robin_gradients counts in a stage of a version: 3 knows nothing of it, and 1 did not before 0.13.

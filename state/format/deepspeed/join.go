@@ -134,7 +134,7 @@ func (j *joiner) prepare(names []string) (err error) {
 	}
 	for _, name := range names {
 		if _, param := parameterOf(name); param != "" {
-			_, _ = j.rules.of(j.named(param)) // what it says counts when the parameter is joined
+			_, _ = j.rules.of(j.ruled(param)) // what it says counts when the parameter is joined
 		}
 	}
 	if err := j.rules.left.spent(); err != nil {
@@ -162,6 +162,14 @@ func (j *joiner) named(param string) string {
 	return param
 }
 
+// ruled is the name by which the patterns find a parameter: that of an expert has the number that it has on its rank.
+func (j *joiner) ruled(param string) string {
+	if local, ok := j.locals[j.named(param)]; ok {
+		return local
+	}
+	return j.named(param)
+}
+
 // whole puts the parts of a tensor together.
 func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor, err error) {
 	var list []format.Part
@@ -183,10 +191,10 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	} else if number {
 		return format.Same(list)
 	}
-	if expertName.MatchString(param) || autoExpert.MatchString(param) && j.automatic() {
+	if _, known := j.locals[param]; !known && expertName.MatchString(param) || autoExpert.MatchString(param) && j.automatic() {
 		return whole, errors.New(ofExperts)
 	}
-	s, err := j.rules.of(param)
+	s, err := j.rules.of(j.ruled(param))
 	if err != nil {
 		return whole, err
 	}
@@ -230,7 +238,7 @@ func besideWeights(kind string, list []format.Part, weights []format.Tensor) (nu
 
 // put puts parts together as a parameter is shared.
 func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor, error) {
-	if s.rest && !j.params[param] {
+	if s.rest && !j.params[j.ruled(param)] {
 		same, one, err := j.equal(list, math.MaxInt)
 		if err != nil || !same || one && len(list[0].Shape) > 0 {
 			return format.Tensor{}, errors.Join(err, errors.New(noParameter))

@@ -16,6 +16,7 @@ import (
 type rank struct {
 	file   *torchzip.File
 	stage  int64              // 0 where none is said: the optimizer that DeepSpeed has for bf16 with gradients in f32
+	said   int64              // the stage that its buffers are of
 	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
 	groups []flatGroup
 	others []map[string]any // what each group has beside, such as the number of steps
@@ -31,10 +32,13 @@ func (r *reader) optimizer(mp int, m *model) error {
 		return err
 	}
 	if len(m.shapes) == 0 && stage < 3 {
-		if roundRobin(m, ranks[0]) {
-			return fmt.Errorf("%s: with round_robin_gradients the order of parameters is in param_shapes only, which it lacks", m.file.Name)
+		every := ranks
+		if r.single {
+			if every, err = r.everyRank(); err != nil {
+				return err
+			}
 		}
-		if m.shapes, err = r.mapped(mp, ranks); err != nil {
+		if m.shapes, err = r.mapped(mp, m, every); err != nil {
 			return err
 		}
 	}
@@ -46,9 +50,12 @@ func (r *reader) optimizer(mp int, m *model) error {
 	order := slices.Clone(m.shapes)
 	whole := r.pp == 1 // whether one rank says of all parameters which group they are in
 	for g := range ranks[0].fp32 {
-		cuts, err := r.cuts(g, m, ranks)
+		cuts, err := r.cuts(mp, g, m, ranks)
 		if err != nil {
 			return err
+		}
+		if len(cuts) == 0 {
+			continue
 		}
 		for _, c := range cuts {
 			if err := r.addGroup(mp, g, stage, m, c); err != nil {
@@ -56,12 +63,15 @@ func (r *reader) optimizer(mp int, m *model) error {
 			}
 		}
 		configured := roundRobin(m, ranks[0])
-		whole = whole && len(cuts) == 1 && cuts[0].robin == configured // else it is not known over how many ranks they are to be dealt out anew
+		whole = whole && cuts[0].robin == configured // else it is not known over how many ranks they are to be dealt out anew
 		if configured {
 			order[g] = slices.Clone(m.shapes[g])
-			for i, k := range robin(len(order[g]), len(ranks)) {
+			for i, k := range robin(len(order[g]), len(cuts[0].ranks)) {
 				order[g][k] = m.shapes[g][i]
 			}
+		}
+		if len(cuts) > 1 {
+			order[g] = together(cuts, order[g])
 		}
 	}
 	if r.pp > 1 && mp%r.tp == 0 {
@@ -70,11 +80,33 @@ func (r *reader) optimizer(mp int, m *model) error {
 	if mp > 0 {
 		return nil
 	}
+	if err := r.configured(m, ranks[0]); err != nil {
+		return err
+	}
 	return r.shared(ranks[0].file, optimizerKeys(stage), order, whole)
+}
+
+// configured adds what optimizer states say of the configuration and the version where the model states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
+func (r *reader) configured(m *model, one *rank) error {
+	part := format.Checkpoint{}
+	for _, key := range []string{"ds_config", "ds_version"} {
+		v, err := pickle.Get[any](one.file.Root, key)
+		if _, said := pickle.Get[any](m.file.Root, key); said == nil || err != nil {
+			continue
+		}
+		if err := one.file.Flatten(&part, key, v); err != nil {
+			return err
+		}
+	}
+	r.Values = append(r.Values, part.Values...)
+	return nil
 }
 
 // ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they are of.
 func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
+	if ranks = r.opened[mp]; ranks != nil {
+		return ranks, ranks[0].said, nil
+	}
 	for dp := range r.dp {
 		name := r.optims[at{mp, dp}]
 		if name == "" {
@@ -91,8 +123,10 @@ func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 		if dp > 0 && s != stage {
 			return nil, 0, fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name, s, stage)
 		}
+		one.said = s
 		stage, ranks = s, append(ranks, one)
 	}
+	r.opened[mp] = ranks
 	return ranks, stage, nil
 }
 
@@ -111,7 +145,9 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 		}
 	}
 	for _, t := range tensors {
-		t.At = r.place(mp)
+		if t.At = r.place(mp); len(c.called) > 0 && expertName.MatchString(c.called[0].name) {
+			t.At = r.expertPlace(mp)
+		}
 		if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
 			if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
 				t.Replicas = append(t.Replicas, same.Pieces...)
@@ -124,10 +160,10 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 
 // mapped finds the parameters of each group where the model states do not name them, as those of a mixture of experts before DeepSpeed 0.19.6: by what the ranks have
 // of them, in this order, and the shapes by the model.
-func (r *reader) mapped(mp int, ranks []*rank) ([]params, error) {
+func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 	shapes := map[string]tensor.Shape{}
 	for _, t := range r.Tensors {
-		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok && t.At.Compare(r.place(mp)) == 0 {
+		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok && (t.At == nil || t.At.Compare(r.place(mp)) == 0) {
 			shapes[name] = t.Shape
 		}
 	}
@@ -143,6 +179,13 @@ func (r *reader) mapped(mp int, ranks []*rank) ([]params, error) {
 				return nil, fmt.Errorf("%s has state of parameter %q, and the model has none of this name", ranks[0].file.Name, name)
 			}
 			groups[g] = append(groups[g], param{name, shape})
+		}
+		if roundRobin(m, ranks[0]) { // these names are in the model's order
+			count, err := ranks[0].count(g, len(ranks))
+			if err != nil {
+				return nil, err
+			}
+			groups[g] = dealtOut(groups[g], count)
 		}
 	}
 	return groups, nil

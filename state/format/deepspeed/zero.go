@@ -20,11 +20,12 @@ const subGroup = 1_000_000_000
 type zeroWriter struct {
 	*writer
 	ranks   int
-	mp      int    // the model parallel rank
-	tp, tps int    // the tensor parallel one, and how many there are
-	stageOf *stage // of a pipeline; nil for none
-	pps     int    // how many stages there are
-	bf16    string // what the names of the files of optimizer states begin with
+	mp      int      // the model parallel rank
+	tp, tps int      // the tensor parallel one, and how many there are
+	stageOf *stage   // of a pipeline; nil for none
+	pps     int      // how many stages there are
+	bf16    string   // what the names of the files of optimizer states begin with
+	mixture *mixture // nil where there are no experts
 	groups  [][]string
 	in      map[string]bool // the parameters that are in a group
 	flats   []*flat
@@ -36,9 +37,10 @@ type zeroWriter struct {
 type flat struct {
 	group   int
 	params  []string
-	kinds   []string // of state that is cut like the weights, without these
-	numbers []string // of state that is a number, as a tensor
-	steps   any      // the number of steps where that is no tensor; nil for none
+	kinds   []string   // of state that is cut like the weights, without these
+	numbers []string   // of state that is a number, as a tensor
+	steps   any        // the number of steps where that is no tensor; nil for none
+	experts [][]string // of each expert parallel rank its parameters; nil for what is of no experts
 }
 
 // Zero says of which ranks a checkpoint of ZeRO is, and what they look for.
@@ -46,6 +48,7 @@ type Zero struct {
 	Stage int
 	DP    int  // data parallel ranks
 	TP    int  // tensor parallel ranks; 0 is as 1
+	EP    int  // expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
 	PP    int  // stages of a pipeline, as many as it had when it was trained; 0 and 1 are none
 	BF16  bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
 }
@@ -61,7 +64,10 @@ func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read fun
 		out, err = z.layRanks(tensors, values, read)
 	} else {
 		w := z.writer(tensors, values)
-		if err = w.run(tensors, read); err == nil {
+		if w.mixture, err = z.mixture(tensors, values); err == nil {
+			err = w.run(tensors, read)
+		}
+		if err == nil {
 			out, err = w.Output, w.Finish()
 		}
 	}
@@ -106,9 +112,6 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	}
 	for _, g := range w.groups {
 		for _, p := range g {
-			if expertName.MatchString(p) {
-				return fmt.Errorf("parameter %q is of an expert, and DeepSpeed has experts in files of their own, which shoal does not write; choose another format", p)
-			}
 			w.in[p] = true
 		}
 	}
@@ -130,18 +133,24 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 		}
 	}
 	for g, names := range w.groups {
+		experts, err := w.mixture.share(names)
+		if err != nil {
+			return err
+		}
 		parts := [][]string{names}
 		version, _ := w.version().(string)
 		if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); w.stage == 3 {
 			parts = w.subGroups(names)
 		} else if v == true && dealt(w.stage, version) {
-			parts[0] = nil
-			for _, i := range robin(len(names), w.ranks) {
-				parts[0] = append(parts[0], names[i])
+			if experts == nil {
+				parts[0] = dealtOut(names, w.ranks)
+			}
+			for e := range experts {
+				experts[e] = dealtOut(experts[e], w.mixture.sharers(w))
 			}
 		}
 		for _, part := range parts {
-			f := &flat{group: g, params: part}
+			f := &flat{group: g, params: part, experts: experts}
 			if err := w.fill(f, read); err != nil {
 				return fmt.Errorf("group %d of the optimizer: %w", g, err)
 			}
@@ -149,6 +158,14 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 		}
 	}
 	return w.leftOver()
+}
+
+// dealtOut are parameters in the order in which they lie when they are dealt out to ranks in turn.
+func dealtOut[P any](params []P, ranks int) (all []P) {
+	for _, i := range robin(len(params), ranks) {
+		all = append(all, params[i])
+	}
+	return all
 }
 
 // findBF16 finds out what the names of files begin with.
@@ -322,11 +339,21 @@ func (w *zeroWriter) imply(name, param string) error {
 	return nil
 }
 
+// of are the parameters in the flat buffer of which a rank has a part, which of the parts, and how many there are.
+func (f *flat) of(w *zeroWriter, rank int) (params []string, index, count int) {
+	if f.experts == nil {
+		return f.params, rank, w.ranks
+	}
+	e, index := w.mixture.at(w, rank)
+	return f.experts[e], index, w.mixture.sharers(w)
+}
+
 // part is what a rank has of a flat buffer: for each parameter which elements, and where they stand; how many elements it is, with padding and without; and how
 // many of each parameter.
 func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
+	params, index, count := f.of(w, rank)
 	total, at := 0, 0
-	for _, p := range f.params {
+	for _, p := range params {
 		n, _ := w.weights(p).Shape.Elements()
 		total += n
 		if w.stage == 3 {
@@ -339,9 +366,9 @@ func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
 		return parts, at, at
 	}
 	// The buffer is as long as all parameters, and filled up so that the part of each rank is an even number of elements.
-	size = (total + 2*w.ranks - 1) / (2 * w.ranks) * 2
-	from, to := rank*size, (rank+1)*size
-	for _, p := range f.params {
+	size = (total + 2*count - 1) / (2 * count) * 2
+	from, to := index*size, (index+1)*size
+	for _, p := range params {
 		n, _ := w.weights(p).Shape.Elements()
 		if a, b := max(at, from), min(at+n, to); a < b {
 			parts = append(parts, part{p, a - at, b - at, a - from})

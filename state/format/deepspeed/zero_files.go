@@ -89,7 +89,7 @@ func (w *zeroWriter) layZero() error {
 		}
 	}
 	for _, f := range w.flats { // all of their pieces are there now
-		for _, p := range f.params {
+		for _, p := range w.mixture.laid(w, f) {
 			w.placed[w.weights(p).Name] = true
 			for _, kind := range f.kinds {
 				w.placed[w.kind(kind, p).Name] = true
@@ -110,6 +110,9 @@ func (w *zeroWriter) layZero() error {
 			return err
 		}
 	}
+	if err := w.expertFiles(); err != nil {
+		return err
+	}
 	if w.mp == 0 {
 		w.point(LatestName)
 	}
@@ -129,7 +132,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 		weights.Items = append(weights.Items, p)
 		state := &pickle.Dict{}
 		for _, kind := range f.numbers {
-			if p, err = w.number(out, kind, f); err != nil {
+			if p, err = w.number(out, kind, f, rank); err != nil {
 				return err
 			}
 			state.Add(kind, p)
@@ -151,11 +154,12 @@ func (w *zeroWriter) optimStates(rank int) error {
 			address := &pickle.Dict{}
 			address.Add("numel", int64(p.to-p.from))
 			address.Add("start", int64(p.at))
-			fragments.Add(p.name, pickle.New{Class: fragmentClass, State: address})
+			fragments.Add(w.mixture.local(p.name), pickle.New{Class: fragmentClass, State: address})
 		}
 		mappings.Items = append(mappings.Items, fragments)
 		paddings.Items = append(paddings.Items, int64(size-lean))
-		counts.Items = append(counts.Items, int64(w.ranks))
+		_, _, count := f.of(w, rank)
+		counts.Items = append(counts.Items, int64(count))
 	}
 	groups, err := w.paramGroups()
 	if err != nil {
@@ -191,12 +195,13 @@ func (w *zeroWriter) optimStates(rank int) error {
 
 // number adds a number that all parameters of a group have, as a tensor of one element. Behind it in the storage stand those of the others, which are the same, so
 // that each has its place.
-func (w *zeroWriter) number(out *file, kind string, f *flat) (any, error) {
+func (w *zeroWriter) number(out *file, kind string, f *flat, rank int) (any, error) {
+	params, _, _ := f.of(w, rank)
 	var from []part
-	for i, p := range f.params {
+	for i, p := range params {
 		from = append(from, part{w.kind(kind, p).Name, 0, 1, i})
 	}
-	p, err := out.add(buffer(w.kind(kind, f.params[0]).DType, len(f.params), from))
+	p, err := out.add(buffer(w.kind(kind, f.params[0]).DType, len(params), from))
 	if o, ok := p.(*pickle.Object); ok {
 		o.Args[2], o.Args[3] = pickle.Tuple{}, pickle.Tuple{} // shape and strides
 	}
@@ -266,6 +271,9 @@ func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 			}
 		}
 		g.(*pickle.Dict).Set("params", numbers)
+		if w.mixture != nil {
+			w.mixture.rename(g.(*pickle.Dict))
+		}
 	}
 	return list, nil
 }
@@ -283,6 +291,9 @@ func (w *zeroWriter) modelStates(rank int) error {
 	}
 	for _, t := range w.models {
 		name, ok := strings.CutPrefix(t.Name, w.prefix)
+		if ok && w.mixture.has(name) {
+			continue
+		}
 		trained := w.in[name] || w.in[w.shared[name]] || w.stage < 3 && w.shared[name] != ""
 		still := !trained && !slices.Contains(w.buffers, name)
 		p := hollow
@@ -354,7 +365,7 @@ func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickl
 	}
 	for _, g := range w.groups {
 		for _, name := range g {
-			if _, there := module.Get(name); there {
+			if _, there := module.Get(name); there || w.mixture.has(name) {
 				continue
 			}
 			p := hollow
@@ -384,8 +395,9 @@ func (w *zeroWriter) describe(root, module *pickle.Dict) error {
 	all, names := &pickle.List{}, &pickle.List{}
 	for _, f := range w.flats {
 		d := &pickle.Dict{}
-		for _, p := range f.params {
-			d.Add(p, sizeOf(w.weights(p).Shape))
+		params, _, _ := f.of(w, 0)
+		for _, p := range params {
+			d.Add(w.mixture.local(p), sizeOf(w.weights(p).Shape))
 		}
 		all.Items = append(all.Items, d)
 	}
@@ -395,6 +407,9 @@ func (w *zeroWriter) describe(root, module *pickle.Dict) error {
 	root.Set("param_shapes", all)
 	root.Set(buffersKey, names)
 	root.Set("dp_world_size", int64(w.ranks))
+	if w.mixture != nil {
+		root.Set("num_experts", w.mixture.counts())
+	}
 	if config, err := pickle.Get[*pickle.Dict](root, "ds_config", "zero_optimization"); err == nil {
 		config.Set("stage", w.stage)
 	}

@@ -17,12 +17,17 @@ type sharer struct {
 	ranks   int
 	buffers map[string]bool   // of the model: what is no parameter
 	aliases map[string]string // of parameters that are others once more
+	mixture *mixture
 }
 
 // layRanks lays out what each model parallel rank saves, as one with its parts alone would, and puts the parts together.
 func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	if z.Stage == 3 && z.PP > 1 {
 		return nil, errors.New("DeepSpeed itself trains no pipeline with ZeRO of stage 3; choose zero1, or universal")
+	}
+	mixture, err := z.mixture(tensors, values)
+	if err != nil {
+		return nil, err
 	}
 	stages, err := z.stages(values)
 	if err != nil {
@@ -32,6 +37,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func
 	if err != nil {
 		return nil, err
 	}
+	s.mixture = mixture
 	cuts, parts := map[string]*format.Cut{}, map[string][]format.Part{}
 	var all *format.Output
 	for _, stage := range stages {
@@ -47,6 +53,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func
 				}
 			}
 			w := z.writer(local, stage.values(values))
+			w.mixture = s.mixture
 			w.mp, w.tp, w.stageOf = slices.Index(stages, stage)*w.tps+tp, tp, stage
 			if err := w.run(local, read); err != nil {
 				return nil, err
@@ -183,13 +190,15 @@ func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (te
 	return shape, nil
 }
 
-// first is the name under which the patterns know a parameter.
-func (s *sharer) first(param string) string { return cmp.Or(s.aliases[param], param) }
+// first is the name under which the patterns know a parameter: that of an expert has its number on a rank.
+func (s *sharer) first(param string) string {
+	return s.mixture.local(cmp.Or(s.aliases[param], param))
+}
 
 // cut says how ranks share a tensor, evenly; nil if all have it alike.
 func (s *sharer) cut(t *format.Tensor) (*format.Cut, error) {
 	_, param := parameterOf(t.Name)
-	if s.ranks == 1 || param == "" || len(t.Shape) == 0 {
+	if s.ranks == 1 || param == "" || len(t.Shape) == 0 || s.mixture.apart(param) {
 		return nil, nil
 	}
 	how, err := s.rules.of(s.first(param))
