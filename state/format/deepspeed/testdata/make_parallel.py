@@ -19,7 +19,7 @@ import make
 RANKS = 4
 
 
-def pipeline(bf16):
+def pipeline(bf16, stages=2, steps=2):
     import deepspeed
     import torch
     from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
@@ -35,18 +35,18 @@ def pipeline(bf16):
 
     tied = TiedLayerSpec("word", torch.nn.Linear, 4, 4, bias=False)
     layers = [tied, LayerSpec(torch.nn.Linear, 4, 3), torch.relu, LayerSpec(Counted), LayerSpec(torch.nn.Linear, 3, 4), tied]
-    m = PipelineModule(layers, num_stages=2, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform", base_seed=5, seed_layers=True)
+    m = PipelineModule(layers, num_stages=stages, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform", base_seed=5, seed_layers=True)
     config = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}}, "zero_optimization": {"stage": 1}}
     if bf16:
         config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=list(m.parameters()), config=config)
     kind = torch.bfloat16 if bf16 else torch.float32
-    for _ in range(2):
+    for _ in range(steps):
         engine.train_batch(iter([(torch.rand(2, 4, dtype=kind), torch.rand(2, 4, dtype=kind))] * 4))
     return engine, lambda name: name
 
 
-def experts(stage):
+def experts(stage, ep=2, steps=2):
     import deepspeed
     import torch
     from deepspeed.moe.layer import MoE
@@ -57,7 +57,7 @@ def experts(stage):
         def __init__(self):
             super().__init__()
             self.a = torch.nn.Linear(4, 4)
-            self.moe = MoE(4, torch.nn.Linear(4, 4), num_experts=4, ep_size=2, k=1)
+            self.moe = MoE(4, torch.nn.Linear(4, 4), num_experts=4, ep_size=ep, k=1)
             self.b = torch.nn.Linear(4, 3)
 
         def forward(self, x):
@@ -69,10 +69,10 @@ def experts(stage):
     config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
               "zero_optimization": {"stage": stage}, "bf16": {"enabled": stage > 0}}
     engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=given, config=config)
-    for _ in range(2):
+    for _ in range(steps):
         engine.backward(engine(torch.rand(8, 4, dtype=m.b.weight.dtype)).sum())
         engine.step()
-    first = groups._get_expert_parallel_rank("ep_size_2") * 2
+    first = groups._get_expert_parallel_rank(f"ep_size_{ep}") * (4 // ep)
     return engine, lambda name: re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(first + int(m[2])), name)
 
 
@@ -120,7 +120,7 @@ SHARING = {
 }
 
 
-def tensors():
+def tensors(stage=1, steps=2):
     import deepspeed
     import torch
     grid = Grid()
@@ -143,9 +143,9 @@ def tensors():
         m.norm.weight.copy_(torch.arange(1, 5) / 4)
         m.down.bias.copy_(torch.arange(4) / 8)
     config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
-              "zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}
+              "zero_optimization": {"stage": stage}, "bf16": {"enabled": True}}
     engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=list(m.parameters()), config=config, mpu=grid)
-    for step in range(2):
+    for step in range(steps):
         engine.backward(engine(torch.arange(8, dtype=torch.bfloat16).reshape(2, 4).sin() + step))
         engine.step()
     return engine, lambda name: name
