@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,7 +27,7 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 	if !signal.Ignored(syscall.SIGHUP) { // nohup wants the job to go on
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	second := make(chan struct{})
+	second, again := context.WithCancel(context.Background())
 	ctx, cancel := context.WithCancelCause(context.WithValue(parent, hurryKey{}, second))
 	g := group.New(context.Background())
 	g.Go("signals", func(end context.Context) error {
@@ -35,7 +36,7 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 			case s := <-signals:
 				cancel(&stopSignal{s.(syscall.Signal)})
 				if seen == 2 {
-					close(second)
+					again()
 				}
 			case <-end.Done():
 				return nil
@@ -52,8 +53,37 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 
 // hurry is closed when a command that was interrupted is interrupted again; nil where ctx is not interruptible.
 func hurry(ctx context.Context) <-chan struct{} {
-	second, _ := ctx.Value(hurryKey{}).(chan struct{})
-	return second
+	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
+		return second.Done()
+	}
+	return nil
+}
+
+type abruptKey struct{}
+
+// abrupt is an interruptible context for a command that reads: with it, the first signal ends the process. There is nothing to undo, and nobody can stop a
+// read of what comes in, or of a file system that hangs.
+func abrupt(ctx context.Context) context.Context {
+	return context.WithValue(ctx, abruptKey{}, context.AfterFunc(ctx, func() { leave(ctx) }))
+}
+
+// gently gives the first signal back to what goes by the context, as a command that writes must. The second one ends the process.
+func gently(ctx context.Context) {
+	if take, is := ctx.Value(abruptKey{}).(func() bool); is {
+		take()
+	}
+	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
+		context.AfterFunc(second, func() { leave(ctx) })
+	}
+}
+
+// leave ends the process, if a signal has ended the context.
+func leave(ctx context.Context) {
+	var s *stopSignal
+	if err := context.Cause(ctx); errors.As(err, &s) {
+		fmt.Fprintln(os.Stderr, "shoal:", err)
+		os.Exit(exitCode(err))
+	}
 }
 
 // A farewell is how a command that others can do without ends: politely when it is asked to by a signal that soft takes, and at once by a second

@@ -29,6 +29,7 @@ Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a 
   shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
   shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core --only 'model.**' --only 'optimizer.**'
   shoal state diff megatron/iter_0001000 out --only 'model.**' --only 'optimizer.**'`,
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) { cmd.SetContext(abrupt(cmd.Context())) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()

@@ -214,6 +214,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
+	gently(cmd.Context())
 	p := newProgress(cmd.ErrOrStderr())
 	r, err := checkpoint.Move(cmd.Context(), c, out, dst, checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
 	p.clear()

@@ -33,6 +33,7 @@ A sealed checkpoint is compared with its manifest whenever it is moved.`,
 				return err
 			}
 			defer c.Close()
+			gently(cmd.Context())
 			m, err := checkpoint.Seal(cmd.Context(), c, workers)
 			if err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Write puts a file in place, with one rename. It may be done by several at once, and one of them wins.
@@ -35,13 +36,18 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Read reads a file that has up to so many bytes. It may be a pipe.
+// Read reads a regular file that has up to so many bytes. Pipes and devices are refused: a reader would wait for ever, or a program give it bytes without end.
 func Read(path string, most int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would hold up open itself
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file; what comes out of a pipe or a device, write to a file first", path)
+	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(text)) > most {
 		err = fmt.Errorf("%s has more than %d bytes, the limit for a file of its kind", path, most)

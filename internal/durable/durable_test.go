@@ -1,0 +1,39 @@
+package durable_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-ml/shoal/internal/durable"
+)
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	file, pipe, loop := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"), filepath.Join(dir, "loop")
+	if err := durable.Write(file, []byte("four")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("loop", loop); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := durable.Read(file, 4); err != nil || string(text) != "four" {
+		t.Errorf("%q, %v", text, err)
+	}
+	for path, want := range map[string]string{
+		file:        "more than 3 bytes",
+		pipe:        "pipe is no regular file", // nobody writes into it
+		"/dev/zero": "/dev/zero is no regular file",
+		dir:         "no regular file",
+		loop:        "too many levels of symbolic links",
+	} {
+		if _, err := durable.Read(path, 3); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
