@@ -168,7 +168,7 @@ func (s *stage) room() error {
 	return nil
 }
 
-// fill makes all files with their sizes, and writes what holds no elements.
+// fill makes all files with their sizes.
 func (s *stage) fill() error {
 	for _, f := range s.output.Files {
 		if err := os.MkdirAll(filepath.Dir(s.path(f.Name)), 0o777); err != nil {
@@ -182,6 +182,11 @@ func (s *stage) fill() error {
 			return err
 		}
 	}
+	return nil
+}
+
+// frames writes what holds no elements. It is the last that is written: without headers, what a stopped run leaves does not read as a checkpoint.
+func (s *stage) frames() error {
 	return s.each(func(open func(file string) (*os.File, error)) error {
 		for _, f := range s.output.Frames {
 			file, err := open(f.File)
@@ -258,7 +263,7 @@ func (s *stage) record(r move.Record) error {
 
 // publish implements target: it makes the files durable, and then visible under their name.
 func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) error {
-	if err := s.sums(); err != nil {
+	if err := errors.Join(s.frames(), s.sums()); err != nil {
 		return err
 	}
 	if o.Seal {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Stranger says what the file that was opened last is, if that is none of a checkpoint but what often lies in its place: nothing at all, what Git
+// Stranger says what the file that was opened last is, if that is none of a checkpoint but what often lies in its place: nothing at all, zeros, what Git
 // has for a file that it keeps elsewhere, or the page of a server that had no such file or wanted to know who asks. Readers that fail ask it, for they
 // would say only what about it is wrong. nil where it can be a file of a checkpoint.
 func (f *Files) Stranger() error {
@@ -19,6 +19,9 @@ func (f *Files) Stranger() error {
 	head := make([]byte, min(file.Size, 200))
 	if file.ReadFull(head, 0) != nil {
 		return nil
+	}
+	if len(head) >= 8 && len(bytes.Trim(head, "\x00")) == 0 {
+		return fmt.Errorf("%s begins with zeros: it was not written to its end; copy it again, or run again what writes it", file.Name)
 	}
 	if bytes.HasPrefix(head, []byte("version https://git-lfs.github.com/spec/")) {
 		return fmt.Errorf("%s is a Git LFS pointer, not the file: run git lfs pull where it was cloned", file.Name)

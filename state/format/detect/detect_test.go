@@ -117,6 +117,8 @@ func TestStrangers(t *testing.T) {
 		{dcp, "", ".distcp is a Git LFS pointer"},
 		{one("w.pt", ""), "w.pt", "w.pt is empty"},
 		{one("w.safetensors", ""), "", "w.safetensors is empty"},
+		{one("w.safetensors", string(make([]byte, 1000))), "", "w.safetensors begins with zeros: it was not written to its end"},
+		{one("w.pt", string(make([]byte, 8))), "w.pt", "w.pt begins with zeros"},
 		{one("w.safetensors", "\ufeff\n<!DOCTYPE html><html>"), "", "w.safetensors is a page of a server"},
 		{one("w.pt", "<HTML>"), "w.pt", "w.pt is a page of a server"},
 		{one("w.pt", "<?xml version='1.0'?><Error>"), "w.pt", "w.pt is a page of a server"},
