@@ -4,13 +4,11 @@
 package torchzip
 
 import (
-	"archive/zip"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
-	"path"
 	"slices"
 	"strings"
 
@@ -18,10 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/state/format/pickle"
 )
 
-const (
-	maxDirectory = 256 << 20 // bytes that are read to list the entries
-	maxPickle    = 512 << 20
-)
+const maxPickle = 512 << 20
 
 // A File is one that torch.save wrote.
 type File struct {
@@ -33,10 +28,8 @@ type File struct {
 
 // archive is the zip around it.
 type archive struct {
-	file    *format.File
-	at, end int64 // in its file
-	entries map[string]*zip.File
-	folder  string // that all entries lie in
+	*directory
+	folder string // that all entries lie in
 }
 
 // Open reads the pickle of a file. It may mention the globals of torch's tensors, of pickle.Builtins and of more.
@@ -74,12 +67,13 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range a.entries {
-		from, err := a.place(e)
+	for i := range a.members {
+		m := &a.members[i]
+		from, err := a.place(m)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, format.Record{Name: e.Name, File: a.file.Name, From: from, To: from + int64(e.UncompressedSize64), Sum: e.CRC32})
+		list = append(list, format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size, Sum: m.sum})
 	}
 	slices.SortFunc(list, func(x, y format.Record) int { return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To)) })
 	for i := 1; i < len(list); i++ {
@@ -109,23 +103,7 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 	return f, err
 }
 
-// budget is a ReaderAt that ends after so many bytes: a directory that lies about its size must not fill the memory.
-type budget struct {
-	io.ReaderAt
-	left int64
-}
-
-var errDirectory = fmt.Errorf("the zip directory has more than %d bytes", maxDirectory)
-
-func (b *budget) ReadAt(p []byte, at int64) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, errDirectory
-	}
-	return b.ReaderAt.ReadAt(p, at)
-}
-
-// readDirectory lists the entries. It fails on what torch does not write: compressed entries, which could be bombs, and
-// names that occur twice or point elsewhere.
+// readDirectory lists the entries, and finds what torch has written among them.
 func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	var magic [4]byte
 	if size < int64(len(magic)) {
@@ -140,60 +118,41 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	case string(magic[:]) != "PK\x03\x04":
 		return nil, errors.New("it is no zip archive, so torch.save did not write it, or not all of it")
 	}
-	b := &budget{io.NewSectionReader(file, at, size), maxDirectory}
-	z, err := zip.NewReader(b, size)
+	d, err := openDirectory(file, at, size)
 	if err != nil {
-		return nil, fmt.Errorf("the zip directory, which stands at the end: %w; the file is cut off or broken", err)
+		return nil, err
 	}
-	a := &archive{file: file, at: at, end: at + size, entries: map[string]*zip.File{}}
-	for _, e := range z.File {
-		switch {
-		case e.Method != zip.Store || e.UncompressedSize64 != e.CompressedSize64 || e.Flags&1 != 0:
-			return nil, fmt.Errorf("entry %q is compressed or encrypted; torch stores entries plainly", e.Name)
-		case a.entries[e.Name] != nil:
-			return nil, fmt.Errorf("entry %q stands twice", e.Name)
-		}
-		a.entries[e.Name] = e
-		if path.Base(e.Name) == "data.pkl" && strings.Count(e.Name, "/") == 1 {
-			a.folder = path.Dir(e.Name)
+	a := &archive{directory: d}
+	for i := range d.members {
+		m := &d.members[i]
+		folder, found := bytes.CutSuffix(d.names[m.from:m.to], []byte("/data.pkl"))
+		if found && !bytes.ContainsRune(folder, '/') {
+			a.folder = string(folder)
 		}
 	}
-	b.left = maxPickle // for the small entries and the heads of the others
 	switch {
 	case a.folder == "":
 		return nil, errors.New("the zip archive has no data.pkl, so torch.save did not write it")
-	case a.entries[a.folder+"/constants.pkl"] != nil:
+	case a.find(a.folder+"/constants.pkl") != nil:
 		return nil, errors.New("it is a TorchScript program; save its state_dict instead")
 	}
 	return a, nil
 }
 
-// place returns where in the file the bytes of an entry lie.
-func (a *archive) place(e *zip.File) (int64, error) {
-	at, err := e.DataOffset()
-	if err != nil {
-		return 0, fmt.Errorf("entry %q: %w", e.Name, err)
+// read reads an entry whole, and compares its checksum.
+func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
+	if m.size > most {
+		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", a.name(m), m.size, most)
 	}
-	if at += a.at; e.UncompressedSize64 > uint64(max(a.end-at, 0)) {
-		return 0, fmt.Errorf("entry %q has %d bytes from byte %d on, and the archive ends at %d; the file is cut off or broken", e.Name, e.UncompressedSize64, at, a.end)
-	}
-	return at, nil
-}
-
-// read reads an entry whole, and compares its checksum. archive/zip would refuse entries without one.
-func (a *archive) read(e *zip.File, most uint64) ([]byte, int64, error) {
-	if e.UncompressedSize64 > most {
-		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", e.Name, e.UncompressedSize64, most)
-	}
-	at, err := a.place(e)
+	at, err := a.place(m)
 	if err != nil {
 		return nil, 0, err
 	}
-	b := make([]byte, e.UncompressedSize64)
+	b := make([]byte, m.size)
 	if err := a.file.ReadFull(b, at); err != nil {
-		return nil, 0, fmt.Errorf("entry %q: %w", e.Name, err)
+		return nil, 0, fmt.Errorf("entry %q: %w", a.name(m), err)
 	}
-	r := format.Record{Name: e.Name, File: a.file.Name, From: at, To: at + int64(len(b)), Sum: e.CRC32}
+	r := format.Record{Name: a.name(m), File: a.file.Name, From: at, To: at + m.size, Sum: m.sum}
 	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.Bare() {
 		return nil, 0, fmt.Errorf("%v; restore the file from another copy", r.Fault(sum, nil).What)
 	}
@@ -202,14 +161,14 @@ func (a *archive) read(e *zip.File, most uint64) ([]byte, int64, error) {
 
 // small reads an entry of a few bytes, "" when there is none.
 func (a *archive) small(name string) (string, error) {
-	e := a.entries[a.folder+"/"+name]
-	if e == nil {
+	m := a.find(a.folder + "/" + name)
+	if m == nil {
 		return "", nil
 	}
-	b, _, err := a.read(e, 1024)
+	b, _, err := a.read(m, 1024)
 	return strings.TrimSpace(string(b)), err
 }
 
 func (a *archive) pickle() ([]byte, int64, error) {
-	return a.read(a.entries[a.folder+"/data.pkl"], maxPickle)
+	return a.read(a.find(a.folder+"/data.pkl"), maxPickle)
 }

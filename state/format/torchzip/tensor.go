@@ -83,15 +83,15 @@ func (f *File) storage(id any) (any, error) {
 	if d != 0 {
 		s.bytes = format.Bytes(d, int(n))
 	}
-	e := f.archive.entries[f.archive.folder+"/data/"+key]
+	m := f.archive.find(f.archive.folder + "/data/" + key)
 	switch {
-	case e == nil:
+	case m == nil:
 		return nil, fmt.Errorf("storage %q is not in the archive", key)
-	case e.UncompressedSize64 != uint64(s.bytes):
-		return nil, fmt.Errorf("storage %q has %d bytes, its entry in the archive %d", key, s.bytes, e.UncompressedSize64)
+	case m.size != s.bytes:
+		return nil, fmt.Errorf("storage %q has %d bytes, its entry in the archive %d", key, s.bytes, m.size)
 	}
 	var err error
-	s.at, err = f.archive.place(e)
+	s.at, err = f.archive.place(m)
 	return s, err
 }
 
