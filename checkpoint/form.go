@@ -94,14 +94,12 @@ var forms = []form{
 	{name: "ranks", about: "shoal's own: a safetensors file for each rank with what lies in its memory", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return ranks.Layout(f.spec(), c.Tensors, c.Values)
 	}},
-	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, groups: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		renamed, err := megatron.Chain(c.Checkpoint, f.spec())
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.path, err)
-		}
-		c.called(renamed)
+	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, groups: true, preset: "megatron-core", lay: layFolders(func(c *Checkpoint, f Form) (*format.Output, error) {
 		return megatron.Layout(f.spec(), c.Tensors, c.Values)
-	}},
+	})},
+	{name: "megatron-distributed", about: "the same, with the state of the optimizer in distrib_optim.pt, as its distributed form looks for it", ranks: true, groups: true, preset: "megatron-core", lay: layFolders(func(c *Checkpoint, f Form) (*format.Output, error) {
+		return megatron.LayoutDistributed(f.spec(), c.Tensors, c.Values, c.Files.Read)
+	})},
 	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", groups: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
 		return megatron.LayoutDist(f.spec(), c.Tensors, c.Values, c.Files.Read)
 	}},
@@ -154,6 +152,18 @@ func (f *Form) spec() *layout.Spec {
 		return f.Spec
 	}
 	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
+}
+
+// layFolders lays out Megatron's folders, for which the optimizers are those that Megatron has over such ranks.
+func layFolders(lay func(*Checkpoint, Form) (*format.Output, error)) func(*Checkpoint, Form) (*format.Output, error) {
+	return func(c *Checkpoint, f Form) (*format.Output, error) {
+		renamed, err := megatron.Chain(c.Checkpoint, f.spec())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.path, err)
+		}
+		c.called(renamed)
+		return lay(c, f)
+	}
 }
 
 // layZero lays out what DeepSpeed saves in a stage. It cuts in its own way, so of a spec only the size of dp counts.

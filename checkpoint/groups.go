@@ -36,7 +36,7 @@ func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err 
 		return nil, err
 	}
 	c.called(renamed)
-	if to == "megatron" || to == "torch_dist" {
+	if Preset(to) == "megatron-core" {
 		return c.forMegatron(to, o)
 	}
 	if err := c.forDeepSpeed(); err != nil {
@@ -135,7 +135,7 @@ func (c *Checkpoint) forMegatron(to string, o *optim.Optimizer) (notes []string,
 		return nil, err
 	}
 	c.called(renamed)
-	note, err := megatron.Regroup(c.Checkpoint, o.Values(), to == "megatron")
+	note, err := megatron.Regroup(c.Checkpoint, o.Values(), to != "torch_dist")
 	return []string{note}, err
 }
 

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -144,6 +146,70 @@ func TestMegatronScale(t *testing.T) {
 				t.Errorf("%s: no %s", mesh, name)
 			}
 		}
+	}
+}
+
+// TestMegatronDistributed moves a sealed checkpoint into the distributed optimizer's files, where groups have the number of steps.
+func TestMegatronDistributed(t *testing.T) {
+	c := &format.Checkpoint{Format: "test"}
+	var vectors, matrices []any
+	for name, s := range map[string]tensor.Shape{
+		"embedding.word_embeddings.weight": {8, 64}, "decoder.layers.0.self_attention.linear_proj.weight": {64, 64}, "decoder.layers.0.self_attention.linear_qkv.weight": {192, 64},
+		"decoder.layers.0.mlp.linear_fc1.weight": {8, 64}, "decoder.layers.0.mlp.linear_fc2.weight": {64, 4}, "decoder.final_layernorm.weight": {64},
+	} {
+		for kind, d := range map[string]tensor.DType{"model.": tensor.BF16, "optimizer.fp32.": tensor.F32, "optimizer.exp_avg.": tensor.F32, "optimizer.exp_avg_sq.": tensor.F32} {
+			c.Tensors = append(c.Tensors, format.Tensor{Name: kind + name, DType: d, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: "zeros"}}})
+		}
+		c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.step." + name, DType: tensor.F32, Pieces: []format.Piece{{File: "zeros"}}})
+		if len(s) == 1 {
+			vectors = append(vectors, name)
+		}
+	}
+	for _, name := range []string{"embedding.word_embeddings", "decoder.layers.0.self_attention.linear_proj", "decoder.layers.0.self_attention.linear_qkv", "decoder.layers.0.mlp.linear_fc1", "decoder.layers.0.mlp.linear_fc2"} {
+		matrices = append(matrices, name+".weight")
+	}
+	for i, names := range [][]any{matrices, vectors} {
+		at := fmt.Sprintf("optimizer.optimizer.param_groups.%d.", i)
+		c.Values = append(c.Values, format.Value{Path: at + "param_names", Is: names}, format.Value{Path: at + "wd_mult", Is: 1 - float64(i)})
+	}
+	c.Values = append(c.Values, format.Value{Path: "args.accumulate_allreduce_grads_in_fp32", Is: true}, format.Value{Path: "args.swiglu", Is: true}, format.Value{Path: "args.num_attention_heads", Is: int64(4)})
+	if err := c.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := torchzip.Layout("whole.pt", c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := t.TempDir()
+	if err := os.CopyFS(top, formattest.Write(t, out, c, format.NewFiles(fstest.MapFS{"zeros": {Data: make([]byte, 1<<16)}}))); err != nil {
+		t.Fatal(err)
+	}
+	src := opened(t, filepath.Join(top, "whole.pt"))
+	spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err = src.Lay(Form{Format: "megatron-distributed", Spec: spec}); err != nil {
+		t.Fatal(err)
+	}
+	dst := filepath.Join(top, "dst")
+	if _, err := Move(t.Context(), src, out, dst, Options{Workers: 2, Seal: true}); err != nil {
+		t.Fatal(err)
+	}
+	if damage, _, err := Verify(t.Context(), dst, 2); err != nil || len(damage) > 0 {
+		t.Errorf("%v, %v", damage, err)
+	}
+	got := opened(t, dst)
+	if n := len(c.Tensors) - len(matrices) - len(vectors); len(got.Tensors) != n {
+		t.Errorf("%d tensors, want %d", len(got.Tensors), n)
+	}
+	for _, x := range got.Tensors {
+		if x.At != nil {
+			t.Errorf("%s is in parts: %s", x.Name, x.Apart)
+		}
+	}
+	if step, _ := got.Value("optimizer.optimizer.param_groups.1.step"); step != int64(0) {
+		t.Errorf("step is %v", step)
 	}
 }
 

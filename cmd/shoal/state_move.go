@@ -145,7 +145,7 @@ say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. 
 func formats() string {
 	var b strings.Builder
 	for _, f := range checkpoint.Formats() {
-		fmt.Fprintf(&b, "  %-10s %s\n", f, checkpoint.About(f))
+		fmt.Fprintf(&b, "  %-20s %s\n", f, checkpoint.About(f))
 	}
 	return b.String()
 }

@@ -25,7 +25,7 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 		args.Set("expert_tensor_parallel_size", int64(w.size.tp))
 	}
 	args.Set("ckpt_format", "torch")
-	args.Set("use_distributed_optimizer", false)
+	args.Set("use_distributed_optimizer", w.flat)
 	args.Set("untie_embeddings_and_output_weights", !w.tied)
 	if rows := w.rows(wordEmbeddings); rows > 0 {
 		args.Set("padded_vocab_size", int64(rows))

@@ -274,23 +274,24 @@ func namesAt(path string, names []string) format.Value {
 }
 
 // modelOrder puts the parameters of a group in the order in which Megatron's models register them, which is that of their numbers in an optimizer: layer by layer; in one,
-// experts behind the router and before what all tokens share; experts one by one, but those whose products are computed together matrix by matrix. What this does not tell stays as
+// experts behind the router and before what all tokens share; experts one by one, but those whose products are computed together module by module. What this does not tell stays as
 // it is.
 func modelOrder(names []string) []string {
 	type place struct {
 		name string
 		at   [4]int
 	}
-	matrices := map[string]int{}
+	seen := map[string]int{}
 	var list []place
 	for _, name := range names {
 		p := place{name, [4]int{depth(name)}}
 		if m := groupedExperts.FindStringSubmatch(name); m != nil {
-			if _, there := matrices[m[2]]; !there {
-				matrices[m[2]] = len(matrices)
+			module, _, _ := strings.Cut(m[2], ".") // which has the weight and the bias of each
+			if _, there := seen[module]; !there {
+				seen[module] = len(seen)
 			}
 			n, _ := strconv.Atoi(m[3])
-			p.at = [4]int{p.at[0], 1, matrices[m[2]], n}
+			p.at = [4]int{p.at[0], 1, seen[module], n}
 		} else if m := numbered.FindStringSubmatch(name); m != nil {
 			n, _ := strconv.Atoi(m[2])
 			p.at = [4]int{p.at[0], 1, n}

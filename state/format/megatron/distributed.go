@@ -2,6 +2,7 @@ package megatron
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -63,6 +64,12 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 		}
 	}
 	return slots, nil
+}
+
+// flatBuffer says why a buffer of the distributed optimizer does not come apart, and what to do.
+func flatBuffer(what string) error {
+	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and no file says which parameters are in it, nor in which order: Megatron has that from its model, over the same tensor, pipeline and expert parallel ranks. "+
+		"Have it load the checkpoint over these and save it with --ckpt-format torch_dist --dist-ckpt-optim-fully-reshardable; or leave the optimizer out with --only 'model.**'", what)
 }
 
 // slice is a parameter's part of a flat buffer, from an element on.

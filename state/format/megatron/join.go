@@ -33,6 +33,7 @@ var cuts = []struct {
 	{regexp.MustCompile(`(norm|layer_norm)\.(weight|bias)$`), replicated},
 	{regexp.MustCompile(`\.layer_norm_(weight|bias)$`), replicated},
 	{regexp.MustCompile(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`), replicated},
+	{regexp.MustCompile(`\.shared_experts\.gate_weight$`), replicated},
 }
 
 // Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas of what several ranks have

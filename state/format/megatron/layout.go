@@ -29,6 +29,8 @@ type writer struct {
 	optimizers plans
 	order      map[string]int            // of parameters, as far as the optimizer's groups tell it
 	steps      map[string][]format.Value // what an optimizer keeps for a parameter that is no tensor, with the kind as path
+	made       int64                     // steps, where one number is for all; -1 where nobody says how many
+	flat       bool                      // whether state goes to the distributed optimizer's files
 
 	spots map[[2]int][]spot // of slots and their members
 }
@@ -44,7 +46,15 @@ type spot struct {
 // round. Layers and experts are numbered from 0 in each model of a file; tied embeddings stand on the last stage too; rows of the vocabulary are filled up with zeros to a multiple that Megatron
 // computes with. Arguments are those of values, with the new degrees; without any, what the tensors tell.
 func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
-	w := &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}}, values: values, spots: map[[2]int][]spot{}}
+	return newWriter(values).folders(spec, tensors, nil)
+}
+
+func newWriter(values []format.Value) *writer {
+	return &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}}, values: values, spots: map[[2]int][]spot{}, made: -1}
+}
+
+// folders lays out the folders of all ranks.
+func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor, read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	err := w.resolve(spec, tensors)
 	if err == nil {
 		err = w.number()
@@ -52,12 +62,16 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	if err == nil {
 		err = w.planOptimizers()
 	}
+	if err == nil && w.flat {
+		err = w.planFlat(tensors, read)
+	}
 	if err == nil {
-		w.Values = slices.DeleteFunc(slices.Clone(values), w.behind)
+		w.Values = slices.DeleteFunc(slices.Clone(w.values), w.behind)
 		err = w.files(spec)
 	}
 	if err == nil {
 		w.assemble()
+		w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool { return w.flat && strings.HasPrefix(t.Name, stepPrefix) }) // groups have them
 		err = w.covered()
 	}
 	if err != nil {
@@ -194,6 +208,9 @@ func (w *writer) file(s *seat, name string, args any) error {
 		key := [2]int{l.slot, l.member}
 		w.spots[key] = append(w.spots[key], spot{name, at[i]})
 	}
+	if w.flat {
+		return w.flatFile(s, path.Dir(name))
+	}
 	return nil
 }
 
@@ -201,6 +218,9 @@ func (w *writer) file(s *seat, name string, args any) error {
 func (w *writer) models(s *seat, root *pickle.Dict) error {
 	all := s.model
 	slices.SortFunc(all, func(a, b *local) int {
+		if w.flat { // the order is that of the buffers
+			return cmp.Or(a.chunk-b.chunk, slices.Compare(placeOf(a.name), placeOf(b.name)), strings.Compare(a.name, b.name))
+		}
 		return cmp.Or(a.chunk-b.chunk, cmp.Compare(depth(a.name), depth(b.name)), cmp.Compare(w.order[a.param], w.order[b.param]), strings.Compare(a.name, b.name))
 	})
 	chunks := []*pickle.Dict{}

@@ -279,6 +279,11 @@ func TestLayoutRefuses(t *testing.T) {
 			x[0].Name = "vision.weight"
 			return x, v
 		}, `tensor "vision.weight" is none of a model of Megatron Core; leave it out with --only`},
+		{"a flat buffer", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			x = slices.Clone(x)
+			x[0].Name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param"
+			return x, v
+		}, "no file says which parameters are in it"},
 		{"stacked layers", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 			x = slices.Clone(x)
 			x[0].Name = "decoder.layers.mlp.linear_fc1.weight"

@@ -96,8 +96,8 @@ func (u *unfolding) sort() error {
 			u.params = append(u.params, f)
 		case f.Apart != "": // of a single rank
 			return fmt.Errorf("%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(), f.Apart)
-		case strings.HasPrefix(f.Name, optimizerKey+".distributed."):
-			return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and the checkpoint does not name the parameters in it; leave the optimizer out with --only 'model.**'", f.in())
+		case strings.HasPrefix(f.Name, distributedKey+"."):
+			return flatBuffer(f.in())
 		case strings.HasPrefix(f.Name, optimizerKey+"."):
 			u.out = append(u.out, *f.Tensor)
 		default:

@@ -127,7 +127,11 @@ func (o *optimizerPlan) add(group int, key string, v format.Value) error {
 func (w *writer) optimizer(s *seat) (any, error) {
 	var all []any
 	for _, o := range w.optimizers {
-		d, err := w.one(s, o)
+		one := w.one
+		if w.flat {
+			one = w.distributed
+		}
+		d, err := one(s, o)
 		if err != nil {
 			return nil, err
 		}

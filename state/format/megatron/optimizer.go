@@ -16,6 +16,7 @@ const (
 	optimizerKey    = "optimizer"
 	distributedKey  = optimizerKey + ".distributed"
 	distributedName = "distrib_optim.pt"
+	stepPrefix      = optimizerKey + ".step." // before the name of a parameter: how many steps it has made
 )
 
 // mainKeys and innerKeys are what Megatron has called the copies of the parameters in f32, and the optimizer that it wraps.

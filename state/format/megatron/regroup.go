@@ -14,18 +14,6 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// inLayer is the order in which Megatron Core makes the modules of a layer, and so the order of parameters in the groups of its optimizer.
-var inLayer = []string{
-	"input_layernorm.", "self_attention.linear_proj.", "self_attention.linear_qkv.", "self_attention.q_layernorm.", "self_attention.k_layernorm.",
-	"pre_mlp_layernorm.", "mlp.router.", "mlp.experts.", "mlp.linear_fc1.", "mlp.linear_fc2.",
-}
-
-// inModule is the order of what is in one of them.
-var inModule = []string{"layer_norm_weight", "layer_norm_bias", "weight", "bias"}
-
-// outside is the order of what is in no layer.
-var outside = []string{"embedding.word_embeddings.", "embedding.position_embeddings.", "decoder.final_layernorm.", "output_layer."}
-
 // Regroup gives the optimizer of another framework the groups that Megatron has, which decides them itself: vectors and biases have no weight decay, all else has. of are
 // the values of the group of each parameter, by its name in the checkpoint, which is one of Megatron Core or of Hugging Face; those of a group of Megatron must be the same, but
 // for the weight decay. ordered is whether the format goes by the order of parameters, as mp_rank folders do; then groups must tell it, and else they do where it is known. Fold comes before.
@@ -86,7 +74,7 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 			g = 1
 		}
 		in[g] = append(in[g], param)
-		if _, ok := position(param); !ok && unplaced == "" {
+		if _, ok := registered(param); !ok && unplaced == "" {
 			unplaced = param
 		}
 	}
@@ -173,44 +161,10 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 // asMegatron are names in the order of Megatron.
 func asMegatron(params []string) (names []any) {
 	slices.SortFunc(params, func(a, b string) int {
-		x, _ := position(a)
-		y, _ := position(b)
-		return cmp.Or(slices.Compare(x[:], y[:]), strings.Compare(a, b))
+		return cmp.Or(slices.Compare(placeOf(a), placeOf(b)), strings.Compare(a, b))
 	})
 	for _, p := range params {
 		names = append(names, p)
 	}
 	return names
-}
-
-// position says where a parameter stands in the order of Megatron: the layer, or behind all; the module; the expert; the module of an expert; and what it is there. ok is false for one that is
-// not known.
-func position(param string) (at [5]int, ok bool) {
-	m := layer.FindStringSubmatch(param)
-	if m == nil {
-		at[0] = depth(param)
-		return at, begins(outside, param, &at[1]) && last(param, &at[4])
-	}
-	at[0] = depth(param)
-	rest := param[len(m[0]):]
-	if !begins(inLayer, rest, &at[1]) {
-		return at, false
-	}
-	if e := numbered.FindStringSubmatch(param); e != nil {
-		at[2], _ = strconv.Atoi(e[2])
-		return at, begins([]string{"linear_fc1.", "linear_fc2."}, param[len(e[0]):], &at[3]) && last(param, &at[4])
-	}
-	return at, !strings.HasPrefix(rest, "mlp.experts.") && last(param, &at[4])
-}
-
-// begins finds which of some beginnings a name has.
-func begins(list []string, name string, at *int) bool {
-	*at = slices.IndexFunc(list, func(p string) bool { return strings.HasPrefix(name, p) })
-	return *at >= 0
-}
-
-// last finds what a parameter is in its module.
-func last(param string, at *int) bool {
-	*at = slices.Index(inModule, param[strings.LastIndex(param, ".")+1:])
-	return *at >= 0
 }

@@ -85,7 +85,7 @@ func TestRegroupNot(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, note, err)
 		}
 	}
-	odd := map[string]int{a: 2, "decoder.layers.0.mlp.shared_experts.linear_fc1.weight": 2}
+	odd := map[string]int{a: 2, "decoder.layers.0.self_attention.linear_q_up_proj.weight": 2}
 	c, of := stateOf(odd, "exp_avg")
 	if _, err := megatron.Regroup(c, of, true); err == nil || !strings.Contains(err.Error(), "shoal does not know; choose torch_dist") {
 		t.Error(err)

@@ -28,14 +28,14 @@ type distWriter struct {
 	*writer
 	keys *keys
 	dir  string // of the iteration
-	made int64  // steps of the optimizer, -1 where nobody says how many
 }
 
 // LayoutDist lays out a checkpoint of Megatron-Core's format torch_dist, which loads over any tensor, pipeline, expert and data parallel ranks. The spec is of one
 // rank, and joins as Megatron Core does, as the preset megatron-core does. Optimizer state is in the format fully_reshardable. read fills memory with
 // the elements of one of the tensors; it is asked for numbers of steps, which must be the same for all parameters.
 func LayoutDist(spec *layout.Spec, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	w := &distWriter{made: -1, writer: &writer{values: values, size: degrees{1, 1, 1}, spots: map[[2]int][]spot{}}}
+	w := &distWriter{writer: newWriter(values)}
+	w.size = degrees{1, 1, 1}
 	out, err := w.lay(spec, tensors, read)
 	if err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)

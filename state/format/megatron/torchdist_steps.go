@@ -19,11 +19,6 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 		return err
 	}
 	s := w.seats[0]
-	for _, l := range s.others {
-		if strings.HasPrefix(l.Name, "optimizer.distributed.") {
-			return fmt.Errorf("tensor %q is a flat buffer of Megatron's distributed optimizer, and the checkpoint does not name the parameters in it; save it with --dist-ckpt-optim-fully-reshardable, or leave the optimizer out with --only 'model.**'", l.Name)
-		}
-	}
 	if len(s.states) > 0 && len(w.optimizers) == 0 {
 		return fmt.Errorf("there is state of an optimizer (such as %q), and nothing of its groups (values optimizer.….param_groups.0.lr), without which Megatron loads none; leave it out with --only 'model.**', or choose another format, such as dcp", w.anyState())
 	}
@@ -53,7 +48,7 @@ func (w *distWriter) anyState() string {
 }
 
 // count finds out how many steps the optimizer has made. Megatron knows one number for all parameters.
-func (w *distWriter) count(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
+func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
 	said := ""
 	add := func(name string, n float64) error {
 		if n < 0 || n != math.Trunc(n) || n > 1<<53 || said != "" && int64(n) != w.made {
@@ -64,7 +59,7 @@ func (w *distWriter) count(tensors []format.Tensor, read func(*format.Tensor, []
 	}
 	for i := range tensors {
 		t := &tensors[i]
-		if !strings.HasPrefix(t.Name, optimizerKey+".step.") {
+		if !strings.HasPrefix(t.Name, stepPrefix) {
 			continue
 		}
 		n, err := number64(t, read)
@@ -87,7 +82,7 @@ func (w *distWriter) count(tensors []format.Tensor, read func(*format.Tensor, []
 			if !isFloat {
 				n = -1
 			}
-			if err := add(optimizerKey+".step."+param, n); err != nil {
+			if err := add(stepPrefix+param, n); err != nil {
 				return err
 			}
 		}

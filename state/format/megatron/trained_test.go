@@ -32,6 +32,7 @@ func (a axes) mesh() string { return fmt.Sprintf("pp=%d,ep=%d,tp=%d", a.pp, a.ep
 type trained struct {
 	layers, experts, hidden, ffn, vocab int
 	tied, shared, grouped, bias, scaler bool
+	alone                               bool              // norms are modules of their own, of q and k too, and positions have an embedding
 	params                              []string          // in the order in which a model of one rank registers them
 	whole                               map[string]matrix // parameters, and their states as KIND NAME
 }
@@ -45,9 +46,10 @@ type matrix struct {
 
 func (m matrix) String() string { return fmt.Sprint(m.dtype, m.shape, slices.Concat(m.rows...)) }
 
-func drawTrained(r *rand.Rand) *trained {
-	m := &trained{layers: 4, experts: 4, hidden: 8, ffn: 4 * (1 + r.IntN(2)), vocab: 8, whole: map[string]matrix{}}
+func drawTrained(r *rand.Rand, hidden int) *trained {
+	m := &trained{layers: 4, experts: 4, hidden: hidden, ffn: 4 * (1 + r.IntN(2)), vocab: 8, whole: map[string]matrix{}}
 	m.tied, m.shared, m.grouped, m.bias, m.scaler = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
+	m.alone = r.IntN(2) == 0
 	add := func(name string, shape ...int) {
 		m.params = append(m.params, name)
 		size := tensor.Shape(shape)
@@ -66,47 +68,63 @@ func drawTrained(r *rand.Rand) *trained {
 		m.whole["step "+name] = matrix{tensor.F32, tensor.Shape{}, [][]byte{{0, 0, 0x40, 0x41}}} // 12
 	}
 	add("embedding.word_embeddings.weight", m.vocab, m.hidden)
+	if m.alone {
+		add("embedding.position_embeddings.weight", 5, m.hidden)
+	}
 	for layer := range m.layers {
-		at := fmt.Sprintf("decoder.layers.%d.", layer)
-		add(at+"self_attention.linear_proj.weight", m.hidden, m.hidden)
-		add(at+"self_attention.linear_qkv.layer_norm_weight", m.hidden)
-		add(at+"self_attention.linear_qkv.weight", 3*m.hidden, m.hidden)
-		add(at+"pre_mlp_layernorm.weight", m.hidden)
-		add(at+"mlp.router.weight", m.experts, m.hidden)
-		each := func(form string, kinds ...func(string)) {
-			for e := range m.experts {
-				for _, kind := range kinds {
-					kind(fmt.Sprintf(at+"mlp.experts."+form, e))
-				}
-			}
-		}
-		up, down := func(name string) { add(name, 2*m.ffn, m.hidden) }, func(name string) { add(name, m.hidden, m.ffn) }
-		second := func(name string) { add(strings.Replace(name, "weight", "bias", 1), m.hidden) }
-		if m.grouped {
-			each("linear_fc1.weight%d", up)
-			each("linear_fc2.weight%d", down)
-			if m.bias {
-				each("linear_fc2.weight%d", second)
-			}
-		} else {
-			each("local_experts.%d.", func(name string) {
-				up(name + "linear_fc1.weight")
-				down(name + "linear_fc2.weight")
-				if m.bias {
-					second(name + "linear_fc2.weight")
-				}
-			})
-		}
-		if m.shared {
-			add(at+"mlp.shared_experts.linear_fc1.weight", 2*m.ffn, m.hidden)
-			add(at+"mlp.shared_experts.linear_fc2.weight", m.hidden, m.ffn)
-		}
+		m.layer(fmt.Sprintf("decoder.layers.%d.", layer), add)
 	}
 	add("decoder.final_layernorm.weight", m.hidden)
 	if !m.tied {
 		add("output_layer.weight", m.vocab, m.hidden)
 	}
 	return m
+}
+
+// layer adds the parameters of a layer.
+func (m *trained) layer(at string, add func(name string, shape ...int)) {
+	vector := func(name string, n int) {
+		if m.bias {
+			add(at+name, n)
+		}
+	}
+	if m.alone {
+		add(at+"input_layernorm.weight", m.hidden)
+		vector("input_layernorm.bias", m.hidden)
+	}
+	add(at+"self_attention.linear_proj.weight", m.hidden, m.hidden)
+	vector("self_attention.linear_proj.bias", m.hidden)
+	if !m.alone {
+		add(at+"self_attention.linear_qkv.layer_norm_weight", m.hidden)
+	}
+	add(at+"self_attention.linear_qkv.weight", 3*m.hidden, m.hidden)
+	vector("self_attention.linear_qkv.bias", 3*m.hidden)
+	if m.alone {
+		add(at+"self_attention.q_layernorm.weight", m.hidden/4)
+		add(at+"self_attention.k_layernorm.weight", m.hidden/4)
+	}
+	add(at+"pre_mlp_layernorm.weight", m.hidden)
+	add(at+"mlp.router.weight", m.experts, m.hidden)
+	vector("mlp.router.bias", m.experts)
+	up := func(weight, bias string) { add(at+weight, 2*m.ffn, m.hidden); vector(bias, 2*m.ffn) }
+	down := func(weight, bias string) { add(at+weight, m.hidden, m.ffn); vector(bias, m.hidden) }
+	for i, kind := range []func(weight, bias string){up, down} { // Transformer Engine registers the weight and the bias of an expert, and then those of the next
+		for e := range m.experts {
+			if m.grouped {
+				name := fmt.Sprintf("mlp.experts.linear_fc%d.", i+1)
+				kind(fmt.Sprint(name, "weight", e), fmt.Sprint(name, "bias", e))
+			} else if i == 0 { // one expert after the other
+				name := fmt.Sprintf("mlp.experts.local_experts.%d.linear_fc", e)
+				up(name+"1.weight", name+"1.bias")
+				down(name+"2.weight", name+"2.bias")
+			}
+		}
+	}
+	if m.shared {
+		add(at+"mlp.shared_experts.gate_weight", 1, m.hidden)
+		add(at+"mlp.shared_experts.linear_fc1.weight", 2*m.ffn, m.hidden)
+		add(at+"mlp.shared_experts.linear_fc2.weight", m.hidden, m.ffn)
+	}
 }
 
 func random(r *rand.Rand, shape tensor.Shape) matrix {
@@ -154,7 +172,7 @@ func (m *trained) source() (*format.Checkpoint, *format.Files) {
 			says(c, at+key, is)
 		}
 	}
-	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true, "args.num_attention_heads": int64(4), "args.untie_embeddings_and_output_weights": !m.tied, "args.tensor_model_parallel_size": int64(1)} {
+	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true, "args.accumulate_allreduce_grads_in_fp32": true, "args.num_attention_heads": int64(4), "args.untie_embeddings_and_output_weights": !m.tied, "args.tensor_model_parallel_size": int64(1)} {
 		says(c, path, is)
 	}
 	if err := c.Finish(); err != nil {
@@ -198,8 +216,16 @@ func (m *trained) local(name string, a axes, tp, pp, ep int) (chunk int, local s
 func (m *trained) part(name string, x matrix, tp, of int) matrix {
 	rows := func(y [][]byte) [][]byte { return y[len(y)*tp/of : len(y)*(tp+1)/of] }
 	y := matrix{x.dtype, slices.Clone(x.shape), x.rows}
-	switch {
-	case len(x.shape) != 2 || strings.Contains(name, "router"):
+	switch bias := len(x.shape) == 1; {
+	case bias && strings.Contains(name, "linear_fc1.") || bias && strings.Contains(name, "linear_qkv.bias"):
+		elements := slices.Collect(slices.Chunk(x.rows[0], x.dtype.Size()))
+		if strings.Contains(name, "qkv") {
+			elements = rows(elements)
+		} else {
+			elements = slices.Concat(rows(elements[:m.ffn]), rows(elements[m.ffn:]))
+		}
+		y.rows = [][]byte{slices.Concat(elements...)}
+	case len(x.shape) != 2 || strings.Contains(name, "router") || strings.Contains(name, "position") || strings.Contains(name, "gate_weight"):
 		return y
 	case strings.Contains(name, "linear_fc1"):
 		y.rows = slices.Concat(rows(x.rows[:m.ffn]), rows(x.rows[m.ffn:]))
@@ -217,11 +243,12 @@ func (m *trained) part(name string, x matrix, tp, of int) matrix {
 	return y
 }
 
-// rank is what a rank's file has: its models, and its optimizers by position.
-func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
-	all := map[string]string{}
-	type one struct{ name, whole string }
-	chunks := make([][]one, a.chunks) // in the order in which they are registered
+// one is a parameter in a rank's file, and in the whole model.
+type one struct{ name, whole string }
+
+// chunks are the parameters of a rank, in the order in which its models register them.
+func (m *trained) chunks(a axes, tp, pp, ep int) [][]one {
+	chunks := make([][]one, a.chunks)
 	for _, name := range m.params {
 		if chunk, local, has := m.local(name, a, tp, pp, ep); has {
 			chunks[chunk] = append(chunks[chunk], one{local, name})
@@ -230,8 +257,14 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 	if last := &chunks[a.chunks-1]; m.tied && pp == a.pp-1 && a.pp > 1 {
 		*last = append(*last, one{"output_layer.weight", m.params[0]})
 	}
+	return chunks
+}
+
+// rank is what a rank's file has: its models, and its optimizers by position.
+func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
+	all := map[string]string{}
 	var optimizers [2][2][]string // of experts or not, and of which group
-	for i, chunk := range chunks {
+	for i, chunk := range m.chunks(a, tp, pp, ep) {
 		model := "model."
 		if a.chunks > 1 {
 			model = fmt.Sprintf("model%d.", i)
@@ -271,8 +304,8 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 	return all
 }
 
-// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and reads it again.
-func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files, a axes) (*format.Checkpoint, *format.Files) {
+// spec is how Megatron shares a checkpoint out to ranks, which has the optimizers for them then.
+func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	t.Helper()
 	mesh, err := layout.ParseMesh(a.mesh())
 	if err != nil {
@@ -288,11 +321,11 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 	if _, err := megatron.Chain(c, spec); err != nil {
 		t.Fatal(err)
 	}
-	out, err := megatron.Layout(spec, c.Tensors, c.Values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := formattest.WritePadded(t, out, c, files)
+	return spec
+}
+
+// each calls a function for each rank, with its folder.
+func (a axes) each(f func(folder string, tp, pp, ep int)) {
 	for tp := range a.tp {
 		for pp := range a.pp {
 			for ep := range a.ep {
@@ -303,12 +336,25 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 				if a.ep > 1 {
 					name += fmt.Sprintf("_%03d", ep)
 				}
-				if diff := cmp.Diff(m.rank(a, tp, pp, ep), tensors(t, dir, name+"/model_optim_rng.pt")); diff != "" {
-					t.Fatalf("%+v, %s:\n%s", a, name, diff)
-				}
+				f(name, tp, pp, ep)
 			}
 		}
 	}
+}
+
+// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and reads it again.
+func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files, a axes) (*format.Checkpoint, *format.Files) {
+	t.Helper()
+	out, err := megatron.Layout(a.spec(t, c), c.Tensors, c.Values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := formattest.WritePadded(t, out, c, files)
+	a.each(func(folder string, tp, pp, ep int) {
+		if diff := cmp.Diff(m.rank(a, tp, pp, ep), tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
+			t.Fatalf("%+v, %s:\n%s", a, folder, diff)
+		}
+	})
 	again, files := read(t, dir)
 	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil, "args.num_layers_per_virtual_pipeline_stage": nil, "args.pipeline_model_parallel_size": int64(a.pp), "args.expert_model_parallel_size": int64(a.ep)}
 	if a.chunks > 1 {
@@ -334,16 +380,18 @@ func sums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]di
 	return all
 }
 
+// drawAxes draws ranks of a model of four layers and four experts.
+var drawAxes = rapid.Custom(func(t *rapid.T) axes {
+	pick := func(name string) int { return rapid.SampledFrom([]int{1, 2, 4}).Draw(t, name) }
+	return axes{pick("tp"), pick("pp"), pick("ep"), pick("chunks")}
+}).Filter(func(a axes) bool { return a.tp*a.pp*a.ep <= 8 && a.pp*a.chunks <= 4 && (a.pp > 1 || a.chunks == 1) })
+
 // TestTrainedAnyToAny writes random models with the optimizer's state, and experts, for random ranks and from there for others: each rank's file has what Megatron looks for there, the same
 // state comes back, and groups say what they said.
 func TestTrainedAnyToAny(t *testing.T) {
-	draw := rapid.Custom(func(t *rapid.T) axes {
-		pick := func(name string) int { return rapid.SampledFrom([]int{1, 2, 4}).Draw(t, name) }
-		return axes{pick("tp"), pick("pp"), pick("ep"), pick("chunks")}
-	}).Filter(func(a axes) bool { return a.tp*a.pp*a.ep <= 8 && a.pp*a.chunks <= 4 && (a.pp > 1 || a.chunks == 1) })
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawTrained(rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)))
-		path := rapid.SliceOfN(draw, 1, 2).Draw(rt, "path")
+		m := drawTrained(rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)), 8)
+		path := rapid.SliceOfN(drawAxes, 1, 2).Draw(rt, "path")
 		ok := t.Run("", func(t *testing.T) {
 			first, files := m.source()
 			want := sums(t, first, files)
@@ -370,7 +418,7 @@ func TestTrainedAnyToAny(t *testing.T) {
 
 // TestTrainedUneven has stages with unlike numbers of layers, in chunks: the first has two layers in each, the other one.
 func TestTrainedUneven(t *testing.T) {
-	m := drawTrained(rand.New(rand.NewPCG(3, 1)))
+	m := drawTrained(rand.New(rand.NewPCG(3, 1)), 8)
 	m.layers = 6
 	c, files := m.source()
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
