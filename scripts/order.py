@@ -28,7 +28,12 @@ def nothing(_):
 
 def other_go(earlier):
     """For what compiles Go: two at a time would compile the same things twice."""
-    return AFTER[earlier] is other_go
+    return AFTER[earlier] in (other_go, setup_and_other_go)
+
+
+def setup_and_other_go(earlier):
+    """For what compiles Go and compares with Python's libraries where they are: they must be there first."""
+    return earlier == "setup" or other_go(earlier)
 
 
 def tools(earlier):

@@ -16,6 +16,8 @@ LOGS = ROOT / "build/test"
 MINUTES = 30  # after which a command is stopped: nothing here takes half as long
 # As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
 GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
+# Where Python may not keep what it has compiled, each of some hundred processes compiles a current PyTorch again: 2 of the 3 s that it takes to import.
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 MARK = ("SHOAL_TEST_RUN", str(os.getpid()))  # in the environment of every process that a test starts, so that none hides
 
 
@@ -64,7 +66,7 @@ class Stage:
     def run(self, *command, env=None, cwd=ROOT, minutes=MINUTES):
         """Run a command; return its exit status and all that it printed."""
         # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
-        env = {**os.environ, **GO, "XDG_STATE_HOME": str(LOGS / "state" / self.name), **(env or {}), MARK[0]: MARK[1]}
+        env = {**os.environ, **GO, **COMPILED, "XDG_STATE_HOME": str(LOGS / "state" / self.name), **(env or {}), MARK[0]: MARK[1]}
         process = RUNNING.start(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, errors="replace")
         clock = threading.Timer(minutes * 60, os.killpg, (process.pid, signal.SIGKILL))
