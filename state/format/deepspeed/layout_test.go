@@ -1,12 +1,11 @@
 package deepspeed_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -216,35 +215,35 @@ func FuzzReadUniversal(f *testing.F) {
 // TestDeepSpeedLoads has DeepSpeed load what is written: with stages 1 and 2 what was trained with one of them, and with 3 what was with 3.
 func TestDeepSpeedLoads(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
+	wants, args := map[string]formattest.What{}, []string{}
 	for name, stages := range map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)
-		folder := t.TempDir()
-		if err := os.CopyFS(folder, universal(t, c, files)); err != nil {
-			t.Fatal(err)
-		}
 		for _, stage := range stages {
-			out, err := exec.Command(python, "testdata/load.py", folder, stage).Output()
-			if err != nil {
-				t.Fatalf("%s with stage %s: %v: %s", name, stage, err, err.(*exec.ExitError).Stderr)
-			}
-			found := map[string]any{}
-			if err := json.Unmarshal(out, &found); err != nil {
+			folder := filepath.Join(t.TempDir(), name+" with stage "+stage)
+			if err := os.CopyFS(folder, universal(t, c, files)); err != nil {
 				t.Fatal(err)
 			}
-			n := 0
-			for path, x := range found {
-				if !strings.HasPrefix(path, "optimizer.") {
-					continue
-				}
-				n++
-				if w := want[path]; !cmp.Equal(x, []any{w[0], w[1], w[2]}) {
-					t.Errorf("%s with stage %s: %s is %v, want %v", name, stage, path, x, w)
-				}
+			wants[folder], args = want, append(args, folder, stage, "1")
+		}
+	}
+	loaded := run(t, python, "load.py", args...)
+	if len(loaded) != 3 {
+		t.Errorf("%d are loaded", len(loaded))
+	}
+	for folder, found := range loaded {
+		found, n := found.(map[string]any), 0
+		for path, x := range found {
+			if !strings.HasPrefix(path, "optimizer.") {
+				continue
 			}
-			if n != 12 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 || found["step"] != 2.0 {
-				t.Errorf("%s with stage %s: %d states, %v", name, stage, n, found)
+			n++
+			if w := wants[folder][path]; !cmp.Equal(x, any([]any{w[0], w[1], w[2]})) {
+				t.Errorf("%s: %s is %v, want %v", folder, path, x, w)
 			}
+		}
+		if n != 12 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 || found["step"] != 2.0 {
+			t.Errorf("%s: %d states, %v", folder, n, found)
 		}
 	}
 }

@@ -321,20 +321,24 @@ func TestDeepSpeedJoins(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	dir, want := formattest.Load(t, "testdata/tensor.zip")
 	c, files := read(t, dir)
+	var folders []string
 	for stage := 1; stage <= 2; stage++ {
-		folder := t.TempDir()
+		folder := filepath.Join(t.TempDir(), fmt.Sprint("stage", stage))
 		if err := os.CopyFS(folder, spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)); err != nil {
 			t.Fatal(err)
 		}
-		n := 0
-		for name, x := range run(t, python, "join.py", filepath.Join(folder, "global_step2")) {
+		folders = append(folders, filepath.Join(folder, "global_step2"))
+	}
+	joined := run(t, python, "join.py", folders...)
+	for _, folder := range folders {
+		found, _ := joined[folder].(map[string]any)
+		for name, x := range found {
 			if w := want[name]; !cmp.Equal(x, any([]any{w[0], w[1], w[2]})) {
-				t.Errorf("stage %d: %s is %v, want %v", stage, name, x, w)
+				t.Errorf("%s: %s is %v, want %v", folder, name, x, w)
 			}
-			n++
 		}
-		if n != 27 {
-			t.Errorf("stage %d: %d tensors", stage, n)
+		if len(found) != 27 {
+			t.Errorf("%s: %d tensors", folder, len(found))
 		}
 	}
 }

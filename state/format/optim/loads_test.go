@@ -132,12 +132,14 @@ func joined(want formattest.What, kind, param string, size int) string {
 func TestMegatronLoads(t *testing.T) {
 	python := formattest.Python(t, "megatron/core")
 	dir, want := trained(t, "listed")
-	for _, from := range []string{"FSDP", "zero3"} {
-		src := dir
-		if from != "FSDP" {
-			src = convert(t, dir, from, layout.Mesh{{Name: "dp", Size: 2}})
-		}
-		found, n := run(t, python, "../megatron/testdata/groups.py", convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}), convert(t, src, "torch_dist", nil)), 0
+	from, args := []string{"FSDP", "zero3"}, []string{}
+	for _, src := range []string{dir, convert(t, dir, "zero3", layout.Mesh{{Name: "dp", Size: 2}})} {
+		args = append(args, convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}), convert(t, src, "torch_dist", nil))
+	}
+	loaded := run(t, python, "../megatron/testdata/groups.py", args...)
+	for i, from := range from {
+		found, _ := loaded[args[2*i]].(map[string]any)
+		n := 0
 		for path, x := range found {
 			kind, param, ok := strings.Cut(path, ".")
 			if !ok || kind == "step" {

@@ -1,9 +1,8 @@
 """Has DeepSpeed load a checkpoint into the model of make.py, or with MODEL=llama that of ../../dcp/testdata/make_fsdp.py, and prints what it then holds.
 
-    PYTHON state/format/deepspeed/testdata/load.py FOLDER STAGE
     PYTHON state/format/deepspeed/testdata/load.py FOLDER STAGE RANKS [FOLDER STAGE RANKS …]
 
-A universal checkpoint is loaded on one rank; the other form has so many processes, and an object for each folder. PYTHON has torch and deepspeed. Prints a JSON object: for each parameter its weights in f32, the moments, and the number of steps.
+Each rank is a process of its own. PYTHON has torch and deepspeed. Prints a JSON object for each folder: for each parameter its weights in f32, the moments, and the number of steps.
 """
 
 import contextlib
@@ -52,7 +51,7 @@ def program():
     return model, [g | {"weight_decay": 0.5} for g in groups], given
 
 
-def main(folder, stage, rank=0, ranks=1, meeting=None):
+def main(folder, stage, rank, ranks, meeting):
     """Loads it as one of some ranks, which find each other at a file."""
     os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     import deepspeed
@@ -61,8 +60,7 @@ def main(folder, stage, rank=0, ranks=1, meeting=None):
     import torch.distributed
     from deepspeed.utils import safe_get_full_optimizer_state
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
-    store = torch.distributed.FileStore(meeting, ranks) if meeting else torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(meeting, ranks), rank=rank, world_size=ranks)
     universal = pathlib.Path(folder, "latest_universal").exists()
     deepspeed.init_distributed(dist_backend="gloo")
     model, groups, given = program()
@@ -115,10 +113,7 @@ def spread(folder, stage, ranks):
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        if len(sys.argv) == 3:
-            result = main(sys.argv[1], int(sys.argv[2]))
-        else:
-            os.environ["DS_ACCELERATOR"] = "cpu"
-            import deepspeed  # noqa: F401
-            result = {folder: spread(folder, int(stage), int(ranks)) for folder, stage, ranks in zip(*[iter(sys.argv[1:])] * 3)}
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        import deepspeed  # noqa: F401
+        result = {folder: spread(folder, int(stage), int(ranks)) for folder, stage, ranks in zip(*[iter(sys.argv[1:])] * 3)}
     print(json.dumps(result))

@@ -1,9 +1,9 @@
 """Has the optimizer of Megatron-Core's own groups load checkpoints that others have trained, and prints what each parameter then has.
 
-    PYTHON state/format/megatron/testdata/groups.py FOLDER DIST
+    PYTHON state/format/megatron/testdata/groups.py FOLDER DIST [FOLDER DIST …]
 
 PYTHON has torch and megatron-core; nothing here needs a GPU. FOLDER has mp_rank_00 of one rank, which goes by the order of parameters; DIST is of torch_dist, of which the groups are
-matched as Megatron-Core does. Prints a JSON object: state under KIND.NAME, and what the groups are.
+matched as Megatron-Core does. Prints a JSON object for each folder: state under KIND.NAME, and what the groups are.
 """
 
 import contextlib
@@ -33,18 +33,24 @@ def build():
     return GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), 12, 16, share_embeddings_and_output_weights=False, position_embedding_type="rope")
 
 
-def main(folder, dist):
+def prepare():
+    """A model, and Megatron-Core's groups of its parameters."""
     torch.Tensor.cuda, torch.cuda.synchronize, torch.cuda.current_device = lambda t, *_, **__: t, lambda *_: None, lambda: "cpu"  # where Megatron expects a GPU
     logging.disable(logging.WARNING)
     model = build()
     from megatron.core import optimizer as core
-    from megatron.core.optimizer.optimizer import MegatronOptimizer
     from megatron.core.optimizer.optimizer_config import OptimizerConfig
     gathered = torch.distributed.all_gather_object
     torch.distributed.all_gather_object = lambda out, x, *_, **__: out.__setitem__(0, x)  # of the one rank that there is
     groups = core._get_param_groups([model], OptimizerConfig(lr=3.0, min_lr=0.0), None)
     torch.distributed.all_gather_object = gathered
-    optimizer = torch.optim.AdamW(groups, lr=3.0)
+    return model, groups
+
+
+def main(model, groups, folder, dist):
+    """What an optimizer of its own then has."""
+    from megatron.core.optimizer.optimizer import MegatronOptimizer
+    optimizer = torch.optim.AdamW([dict(g) for g in groups], lr=3.0)
     path, = pathlib.Path(folder).glob("*/mp_rank_00/model_optim_rng.pt")
     saved = torch.load(path, weights_only=False)["optimizer"]
     optimizer.load_state_dict(saved.get("optimizer", saved))  # mixed precision has it around torch's
@@ -61,5 +67,6 @@ def main(folder, dist):
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        result = main(*sys.argv[1:])
+        model = prepare()
+        result = {folder: main(*model, folder, dist) for folder, dist in zip(*[iter(sys.argv[1:])] * 2)}
     print(json.dumps(result))
