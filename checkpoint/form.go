@@ -25,6 +25,7 @@ type Form struct {
 	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
 	TP, PP int          // of ZeRO, tensor parallel ranks and stages of a pipeline, of which each has data parallel ones as the spec says; 0 is as 1
+	Starts []int        // of ZeRO, the layers with which stages behind the first begin; nil for those that it was trained on, or that DeepSpeed would make
 	EP     int          // of ZeRO, expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
 	BF16   bool         // of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type says
 }
@@ -173,7 +174,7 @@ func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 		if err != nil {
 			return nil, err
 		}
-		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, EP: f.EP, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
+		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, EP: f.EP, Starts: f.Starts, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
 		if err != nil {
 			return nil, err
 		}

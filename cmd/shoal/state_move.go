@@ -34,6 +34,7 @@ type moveFlags struct {
 	workers int
 	tp, pp  int // of ZeRO: tensor parallel ranks, and stages of a pipeline
 	ep      int // of ZeRO: expert parallel ranks
+	stages  []int
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
@@ -42,6 +43,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	m.source.add(flags)
 	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"}, "max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
 	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file with the groups of the optimizer, where SRC does not tell (docs/formats/checkpoints.md, section 7)")
+	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1 and zero2: with which layers of a pipeline the stages behind the first begin, such as 4,8,12; by default as SRC's, or for another number as DeepSpeed would cut them")
 	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in bf16, for which its files have other names; by default as SRC's configuration of DeepSpeed or the type of its model say")
 	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
 	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
@@ -174,6 +176,9 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	if err := m.layout.check(); err != nil || !strings.HasPrefix(m.format, "zero") || m.layout.file != "" {
 		return err
 	}
+	if m.stages != nil && len(m.stages) != m.pp-1 {
+		return usageError("--stages says with which layers %d stages behind the first begin, and --mesh has pp=%d", len(m.stages), m.pp)
+	}
 	mesh, err := layout.ParseMesh(m.layout.mesh)
 	if err == nil {
 		err = mesh.Within("dp")
@@ -209,7 +214,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, PP: m.pp, EP: m.ep, BF16: m.bf16}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, PP: m.pp, EP: m.ep, Starts: m.stages, BF16: m.bf16}
 	out, lost, err := c.Lay(form)
 	if err != nil {
 		return err

@@ -5,6 +5,12 @@ import "github.com/shoal-ml/shoal/state/format"
 // Globals are what the files of DeepSpeed mention.
 var Globals = globals
 
+// Balanced and Uniform are the layers with which stages begin.
+var (
+	Balanced = balanced
+	Uniform  = uniform
+)
+
 // Once makes one of what two stages say of a tied layer.
 func Once(values []format.Value) ([]format.Value, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Values: values}, pp: 2}

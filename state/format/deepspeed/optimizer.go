@@ -74,7 +74,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 			order[g] = together(cuts, order[g])
 		}
 	}
-	if r.pp > 1 && mp%r.tp == 0 {
+	if len(r.layers) > 0 && mp%r.tp == 0 {
 		r.staged(mp/r.tp, order)
 	}
 	if mp > 0 {

@@ -3,8 +3,10 @@ package deepspeed_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -128,7 +130,8 @@ type shared struct {
 // saved is a checkpoint of several tensor parallel ranks, as DeepSpeed writes it.
 type saved struct {
 	stage, tp, dp int
-	pp            int // stages of a pipeline, with a file for each layer; 0 for none
+	pp            int              // stages of a pipeline, with a file for each layer; 0 for none
+	tied          map[string][]int // the layers with files that are tied, by key
 	params        []shared
 	info          any                             // universal_checkpoint_info; nil for none
 	more          []any                           // keys and values that the model states have beside
@@ -158,16 +161,44 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 			s.file(fmt.Sprintf("tag/bf16_zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp), func(f *store) any { return c.optimizer(f, mp, dp) })
 		}
 	}
+	layers := map[int]map[string]shared{}
 	for _, p := range c.params {
-		for tp := range c.tp {
-			if layer, rest, _ := strings.Cut(p.name, "."); c.pp > 0 {
-				s.file(fmt.Sprintf("tag/layer_0%s-model_%02d-model_states.pt", layer, tp), func(f *store) any { return dict(rest, f.add(p.parts[tp])) })
+		numbers, rest := c.layersOf(p.name)
+		for _, n := range numbers {
+			if layers[n] == nil {
+				layers[n] = map[string]shared{}
 			}
+			layers[n][rest] = p
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(layers)) {
+		for tp := range c.tp {
+			s.file(fmt.Sprintf("tag/layer_%02d-model_%02d-model_states.pt", n, tp), func(f *store) any {
+				d := dict()
+				for _, rest := range slices.Sorted(maps.Keys(layers[n])) {
+					d.Add(rest, f.add(layers[n][rest].parts[tp]))
+				}
+				return d
+			})
 		}
 	}
 	dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
 	dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("tag")}
 	return dir
+}
+
+// layersOf are the layers of a pipeline whose files have a parameter, and what it is called there.
+func (c *saved) layersOf(name string) (numbers []int, rest string) {
+	if c.pp == 0 {
+		return nil, name
+	}
+	if tied, is := strings.CutPrefix(name, "tied_modules."); is {
+		key, rest, _ := strings.Cut(tied, ".")
+		return c.tied[key], rest
+	}
+	layer, rest, _ := strings.Cut(name, ".")
+	n, _ := strconv.Atoi(layer)
+	return []int{n}, rest
 }
 
 // of are the parameters of a model parallel rank, with what it has of each.

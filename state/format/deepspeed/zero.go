@@ -46,11 +46,14 @@ type flat struct {
 // Zero says of which ranks a checkpoint of ZeRO is, and what they look for.
 type Zero struct {
 	Stage int
-	DP    int  // data parallel ranks
-	TP    int  // tensor parallel ranks; 0 is as 1
-	EP    int  // expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
-	PP    int  // stages of a pipeline, as many as it had when it was trained; 0 and 1 are none
-	BF16  bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
+	DP    int // data parallel ranks
+	TP    int // tensor parallel ranks; 0 is as 1
+	EP    int // expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
+	PP    int // stages of a pipeline; 0 is none, and so is 1 of what is none
+	// Starts are the layers with which the stages behind the first begin. nil has as many stages as were trained as they were, and others as DeepSpeed cuts
+	// them, where what was trained tells in which way that is.
+	Starts []int
+	BF16   bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
 }
 
 // LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks. DeepSpeed loads it over as many only, and by position: so the
@@ -60,7 +63,7 @@ type Zero struct {
 func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	var out *format.Output
 	var err error
-	if z.TP > 1 || z.PP > 1 {
+	if z.TP > 1 || z.PP > 0 {
 		out, err = z.layRanks(tensors, values, read)
 	} else {
 		w := z.writer(tensors, values)

@@ -29,15 +29,15 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func
 	if err != nil {
 		return nil, err
 	}
-	stages, err := z.stages(values)
-	if err != nil {
-		return nil, err
-	}
 	s, err := newSharer(z.TP, tensors, values)
 	if err != nil {
 		return nil, err
 	}
 	s.mixture = mixture
+	stages, err := z.stages(values, s.elements(tensors))
+	if err != nil {
+		return nil, err
+	}
 	cuts, parts := map[string]*format.Cut{}, map[string][]format.Part{}
 	var all *format.Output
 	for _, stage := range stages {
@@ -71,7 +71,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func
 		}
 	}
 	all.Implied, all.Tensors = wholes(all.Implied, tensors), nil
-	if z.PP > 1 {
+	if stages[0] != nil {
 		all.Values = inStages(all.Values, values)
 	}
 	for i := range tensors {
@@ -188,6 +188,21 @@ func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (te
 		shape[c.Dim] += widths[tp]
 	}
 	return shape, nil
+}
+
+// elements counts those of a parameter on the first rank; what cannot be shared counts whole, and is refused later.
+func (s *sharer) elements(tensors []format.Tensor) func(string) int {
+	counts, cuts := map[string]int{}, map[string]*format.Cut{}
+	for i := range tensors {
+		if kind, param := parameterOf(tensors[i].Name); kind == "" || kind == "fp32" {
+			shape, err := s.part(&tensors[i], 0, cuts)
+			if err != nil {
+				shape = tensors[i].Shape
+			}
+			counts[param] = shape.Box().Elements()
+		}
+	}
+	return func(param string) int { return counts[param] }
 }
 
 // first is the name under which the patterns know a parameter: that of an expert has its number on a rank.

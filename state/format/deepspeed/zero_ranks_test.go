@@ -199,10 +199,13 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 			a = array{shape: tensor.Shape{0}}
 		}
 		root, _ := pickle.Get[any](model.Root, "module")
-		name := p.name
+		numbers, name := c.layersOf(p.name)
 		if c.pp > 0 {
-			layer, rest, _ := strings.Cut(p.name, ".")
-			root, name = open(fmt.Sprintf("layer_0%s-model_%02d-model_states.pt", layer, mp%c.tp)).Root, rest
+			file := fmt.Sprintf("layer_%02d-model_%02d-model_states.pt", numbers[0], mp%c.tp)
+			if c.tp == 1 {
+				file = fmt.Sprintf("layer_%02d-model_states.pt", numbers[0])
+			}
+			root = open(file).Root
 		}
 		v, err := pickle.Get[*torchzip.Tensor](root, name)
 		if err != nil || !slices.Equal(floats(v), a.data) || !tensor.Shape(v.Shape).Equal(a.shape) {
@@ -285,16 +288,14 @@ func TestZeroStagesAsTrained(t *testing.T) {
 		}
 	}
 	for dp := 1; dp <= 3; dp++ {
-		again, other := read(t, spread(t, deepspeed.Zero{Stage: 2, DP: dp, PP: 2}, c, files))
+		again, other := read(t, spread(t, deepspeed.Zero{Stage: 2, DP: dp, PP: dp}, c, files))
 		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("over %d: %s", dp, diff)
 		}
 	}
-	for pp, want := range map[int]string{3: "it has 2 stages of a pipeline", 2: "of parameter 3.weight there are master weights only"} {
-		less := slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool { return x.Name == "module.3.weight" })
-		if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: pp}, less, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d stages: %v; want %q", pp, err, want)
-		}
+	less := slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool { return x.Name == "module.3.weight" })
+	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, less, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), "of parameter 3.weight there are master weights only") {
+		t.Error(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package deepspeed
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,52 +37,77 @@ type stage struct {
 	tied   map[string][]int // layers of which it writes the files, by key
 }
 
-// stages are those of a pipeline, as the values say; the groups are those of the optimizer. It fails where they are not so many.
-func (z Zero) stages(values []format.Value) (all []*stage, err error) {
-	if z.PP <= 1 {
+// stages are those of a pipeline, as the values say, or cut anew where there are to be others; count is how many elements a parameter has on a rank.
+func (z Zero) stages(values []format.Value, count func(string) int) (all []*stage, err error) {
+	groups, tied := saidStages(values)
+	switch {
+	case z.PP == 0 || z.PP == 1 && len(groups) == 0:
 		return []*stage{nil}, nil
-	}
-	tied := map[string][]int{}
-	for _, v := range values {
-		key, is := strings.CutPrefix(v.Path, tiedKey+".")
-		list, _ := v.Is.([]any)
-		for _, x := range list {
-			if n, ok := x.(int64); is && ok {
-				tied[key] = append(tied[key], int(n))
-			}
+	case len(groups) == 0:
+		return nil, fmt.Errorf("it is of no pipeline (values %s.…), which %d stages could have; leave out pp", stagesKey, z.PP)
+	case len(groups) != z.PP || z.Starts != nil:
+		if groups, err = z.recut(groups, tied, count); err != nil {
+			return nil, err
 		}
 	}
-	for _, v := range values {
-		path, ok := strings.CutPrefix(v.Path, stagesKey+".")
-		list, _ := v.Is.([]any)
-		s, g, _ := strings.Cut(path, ".")
-		at, err := strconv.Atoi(s)
-		group, err2 := strconv.Atoi(g)
-		if !ok || err != nil || err2 != nil || max(at, group) >= maxGroups {
-			continue
-		}
-		for len(all) <= at {
-			all = append(all, &stage{first: len(all) == 0, layers: map[int]bool{}, tied: map[string][]int{}})
-		}
-		to := all[at]
-		for len(to.groups) <= group {
-			to.groups = append(to.groups, nil)
-		}
-		for _, x := range list {
-			name, _ := x.(string)
-			to.groups[group] = append(to.groups[group], name)
-			layer, _ := layerOf(name)
-			if key, rest, _ := strings.Cut(strings.TrimPrefix(name, tiedPrefix), "."); rest != "" && strings.HasPrefix(name, tiedPrefix) {
+	tied = maps.Clone(tied)
+	for i, own := range groups {
+		to := &stage{groups: own, first: i == 0, layers: map[int]bool{}, tied: map[string][]int{}}
+		for _, name := range slices.Concat(own...) {
+			if key := tiedOf(name); key != "" {
 				to.tied[key], tied[key] = append(to.tied[key], tied[key]...), nil // the first stage writes them
 			} else {
+				layer, _ := layerOf(name)
 				to.layers[layer] = true
 			}
 		}
-	}
-	if len(all) != z.PP {
-		return nil, fmt.Errorf("it has %d stages of a pipeline (values %s.…), and shoal writes as many as there are: a program cuts its layers in its own way; choose another pp, or universal, which DeepSpeed loads over any", len(all), stagesKey)
+		all = append(all, to)
 	}
 	return all, nil
+}
+
+// tiedOf is the key of the layers that a parameter is of, "" for what is of one layer alone.
+func tiedOf(name string) string {
+	rest, is := strings.CutPrefix(name, tiedPrefix)
+	key, _, ok := strings.Cut(rest, ".")
+	if !is || !ok {
+		return ""
+	}
+	return key
+}
+
+// saidStages are the parameters in each group of each stage, and the layers that are tied by key, as the values say them.
+func saidStages(values []format.Value) (groups [][][]string, tied map[string][]int) {
+	tied = map[string][]int{}
+	for _, v := range values {
+		list, _ := v.Is.([]any)
+		if key, is := strings.CutPrefix(v.Path, tiedKey+"."); is {
+			for _, x := range list {
+				if n, ok := x.(int64); ok && n >= 0 && n < 1<<20 {
+					tied[key] = append(tied[key], int(n))
+				}
+			}
+			continue
+		}
+		path, ok := strings.CutPrefix(v.Path, stagesKey+".")
+		s, g, _ := strings.Cut(path, ".")
+		at, err := strconv.Atoi(s)
+		group, err2 := strconv.Atoi(g)
+		if !ok || err != nil || err2 != nil || min(at, group) < 0 || max(at, group) >= maxGroups {
+			continue
+		}
+		for len(groups) <= at {
+			groups = append(groups, nil)
+		}
+		for len(groups[at]) <= group {
+			groups[at] = append(groups[at], nil)
+		}
+		for _, x := range list {
+			name, _ := x.(string)
+			groups[at][group] = append(groups[at][group], name)
+		}
+	}
+	return groups, tied
 }
 
 // layerOf is the layer of a parameter or a buffer of a pipeline, and what it is called there.
@@ -139,7 +165,7 @@ func (s *stage) values(values []format.Value) []format.Value {
 	return values
 }
 
-// inStages are the values of the first stage, with what all say of the stages instead of its groups.
+// inStages are the values of the first stage, with what there was to say of all stages instead of its groups: the reader says it of the files.
 func inStages(first, all []format.Value) []format.Value {
 	said := func(v format.Value) bool {
 		return strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")

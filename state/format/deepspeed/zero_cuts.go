@@ -1,0 +1,339 @@
+package deepspeed
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// mostLayers bounds the layers of a pipeline for which shoal finds out how DeepSpeed cuts them.
+const mostLayers = 512
+
+// A pipe is a pipeline that is cut anew.
+type pipe struct {
+	names  []map[string][]string // of each group the parameters of a unit, in order: a unit is a layer, or what tied layers have in common
+	layers []string              // the unit of each layer; "" for one without parameters
+	weight []int                 // how many elements each layer has on a rank
+	likes  []string              // what layers have that are alike
+	hidden int                   // how many of the last layers are tied, and have no file
+	stages [][]bool              // which layers with parameters the stages have that it was trained on
+}
+
+// recut gives other stages their parameters: those of each layer in the order that they had.
+func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(string) int) ([][][]string, error) {
+	p, err := newPipe(groups, tied, count, z.PP)
+	if err != nil {
+		return nil, err
+	}
+	starts := append([]int{0}, z.Starts...)
+	if z.Starts == nil {
+		if starts, err = p.find(z.PP); err != nil {
+			return nil, err
+		}
+	}
+	if n := len(p.layers) - p.hidden; p.hidden > 0 && starts[len(starts)-1] > n && starts[len(starts)-1] < mostLayers { // functions before it have left no trace
+		p.layers = slices.Insert(p.layers, n, make([]string, starts[len(starts)-1]-n)...)
+	}
+	if len(starts) != z.PP || !slices.IsSorted(starts) || starts[len(starts)-1] >= len(p.layers) {
+		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", z.PP, len(p.layers), starts)
+	}
+	return p.groups(append(starts, len(p.layers)))
+}
+
+// unitOf is the unit of a parameter.
+func unitOf(name string) string {
+	if key := tiedOf(name); key != "" {
+		return tiedPrefix + key
+	}
+	layer, _, _ := strings.Cut(name, ".")
+	return layer
+}
+
+// newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what is tied comes first, then layer by layer.
+func newPipe(groups [][][]string, tied map[string][]int, count func(string) int, pp int) (*pipe, error) {
+	p := &pipe{}
+	elements, like := map[string]int{}, map[string][]string{}
+	for s, own := range groups {
+		for g, names := range own {
+			for len(p.names) <= g {
+				p.names = append(p.names, map[string][]string{})
+			}
+			last, seen := -1, map[string][]string{}
+			for i, name := range names {
+				unit := unitOf(name)
+				layer, _ := layerOf(name)
+				if layer >= 1<<20 || layer < 0 && tiedOf(name) == "" {
+					return nil, fmt.Errorf("parameter %q is of no layer of the pipeline", name)
+				}
+				if layer < last || seen[unit] != nil && unitOf(names[i-1]) != unit {
+					return nil, fmt.Errorf("the parameters of stage %d are not in the order of its layers (%q), so their order in other stages is not known; choose universal", s, name)
+				}
+				last = max(last, layer)
+				seen[unit] = append(seen[unit], name)
+			}
+			for unit, list := range seen {
+				if p.names[g][unit] == nil {
+					p.names[g][unit] = list
+					for _, name := range list {
+						elements[unit] += count(name)
+						_, rest, _ := strings.Cut(strings.TrimPrefix(name, tiedPrefix), ".")
+						like[unit] = append(like[unit], fmt.Sprint(g, rest, count(name)))
+					}
+				}
+			}
+		}
+	}
+	if err := p.place(groups, tied, pp); err != nil {
+		return nil, err
+	}
+	for _, unit := range p.layers {
+		p.weight = append(p.weight, elements[unit])
+		p.likes = append(p.likes, strings.Join(like[unit], " "))
+	}
+	for _, own := range groups {
+		has := make([]bool, len(p.layers))
+		for _, name := range slices.Concat(own...) {
+			if layer, _ := layerOf(name); layer >= 0 {
+				has[layer] = true
+			}
+		}
+		p.stages = append(p.stages, has)
+	}
+	return p, nil
+}
+
+// place finds out which unit each layer is. A tied layer to which a stage gives a function of its own has no file: such a one of the last stage counts as the last layer.
+func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
+	put := func(layer int, unit string) {
+		for len(p.layers) <= layer {
+			p.layers = append(p.layers, "")
+		}
+		p.layers[layer] = unit
+	}
+	ends := make([]int, len(groups)) // of each stage, the last layer that is not tied
+	for s, own := range groups {
+		ends[s] = -1
+		if s > 0 {
+			ends[s] = ends[s-1]
+		}
+		for _, name := range slices.Concat(own...) {
+			if layer, _ := layerOf(name); layer >= 0 {
+				put(layer, unitOf(name))
+				ends[s] = max(ends[s], layer)
+			}
+		}
+	}
+	var hidden []string
+	taken := map[int]bool{} // layers that are tied, by a stage
+	for s, own := range groups {
+		from, to := -1, math.MaxInt
+		if s > 0 {
+			from = ends[s-1]
+		}
+		if s < len(groups)-1 {
+			to = math.MaxInt
+			for _, name := range slices.Concat(groups[s+1]...) {
+				if layer, _ := layerOf(name); layer >= 0 {
+					to = min(to, layer)
+				}
+			}
+		}
+		seen := map[string]bool{}
+		for _, name := range slices.Concat(own...) {
+			key := tiedOf(name)
+			if key == "" || seen[key] {
+				continue
+			}
+			here := 0
+			seen[key] = true
+			for _, layer := range tied[key] {
+				between := layer > ends[s] || ends[s] == from // it can be of the next stage too
+				if put(layer, tiedPrefix+key); !taken[layer] && layer > from && layer < to && !(here > 0 && between && has(groups[s+1:], key) > 0) {
+					taken[layer] = true
+					here++
+				}
+			}
+			switch {
+			case here > 0 && (len(tied[key]) > 1 || pp == 1 || has(groups, key) > 1):
+			case here == 0 && s == len(groups)-1:
+				hidden = append(hidden, tiedPrefix+key)
+			default:
+				return fmt.Errorf("a layer that is tied as %q has no file, as a stage gives it a function of its own, and which of other stages has it is not known; choose universal", key)
+			}
+		}
+	}
+	for _, unit := range hidden {
+		put(len(p.layers), unit)
+	}
+	p.hidden = len(hidden)
+	return nil
+}
+
+// has counts the stages that have what is tied by a key.
+func has(groups [][][]string, key string) (n int) {
+	for _, own := range groups {
+		if slices.ContainsFunc(slices.Concat(own...), func(name string) bool { return tiedOf(name) == key }) {
+			n++
+		}
+	}
+	return n
+}
+
+// groups are the parameters in each group of stages that begin with some layers.
+func (p *pipe) groups(starts []int) (all [][][]string, err error) {
+	for s := range len(starts) - 1 {
+		var ties, own []string
+		for _, unit := range p.layers[starts[s]:starts[s+1]] {
+			if unit == "" || slices.Contains(ties, unit) {
+				continue
+			}
+			if strings.HasPrefix(unit, tiedPrefix) {
+				ties = append(ties, unit)
+			} else {
+				own = append(own, unit)
+			}
+		}
+		groups := make([][]string, len(p.names))
+		for g := range groups {
+			for _, unit := range append(ties, own...) {
+				groups[g] = append(groups[g], p.names[g][unit]...)
+			}
+			if len(groups[g]) == 0 {
+				return nil, fmt.Errorf("stage %d of %d would have no parameter in group %d of the optimizer, with which DeepSpeed does not train; choose fewer stages, or others", s, len(starts)-1, g)
+			}
+		}
+		all = append(all, groups)
+	}
+	return all, nil
+}
+
+// find finds out with which layers stages begin, as DeepSpeed's PipelineModule cuts: by its ways to do so, of which those count that come to the stages it was trained on.
+func (p *pipe) find(pp int) ([]int, error) {
+	if pp == 1 {
+		return []int{0}, nil
+	}
+	if len(p.layers) > mostLayers {
+		return nil, fmt.Errorf("it has %d layers, too many to find out how DeepSpeed cuts them; say with which those behind the first begin (--stages)", len(p.layers))
+	}
+	var found []int
+	for _, cut := range p.ways() {
+		if !p.trained(cut(len(p.stages))) {
+			continue
+		}
+		starts := cut(pp)
+		if found != nil && !p.same(found, starts) {
+			return nil, fmt.Errorf("its %d stages could be cut as %d in several ways, beginning with the layers %v or %v; say which (--stages, without the first)", len(p.stages), pp, found, starts)
+		}
+		found = starts
+	}
+	if found == nil {
+		return nil, errors.New("its stages are cut in none of DeepSpeed's ways that shoal knows; say with which layers those behind the first are to begin (--stages)")
+	}
+	return found, nil
+}
+
+// ways are those in which PipelineModule cuts layers in stages: by parameters, evenly, and by a type, which is that of most layers here. Functions behind the last layer with parameters
+// count for the second, and leave no trace.
+func (p *pipe) ways() (all []func(int) []int) {
+	for more := range 3 {
+		all = append(all, func(stages int) []int { return uniform(len(p.layers)+more, stages) })
+	}
+	alike := map[string]int{}
+	for _, l := range p.likes {
+		if l != "" {
+			alike[l]++
+		}
+	}
+	most := ""
+	for l, n := range alike {
+		if c := cmp.Compare(n, alike[most]); c > 0 || c == 0 && l < most {
+			most = l
+		}
+	}
+	typed := make([]int, len(p.likes))
+	for i, l := range p.likes {
+		if l == most {
+			typed[i] = 1
+		}
+	}
+	for _, weights := range [][]int{p.weight, typed} {
+		all = append(all, func(stages int) []int { return balanced(weights, stages) })
+	}
+	return all
+}
+
+// trained reports whether stages that begin with some layers are those that it was trained on.
+func (p *pipe) trained(starts []int) bool {
+	for s, has := range p.stages {
+		for layer, is := range has {
+			if in := layer >= starts[s] && (s == len(starts)-1 || layer < starts[s+1]); is && !in {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// same reports whether two ways come to the same for all layers with parameters.
+func (p *pipe) same(a, b []int) bool {
+	for s := range a {
+		for _, unit := range p.layers[min(a[s], b[s], len(p.layers)):min(max(a[s], b[s]), len(p.layers))] {
+			if unit != "" {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// uniform cuts layers evenly: the first stages have one more where it does not come out.
+func uniform(layers, stages int) (starts []int) {
+	for s := range stages {
+		starts = append(starts, s*(layers/stages)+min(s, layers%stages))
+	}
+	return starts
+}
+
+// balanced cuts layers so that the heaviest stage and the lightest differ least, as DeepSpeed finds it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest; of several
+// that are as good the last counts.
+func balanced(weights []int, stages int) (starts []int) {
+	n := len(weights)
+	if n <= stages {
+		return uniform(n, stages)
+	}
+	type best struct{ most, least, from int }
+	sums := make([]int, n+1)
+	for i, w := range weights {
+		sums[i+1] = sums[i] + w
+	}
+	before, all := make([]best, n+1), [][]best{}
+	for j := 1; j <= stages; j++ {
+		row := make([]best, n+1)
+		for i := j; i <= n; i++ {
+			first := true
+			for from := j - 1; from < i; from++ {
+				sum := sums[i] - sums[from]
+				b := best{sum, sum, from}
+				if j > 1 {
+					b.most, b.least = max(sum, before[from].most), min(sum, before[from].least)
+				} else if from > 0 {
+					break
+				}
+				if first || b.most-b.least <= row[i].most-row[i].least {
+					row[i], first = b, false
+				}
+			}
+		}
+		before = row
+		all = append(all, row)
+	}
+	starts = make([]int, stages)
+	for i, j := n, stages; j > 0; j-- {
+		i = all[j-1][i].from
+		starts[j-1] = i
+	}
+	return starts
+}
