@@ -34,7 +34,7 @@ func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(strin
 			return nil, err
 		}
 	}
-	if n := len(p.layers) - p.hidden; p.hidden > 0 && starts[len(starts)-1] > n && starts[len(starts)-1] < mostLayers { // functions before it have left no trace
+	if n := len(p.layers) - p.hidden; p.hidden > 0 && starts[len(starts)-1] > n && starts[len(starts)-1] < maxGroups { // functions before it have left no trace
 		p.layers = slices.Insert(p.layers, n, make([]string, starts[len(starts)-1]-n)...)
 	}
 	if len(starts) != z.PP || !slices.IsSorted(starts) || starts[len(starts)-1] >= len(p.layers) {
@@ -88,6 +88,9 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 	}
 	if err := p.place(groups, tied, pp); err != nil {
 		return nil, err
+	}
+	if len(p.layers) > maxGroups || len(p.layers)*len(groups) > 1<<24 {
+		return nil, fmt.Errorf("it has %d stages of %d layers, which shoal does not cut anew", len(groups), len(p.layers))
 	}
 	for _, unit := range p.layers {
 		p.weight = append(p.weight, elements[unit])

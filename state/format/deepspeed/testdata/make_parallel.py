@@ -3,7 +3,8 @@
     PYTHON state/format/deepspeed/testdata/make_parallel.py state/format/deepspeed/testdata [KIND …]
 
 PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1; universalpipe is the same converted), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
-class of its own), tensor (two tensor parallel ranks of two data parallel ones, ZeRO 1; universaltensor is the same converted), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients). what.json in each is as make.py has it; experts have their global numbers.
+class of its own), tensor (two tensor parallel ranks of two data parallel ones, ZeRO 1; universaltensor is the same converted), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients), moerobin and moefirst (ZeRO 2 with experts, and round_robin_gradients or
+use_data_before_expert_parallelism; of these what.json has the model alone). what.json in each is as make.py has it; experts have their global numbers.
 """
 
 import json
@@ -46,7 +47,7 @@ def pipeline(bf16, stages=2, steps=2):
     return engine, lambda name: name
 
 
-def experts(stage, ep=2, steps=2):
+def experts(stage, ep=2, steps=2, robin=False, first=False):
     import deepspeed
     import torch
     from deepspeed.moe.layer import MoE
@@ -67,7 +68,7 @@ def experts(stage, ep=2, steps=2):
     m = Model()
     given = split_params_into_different_moe_groups_for_optimizer({"params": list(m.parameters()), "name": "all"})
     config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
-              "zero_optimization": {"stage": stage}, "bf16": {"enabled": stage > 0}}
+              "zero_optimization": {"stage": stage, "round_robin_gradients": robin}, "use_data_before_expert_parallelism": first, "bf16": {"enabled": stage > 0}}
     engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=given, config=config)
     for _ in range(steps):
         engine.backward(engine(torch.rand(8, 4, dtype=m.b.weight.dtype)).sum())
@@ -186,10 +187,10 @@ def train(rank, kind, out):
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
     torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(f"{out}.meeting", RANKS), rank=int(rank), world_size=RANKS)
     deepspeed.init_distributed(dist_backend="gloo")
-    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else tensors() if kind == "tensor" else experts(int(kind[-1]))
+    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else tensors() if kind == "tensor" else experts(int(kind[-1])) if kind[3:].isdigit() else experts(2, robin=kind == "moerobin", first=kind == "moefirst")
     engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"} | ({"universal_checkpoint_info": SHARING} if kind == "tensor" else {}))
     what = {f"module.{called(name)}": make.show(t) for name, t in [*engine.module.named_parameters(), *engine.module.named_buffers()]}
-    for name, p in engine.module.named_parameters() if kind not in ("moe0", "robin", "tensor") else []:
+    for name, p in engine.module.named_parameters() if kind not in ("moe0", "moerobin", "moefirst", "robin", "tensor") else []:
         what[f"optimizer.fp32.{called(name)}"] = make.show(safe_get_full_fp32_param(p))
         for moment in ("exp_avg", "exp_avg_sq"):
             found = safe_get_full_optimizer_state(p, moment) if kind.startswith("pipe") else state(engine.optimizer, p, moment)
@@ -248,4 +249,4 @@ if __name__ == "__main__":
     if sys.argv[1].isdigit():
         train(*sys.argv[1:])
     else:
-        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "tensor", "moe0", "moe1", "moe2", "robin"])
+        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "tensor", "moe0", "moe1", "moe2", "moerobin", "moefirst", "robin"])
