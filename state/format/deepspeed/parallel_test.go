@@ -127,7 +127,7 @@ func TestExpertsAsTrained(t *testing.T) {
 // TestExpertsInTurn reads experts with round_robin_gradients or use_data_before_expert_parallelism, of which DeepSpeed 0.19.0 says only in the optimizer states: the weights, which are found by name, are the master weights, which
 // are found by position, rounded.
 func TestExpertsInTurn(t *testing.T) {
-	for _, name := range []string{"moe2", "moerobin"} {
+	for _, name := range []string{"moe2", "moerobin", "moefirst"} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)
 		n := 0
