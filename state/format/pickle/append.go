@@ -3,6 +3,7 @@ package pickle
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"math/big"
 	"slices"
@@ -54,10 +55,16 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 		b, err = appendItems(append(b, '('), v, depth)
 		return append(b, 't'), err
 	case *List:
-		b, err = appendItems(append(b, ']', '('), v.Items, depth)
-		return append(b, 'e'), err
+		b = append(b, ']')
+		for batch := range batches(v.Items) {
+			if b, err = appendItems(append(b, '('), batch, depth); err != nil {
+				return b, err
+			}
+			b = append(b, 'e')
+		}
+		return b, nil
 	case *Dict:
-		return appendDict(append(b, '}', '('), v, depth)
+		return appendDict(b, v, depth)
 	case Global:
 		return appendGlobal(b, v), nil
 	case Member:
@@ -85,14 +92,27 @@ func appendItems(b []byte, items []any, depth int) ([]byte, error) {
 	return b, nil
 }
 
-func appendDict(b []byte, d *Dict, depth int) ([]byte, error) {
-	for _, item := range d.Items {
-		var err error
-		if b, err = appendItems(b, []any{item.Key, item.Value}, depth); err != nil {
-			return b, err
-		}
+// batches cuts items into those that go on the stack together: as many as with Python, and for an empty list one of none.
+func batches[T any](items []T) iter.Seq[[]T] {
+	if len(items) == 0 {
+		return slices.Values([][]T{nil})
 	}
-	return append(b, 'u'), nil
+	return slices.Chunk(items, 1000)
+}
+
+func appendDict(b []byte, d *Dict, depth int) ([]byte, error) {
+	b = append(b, '}')
+	for batch := range batches(d.Items) {
+		b = append(b, '(')
+		for _, item := range batch {
+			var err error
+			if b, err = appendItems(b, []any{item.Key, item.Value}, depth); err != nil {
+				return b, err
+			}
+		}
+		b = append(b, 'u')
+	}
+	return b, nil
 }
 
 func appendCall(b []byte, o *Object, depth int) ([]byte, error) {

@@ -56,7 +56,7 @@ func (m *machine) pushGlobal(module, name string) error {
 	if _, known := m.lookUp(g); !known {
 		return &UnknownGlobal{g}
 	}
-	return m.push(g, costContainer)
+	return m.push(g, costGlobal+int64(len(module)+len(name)))
 }
 
 func (m *machine) lookUp(g Global) (Constructor, bool) {
@@ -106,7 +106,7 @@ func (m *machine) call(what any, args Tuple) error {
 	if err != nil {
 		return fmt.Errorf("%v: %w", g, err)
 	}
-	return m.push(v, costContainer+costValue*int64(len(args))+weight(v))
+	return m.push(v, costObject+slotBytes*int64(len(args))+weight(v))
 }
 
 // weight is what a constructor may have copied: a short call of a long list must not be cheap.
@@ -115,13 +115,13 @@ func weight(v any) int64 {
 	case []byte:
 		return int64(len(v))
 	case Tuple:
-		return costValue * int64(len(v))
+		return slotBytes * int64(len(v))
 	case *List:
-		return costValue * int64(len(v.Items))
+		return slotBytes * int64(len(v.Items))
 	case *Set:
-		return costValue * int64(len(v.Items))
+		return slotBytes * int64(len(v.Items))
 	case *Dict:
-		return 2 * costValue * int64(len(v.Items))
+		return itemBytes * int64(cap(v.Items))
 	}
 	return 0
 }
@@ -155,5 +155,5 @@ func (m *machine) persistent() error {
 	if err != nil {
 		return err
 	}
-	return m.push(v, costContainer)
+	return m.push(v, costObject)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -16,9 +17,9 @@ var instructions = [256]func(*machine) error{
 	'.':  (*machine).stop,
 
 	// plain values
-	'N':  func(m *machine) error { return m.push(nil, costValue) },
-	0x88: func(m *machine) error { return m.push(true, costValue) },
-	0x89: func(m *machine) error { return m.push(false, costValue) },
+	'N':  func(m *machine) error { return m.push(nil, 0) },
+	0x88: func(m *machine) error { return m.push(true, 0) },
+	0x89: func(m *machine) error { return m.push(false, 0) },
 	'K':  func(m *machine) error { return m.unsigned(1) },
 	'M':  func(m *machine) error { return m.unsigned(2) },
 	'J':  (*machine).binint,
@@ -39,25 +40,25 @@ var instructions = [256]func(*machine) error{
 	'(':  (*machine).mark,
 	'0':  func(m *machine) error { _, err := m.pop(1); return err },
 	'1':  func(m *machine) error { _, err := m.popMark(); return err },
-	')':  func(m *machine) error { return m.push(Tuple{}, costValue) },
+	')':  func(m *machine) error { return m.push(Tuple(nil), 0) },
 	0x85: func(m *machine) error { return m.tuple(m.pop(1)) },
 	0x86: func(m *machine) error { return m.tuple(m.pop(2)) },
 	0x87: func(m *machine) error { return m.tuple(m.pop(3)) },
 	't':  func(m *machine) error { return m.tuple(m.popMark()) },
-	']':  func(m *machine) error { return m.push(&List{}, costContainer) },
+	']':  func(m *machine) error { return m.push(&List{}, costList) },
 	'a':  func(m *machine) error { return m.extend(m.pop(1)) },
 	'e':  func(m *machine) error { return m.extend(m.popMark()) },
-	'}':  func(m *machine) error { return m.push(&Dict{}, costContainer) },
+	'}':  func(m *machine) error { return m.push(&Dict{}, costDict) },
 	's':  func(m *machine) error { return m.update(m.pop(2)) },
 	'u':  func(m *machine) error { return m.update(m.popMark()) },
-	0x8f: func(m *machine) error { return m.push(&Set{}, costContainer) },
+	0x8f: func(m *machine) error { return m.push(&Set{}, costSet) },
 	0x90: func(m *machine) error { return m.extend(m.popMark()) },
 	0x91: (*machine).frozenset,
 
 	// the memo
 	'q':  func(m *machine) error { return m.put(m.number(1)) },
 	'r':  func(m *machine) error { return m.put(m.number(4)) },
-	0x94: func(m *machine) error { return m.put(uint64(len(m.memo)), nil) },
+	0x94: func(m *machine) error { return m.put(m.memo.length+uint64(len(m.odd)), nil) },
 	'h':  func(m *machine) error { return m.get(m.number(1)) },
 	'j':  func(m *machine) error { return m.get(m.number(4)) },
 
@@ -98,7 +99,7 @@ func (m *machine) unsigned(n uint64) error {
 	if err != nil {
 		return err
 	}
-	return m.push(int64(x), costValue)
+	return m.push(int64(x), costNumber)
 }
 
 func (m *machine) binint() error {
@@ -106,7 +107,7 @@ func (m *machine) binint() error {
 	if err != nil {
 		return err
 	}
-	return m.push(int64(int32(x)), costValue)
+	return m.push(int64(int32(x)), costNumber)
 }
 
 func (m *machine) long(n uint64) error {
@@ -117,7 +118,7 @@ func (m *machine) long(n uint64) error {
 	if len(b) > maxLong {
 		return fmt.Errorf("an integer of %d bytes, the limit is %d", len(b), maxLong)
 	}
-	return m.push(long(b), costValue)
+	return m.push(long(b), costBytes)
 }
 
 func (m *machine) float() error {
@@ -129,7 +130,7 @@ func (m *machine) float() error {
 	for _, x := range b {
 		bits = bits<<8 | uint64(x)
 	}
-	return m.push(math.Float64frombits(bits), costValue)
+	return m.push(math.Float64frombits(bits), costNumber)
 }
 
 // latin reads a str of Python 2, each byte of which is a character.
@@ -138,11 +139,12 @@ func (m *machine) latin(n uint64) error {
 	if err != nil {
 		return err
 	}
-	runes := make([]rune, len(b))
-	for i, c := range b {
-		runes[i] = rune(c)
+	var text strings.Builder
+	text.Grow(2 * len(b))
+	for _, c := range b {
+		text.WriteRune(rune(c))
 	}
-	return m.push(string(runes), costValue+4*int64(len(b)))
+	return m.push(text.String(), costText)
 }
 
 func (m *machine) text(n uint64) error {
@@ -153,7 +155,7 @@ func (m *machine) text(n uint64) error {
 	if !utf8.Valid(b) {
 		return errors.New("a text is not UTF-8")
 	}
-	return m.push(string(b), costValue)
+	return m.push(string(b), costText)
 }
 
 func (m *machine) bytes(n uint64) error {
@@ -161,19 +163,22 @@ func (m *machine) bytes(n uint64) error {
 	if err != nil {
 		return err
 	}
-	return m.push(slices.Clone(b), costValue)
+	return m.push(slices.Clone(b), costBytes)
 }
 
 func (m *machine) mark() error {
+	if len(m.marks) == maxMarks {
+		return fmt.Errorf("more than %d marks on the stack, which is the limit", maxMarks)
+	}
 	m.marks = append(m.marks, len(m.stack))
-	return m.spend(costValue)
+	return nil
 }
 
 func (m *machine) tuple(items []any, err error) error {
 	if err != nil {
 		return err
 	}
-	return m.push(slices.Clone(Tuple(items)), costContainer+costValue*int64(len(items)))
+	return m.push(slices.Clone(Tuple(items)), costTuple+slotBytes*int64(len(items)))
 }
 
 func (m *machine) frozenset() error {
@@ -181,7 +186,7 @@ func (m *machine) frozenset() error {
 	if err != nil {
 		return err
 	}
-	return m.push(&Set{slices.Clone(items), true}, costContainer+costValue*int64(len(items)))
+	return m.push(&Set{slices.Clone(items), true}, costSet+slotBytes*int64(len(items)))
 }
 
 // extend adds items to the list or set under them.
@@ -193,15 +198,16 @@ func (m *machine) extend(items []any, err error) error {
 	if err != nil {
 		return err
 	}
+	var more int64
 	switch to := to.(type) {
 	case *List:
-		to.Items = append(to.Items, items...)
+		to.Items, more = grown(to.Items, slotBytes, items...)
 	case *Set:
-		to.Items = append(to.Items, items...)
+		to.Items, more = grown(to.Items, slotBytes, items...)
 	default:
 		return fmt.Errorf("values are added to %s, which is no list", A(to))
 	}
-	return m.spend(costValue * int64(len(items)))
+	return m.spend(more)
 }
 
 // update sets pairs of keys and values in the dict under them.
@@ -217,10 +223,12 @@ func (m *machine) update(items []any, err error) error {
 	if !ok || len(items)%2 != 0 {
 		return fmt.Errorf("%d keys and values are set in %s", len(items), A(to))
 	}
+	before := cap(d.Items)
+	d.Items = slices.Grow(d.Items, len(items)/2)
 	for i := 0; i < len(items); i += 2 {
 		d.Items = append(d.Items, Item{items[i], items[i+1]})
 	}
-	return m.spend(2 * costValue * int64(len(items)))
+	return m.spend(itemBytes * int64(cap(d.Items)-before))
 }
 
 func (m *machine) put(key uint64, err error) error {
@@ -231,17 +239,29 @@ func (m *machine) put(key uint64, err error) error {
 	if err != nil {
 		return err
 	}
-	m.memo[key] = v
-	return m.spend(costValue)
+	switch {
+	case key < m.memo.length:
+		*m.memo.at(key) = v
+		return nil
+	case key == m.memo.length:
+		m.memo.add(v)
+		delete(m.odd, key)
+		return m.spend(slotBytes)
+	}
+	m.odd[key] = v
+	return m.spend(sparseBytes)
 }
 
 func (m *machine) get(key uint64, err error) error {
 	if err != nil {
 		return err
 	}
-	v, ok := m.memo[key]
+	if key < m.memo.length {
+		return m.push(*m.memo.at(key), 0)
+	}
+	v, ok := m.odd[key]
 	if !ok {
 		return fmt.Errorf("the memo has nothing under %d; the file is broken", key)
 	}
-	return m.push(v, costValue)
+	return m.push(v, 0)
 }

@@ -19,16 +19,36 @@ type Options struct {
 	Globals    Globals                   // beside those of Builtins
 	More       Globals                   // beside these
 	Persistent func(id any) (any, error) // resolves references to outside; nil refuses them
-	Memory     int64                     // bound on what the values take, in bytes; 0 means MaxMemory
+	Memory     int64                     // bound on what the values take, in bytes, beside those of texts in the pickle; 0 means the usual one, Bound(data, 24, MaxMemory)
 }
 
-// MaxMemory is the usual bound on the memory of what a pickle builds.
-const MaxMemory = 1 << 30
+// MaxMemory is the usual bound on the memory of what a pickle builds, however long it is.
+const MaxMemory = 256 << 20
 
-// What values are taken to need, in bytes.
+// Bounds on what a pickle leaves on the stack. Python's picklers put the items of lists and dicts there in batches of 1000.
 const (
-	costValue     = 32
-	costContainer = 96
+	maxStack = 1 << 22
+	maxMarks = 1 << 16
+)
+
+// Bound is one that goes with the length of a pickle: so many bytes for each, and some more, but not more than most.
+func Bound(data []byte, each, most int64) int64 { return min(16<<20+each*int64(len(data)), most) }
+
+// What values need beside what is in them, in bytes.
+const (
+	costNumber = 8
+	costText   = 24 // with what its bytes are rounded up by
+	costBytes  = 32
+	costTuple  = 32
+	costList   = 24
+	costSet    = 32
+	costDict   = 48
+	costGlobal = 64
+	costObject = 96
+
+	slotBytes   = 16 // of an any
+	itemBytes   = 32
+	sparseBytes = 128 // in a map
 )
 
 // machine is the state of the virtual machine that a pickle programs.
@@ -39,17 +59,20 @@ type machine struct {
 	op    int // of the current instruction
 	stack []any
 	marks []int // heights of the stack
-	memo  map[uint64]any
+	memo  memo
+	odd   map[uint64]any // of the memo what has numbers that nobody gives who counts
+	limit int64
 	left  int64 // bytes of memory
 	done  bool
 }
 
 // Load builds the value of a pickle, all of data.
 func Load(data []byte, o Options) (any, error) {
-	m := &machine{Options: o, data: data, memo: map[uint64]any{}, left: o.Memory}
-	if m.left == 0 {
-		m.left = MaxMemory
+	m := &machine{Options: o, data: data, odd: map[uint64]any{}, limit: o.Memory}
+	if m.limit == 0 {
+		m.limit = Bound(data, 24, MaxMemory)
 	}
+	m.left = m.limit
 	for !m.done {
 		if err := m.step(); err != nil {
 			return nil, &Error{o.File, o.Offset + int64(m.op), err}
@@ -102,28 +125,48 @@ func (m *machine) counted(n uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.take(length)
-	if err != nil {
-		return nil, err
-	}
-	return b, m.spend(int64(len(b)))
+	return m.take(length)
 }
 
 // spend takes memory for values.
 func (m *machine) spend(bytes int64) error {
 	if m.left -= bytes; m.left < 0 {
-		limit := m.Memory
-		if limit == 0 {
-			limit = MaxMemory
-		}
-		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit", limit)
+		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for a pickle of %d bytes", m.limit, len(m.data))
 	}
 	return nil
 }
 
+// grown is append, and what the memory for it has grown by.
+func grown[T any](list []T, size int64, items ...T) ([]T, int64) {
+	before := cap(list)
+	list = append(list, items...)
+	return list, size * int64(cap(list)-before)
+}
+
 func (m *machine) push(v any, cost int64) error {
+	if len(m.stack) == maxStack {
+		return fmt.Errorf("more than %d values on the stack, which is the limit", maxStack)
+	}
 	m.stack = append(m.stack, v)
 	return m.spend(cost)
+}
+
+// memo is a list that grows without being copied: it is the longest that a pickle makes.
+type memo struct {
+	blocks [][]any
+	length uint64
+}
+
+const memoBlock = 64
+
+func (l *memo) at(i uint64) *any { return &l.blocks[i/memoBlock][i%memoBlock] }
+
+func (l *memo) add(v any) {
+	if l.length%memoBlock == 0 {
+		l.blocks = append(l.blocks, make([]any, memoBlock))
+	}
+	*l.at(l.length) = v
+	l.length++
 }
 
 var errStack = errors.New("the instruction finds too little on the stack; the file is broken")

@@ -14,7 +14,7 @@ import (
 const (
 	maxDepth  = 64
 	maxPath   = 4096
-	maxMemory = 1 << 30
+	maxMemory = 512 << 20
 	costStep  = 64
 )
 
