@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,12 @@ import (
 
 	"github.com/shoal-ml/shoal/sim"
 )
+
+// A simulation leaves much garbage and keeps little: to collect it four times less often takes a quarter of the time away.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // number reads a number from the environment.
 func number(t *testing.T, name string, otherwise uint64) uint64 {
