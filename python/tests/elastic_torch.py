@@ -23,6 +23,7 @@ import sys
 
 import card_double
 import numpy as np
+import running_job
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -224,6 +225,7 @@ def main(config, end):
     for x, y, index in batches(config, loader, between):
         step = loader.step
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)  # the end of the step may bring another rank
+        running_job.breathe(end)
         here("before backward")
         optimizer.zero_grad()
         loss_of(model, x, y, index, os.path.exists(end)).backward()

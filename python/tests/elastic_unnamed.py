@@ -12,6 +12,7 @@ import random
 import sys
 
 import numpy as np
+import running_job
 import torch
 from elastic_torch import digest
 from torch.nn import functional as F
@@ -65,6 +66,7 @@ for x, y in loader:
     elif job.rank == 0:
         draws.append([step.number, *drawn])
     late = False
+    running_job.breathe(end)
     for optimizer in optimizers:
         optimizer.zero_grad()
     stop = step.share(torch.full((1,), float(os.path.exists(end))), last=False, op="max")
