@@ -162,6 +162,8 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		return usageError("--max-file-bytes is for the format hf; leave it out for %s", m.format)
 	case strings.HasPrefix(m.format, "zero") && m.layout.preset != "" && m.layout.preset != m.format:
 		return usageError("--format %s has a layout of its own; leave out --preset, and give the ranks alone: --mesh dp=8", m.format)
+	case m.stages != nil && m.format != "zero1" && m.format != "zero2":
+		return usageError("--stages says with which layers the stages of zero1 and zero2 begin; leave it out for %s", m.format)
 	case m.groups != "" && !checkpoint.Grouped(m.format):
 		return usageError("--groups says which parameters of the optimizer are in which group, and %s goes by names alone; leave it out", m.format)
 	case m.layout.file == "" && m.layout.preset == "":
