@@ -60,6 +60,7 @@ type reader struct {
 	numbers       map[string]int      // of experts, by the beginning of their names
 	apart         bool                // whether the optimizer's state is in expp
 	single        bool                // whether tensor parallel ranks have experts of their own, and none a part of one
+	together      map[int]bool        // of single, the groups of experts that all ranks share
 	locals        map[string]string   // what experts' parameters are called on their rank
 	opened        map[int][]*rank     // optimizer states, by model parallel rank
 
@@ -73,7 +74,7 @@ type reader struct {
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
-		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{},
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{}, together: map[int]bool{},
 		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)

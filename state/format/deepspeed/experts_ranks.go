@@ -21,9 +21,13 @@ type cut struct {
 func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
 	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool { return expertName.MatchString(p.name) })
 	if experts && r.single {
+		if mp > 0 && !r.together[g] {
+			return nil, fmt.Errorf("%s has state of experts (%q, …) in group %d, and %s has none there, as those of stages of a pipeline, which shoal does not read", ranks[0].file.Name, m.shapes[g][0].name, g, r.opened[0][0].file.Name)
+		}
 		if mp > 0 {
 			return nil, nil
 		}
+		r.together[g] = true
 		var err error
 		if ranks, err = r.everyRank(); err != nil {
 			return nil, err

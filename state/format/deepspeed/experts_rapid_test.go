@@ -358,6 +358,24 @@ func TestExpertsRandom(t *testing.T) {
 	})
 }
 
+// TestExpertsOfStages refuses experts that one model parallel rank has and another has not, as stages of a pipeline: their state must not be left out in silence.
+func TestExpertsOfStages(t *testing.T) {
+	dense := &mixed{params: []even{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)}, {name: "0.v", rule: "rest", whole: numbered(9, 4, 2)}}, groups: []int{0, 1}}
+	experts := &mixed{layers: []string{"1.moe"}, counts: []int{1}, params: []even{{name: "1.w", whole: numbered(20, 4, 2)}, {name: "1.moe" + inLayer + "0.w", whole: numbered(40, 4, 2)}}, groups: []int{0, 1}}
+	dir := fstest.MapFS{}
+	for name, f := range dense.write(t, mixedOver{stage: 1, dp: 2, tp: 1, ep: 1, parts: true, names: true}) {
+		dir[name] = f
+	}
+	for name, f := range experts.write(t, mixedOver{stage: 1, dp: 2, tp: 1, ep: 1, parts: true, names: true}) {
+		dir[strings.Replace(name, "mp_rank_00", "mp_rank_01", 1)] = f
+	}
+	const first = "global_step7/mp_rank_00_model_states.pt"
+	dir[first] = &fstest.MapFile{Data: formattest.Rezip(t, formattest.Rezip(t, dir[first].Data, "mp_world_size", "mp_world_sizf"), "num_experts", "num_expertz")}
+	if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), "as those of stages of a pipeline") {
+		t.Error(err)
+	}
+}
+
 // differing are the tensors that are not as they should be, in few words; empty for none.
 func differing(want, got map[string]string) (text string) {
 	brief := func(s string) string { return s[:min(len(s), 60)] }
