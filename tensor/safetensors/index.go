@@ -1,14 +1,13 @@
 package safetensors
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // IndexName is the usual name of the index of a sharded checkpoint.
@@ -19,55 +18,81 @@ type Index struct {
 	Files map[string]string // tensor -> file in the folder of the index
 }
 
-// ParseIndex reads an index. A file in it is a plain name: an index cannot point out of its folder.
-func ParseIndex(name string, text []byte) (*Index, error) {
-	ix, r := &Index{}, newReader(text)
-	err := r.object(func(key string) error {
-		if key != "weight_map" {
-			return r.skip()
+const (
+	maxEntry  = 1 << 16 // bytes of a name
+	costEntry = 96      // of memory, beside the name
+)
+
+// ReadIndex reads an index of size bytes. A file in it is a plain name: an index cannot point out of its folder. An index of 1.8 million tensors takes some hundred
+// MB; one that would take more than 512 MiB is refused.
+func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
+	p := indexParser{scanner: newScanner(r, 0, size, maxEntry), files: map[string]string{}}
+	err := p.object(func() error {
+		if string(p.text) != "weight_map" {
+			return p.skip(1)
 		}
-		ix.Files = map[string]string{}
-		return r.object(func(tensor string) error {
-			file, err := r.text("the file of " + tensor)
-			if err == nil && !plain(file) {
-				err = r.errorf("tensor %q: the file %q is no plain file name; an index names files in its own folder", tensor, file)
-			}
-			ix.Files[tensor] = file
-			return err
-		})
+		if p.Files != nil {
+			return p.errorf("the key %q stands twice", p.text)
+		}
+		p.Files = map[string]string{}
+		return p.object(p.entry)
 	})
 	switch {
 	case err != nil:
-	case !utf8.Valid(text):
-		err = errors.New("it is not UTF-8")
-	case ix.Files == nil:
+	case p.Files == nil:
 		err = errors.New("it has no weight_map; this is no index of a sharded checkpoint")
 	default:
-		err = r.end(text, " \t\r\n")
+		err = p.ends(" \t\r\n")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", name, err)
 	}
-	return ix, nil
+	return &p.Index, nil
 }
 
-// skip passes over one value, however deep: without recursion.
-func (r *reader) skip() error {
-	for depth := 0; ; {
-		t, err := r.token()
-		if err != nil {
+type indexParser struct {
+	*scanner
+	Index
+	files map[string]string // names of files, each of which is in memory once
+	bytes int
+}
+
+// entry reads the file of the tensor that is the last text.
+func (p *indexParser) entry() error {
+	tensor := string(p.text)
+	if err := p.fits(); err != nil {
+		return err
+	}
+	if _, twice := p.Files[tensor]; twice {
+		return p.errorf("the key %q stands twice", tensor)
+	}
+	if err := p.string("the file of " + tensor); err != nil {
+		return err
+	}
+	file, known := p.files[string(p.text)]
+	if !known {
+		file = string(p.text)
+		p.files[file] = file
+		if err := p.fits(); err != nil {
 			return err
 		}
-		switch t {
-		case json.Delim('{'), json.Delim('['):
-			depth++
-		case json.Delim('}'), json.Delim(']'):
-			depth--
-		}
-		if depth == 0 {
-			return nil
+		if !plain(file) {
+			return p.errorf("tensor %q: the file %q is no plain file name; an index names files in its own folder", tensor, file)
 		}
 	}
+	p.Files[tensor] = file
+	return nil
+}
+
+// fits counts the last text.
+func (p *indexParser) fits() error {
+	if p.size > maxEntry {
+		return p.errorf("a name of more than %d bytes, which is the limit", maxEntry)
+	}
+	if p.bytes += p.size + costEntry; p.bytes > maxMemory {
+		return p.errorf("the index would take more than %d bytes of memory, which is the limit", maxMemory)
+	}
+	return nil
 }
 
 func plain(file string) bool {

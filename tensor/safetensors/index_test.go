@@ -1,7 +1,10 @@
 package safetensors_test
 
 import (
+	"bytes"
 	"maps"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,8 +23,47 @@ const index = `{
 }
 `
 
+func readIndex(name string, text []byte) (*safetensors.Index, error) {
+	return safetensors.ReadIndex(name, bytes.NewReader(text), int64(len(text)))
+}
+
+// TestIndexPasses has all kinds of values in an index that nobody wants, and more behind it than a reader has in memory at a time.
+func TestIndexPasses(t *testing.T) {
+	for _, value := range []string{`null`, `true`, `false`, `-1.5e+3`, `"x\n"`, `[]`, `{}`, `[1,{"a":[null,"]"]},false]`, strings.Repeat("[", 90) + strings.Repeat("]", 90), `"` + strings.Repeat("x", 1<<20) + `"`} {
+		ix, err := readIndex("x", []byte(`{"a":`+value+`,"weight_map":{"w":"f"},"b": `+value+"}\n"+strings.Repeat(" ", 1<<17)+"\n"))
+		if err != nil || len(ix.Files) != 1 || ix.Files["w"] != "f" {
+			t.Errorf("%.50s: %v, %v", value, ix, err)
+		}
+	}
+}
+
+// TestMemoryOfIndex reads an index of 24 MiB with as many tensors as can be in it, and one of 48 MiB with as many files, and counts all that the reader takes for them, also what it has given back.
+func TestMemoryOfIndex(t *testing.T) {
+	for _, c := range []struct {
+		length    int
+		file, err string
+	}{{24 << 20, `"f"`, ""}, {48 << 20, `"%[1]x"`, "more than 536870912 bytes of memory"}} {
+		b := []byte(`{"weight_map":{"":"f"`)
+		for i := 0; len(b) < c.length; i++ {
+			b = append(b, strings.ReplaceAll(`,"%[1]x":`+c.file, "%[1]x", strconv.FormatInt(int64(i), 16))...)
+		}
+		b = append(b, "}}"...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := readIndex("x", b)
+		runtime.ReadMemStats(&after)
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%v; want %q", err, c.err)
+		}
+		took := after.TotalAlloc - before.TotalAlloc
+		if t.Logf("%d MiB", took>>20); took > 768<<20 {
+			t.Errorf("the reader took %d bytes altogether", took)
+		}
+	}
+}
+
 func TestIndex(t *testing.T) {
-	ix, err := safetensors.ParseIndex(safetensors.IndexName, []byte(index))
+	ix, err := readIndex(safetensors.IndexName, []byte(index))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +96,12 @@ func TestBadIndex(t *testing.T) {
 		{"{\"weight_map\":{\"\xff\":\"a\"}}", `not UTF-8`},
 		{`{"a":` + strings.Repeat("[", 100000), `broken JSON`},
 		{``, `broken JSON`},
+		{`{"a":nul}`, `broken JSON: '}' where a value is due`},
+		{`{"a":x}`, `broken JSON`},
+		{`{"a":[1}`, `where , is due`},
+		{`{"weight_map":{"w":"` + strings.Repeat("a", 1<<17) + `"}}`, `a name of more than 65536 bytes`},
 	} {
-		_, err := safetensors.ParseIndex("x.json", []byte(c.text))
+		_, err := readIndex("x.json", []byte(c.text))
 		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), "x.json") {
 			t.Errorf("%.60s: %v; want %q", c.text, err, c.err)
 		}
@@ -65,11 +111,11 @@ func TestBadIndex(t *testing.T) {
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte(index))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		ix, err := safetensors.ParseIndex("x", text)
+		ix, err := readIndex("x", text)
 		if err != nil {
 			return
 		}
-		again, err := safetensors.ParseIndex("x", ix.AppendJSON(nil, 0))
+		again, err := readIndex("x", ix.AppendJSON(nil, 0))
 		if err != nil || !maps.Equal(ix.Files, again.Files) {
 			t.Fatalf("%v became %v: %v", ix, again, err)
 		}

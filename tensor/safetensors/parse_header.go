@@ -158,7 +158,7 @@ func (p *parser) header() error {
 	if err != nil {
 		return err
 	}
-	return p.spaces()
+	return p.ends(" ")
 }
 
 func (p *parser) named(name string) error {

@@ -207,7 +207,7 @@ func (s *scanner) quoted() error {
 		switch c, _ := s.byte(); {
 		case c == '"':
 			if s.size == len(s.text) && !utf8.Valid(s.text) {
-				return s.errorf("the header is not UTF-8")
+				return s.errorf("a text is not UTF-8")
 			}
 			return nil
 		case c == '\\':
@@ -328,8 +328,44 @@ func (s *scanner) items(open, close byte, f func() error) error {
 	}
 }
 
-// spaces demands that nothing but spaces follows.
-func (s *scanner) spaces() error {
+// maxNested bounds what nobody wants to read.
+const maxNested = 100
+
+// skip passes over one value.
+func (s *scanner) skip(depth int) error {
+	c, err := s.peek()
+	inner := func() error { return s.skip(depth + 1) }
+	switch {
+	case err != nil:
+		return err
+	case depth == maxNested:
+		return s.broken("nested more than %d deep", maxNested)
+	case c == '{':
+		return s.object(inner)
+	case c == '[':
+		return s.items('[', ']', inner)
+	case c == '"':
+		return s.quoted()
+	case c == '-' || c >= '0' && c <= '9':
+		return s.number()
+	}
+	for _, word := range []string{"true", "false", "null"} {
+		for i := 0; c == word[i]; i++ {
+			s.i++
+			if i == len(word)-1 {
+				return nil
+			}
+			if err := s.fill(); err != nil {
+				return err
+			}
+			c = s.buf[s.i]
+		}
+	}
+	return s.broken("%q where a value is due", c)
+}
+
+// ends demands that nothing follows but some characters.
+func (s *scanner) ends(allowed string) error {
 	for {
 		if s.i == s.n && s.at == s.end {
 			return nil
@@ -337,7 +373,7 @@ func (s *scanner) spaces() error {
 		if err := s.fill(); err != nil {
 			return err
 		}
-		if s.buf[s.i] != ' ' {
+		if strings.IndexByte(allowed, s.buf[s.i]) < 0 {
 			rest := s.buf[s.i:min(s.n, s.i+10)]
 			return fmt.Errorf("byte %d: %q behind the JSON", s.offset(), rest)
 		}

@@ -113,20 +113,26 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 
 // Read reads a folder: by its index when there is one, else all its safetensors files.
 func Read(files *format.Files) (*format.Checkpoint, error) {
-	text, err := files.All(safetensors.IndexName, maxIndex)
+	f, err := files.Open(safetensors.IndexName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return readFolder(files)
 	}
 	if err != nil {
 		return nil, err
 	}
-	index, err := safetensors.ParseIndex(safetensors.IndexName, text)
+	if f.Size > maxIndex {
+		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d", safetensors.IndexName, f.Size, maxIndex)
+	}
+	index, err := safetensors.ReadIndex(safetensors.IndexName, f, f.Size)
 	if err != nil {
 		return nil, err
 	}
 	s := newSet(files, "safetensors with index")
-	missing := maps.Clone(index.Files)
-	names := slices.Compact(slices.Sorted(maps.Values(index.Files)))
+	shards := map[string]bool{}
+	for _, file := range index.Files {
+		shards[file] = true
+	}
+	names := slices.Sorted(maps.Keys(shards))
 	for _, file := range names {
 		_, tensors, err := s.header(file)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -140,11 +146,14 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 			if in := index.Files[name]; in != file {
 				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q", safetensors.IndexName, name, file, in)
 			}
-			delete(missing, name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, missing[name])
+	if len(s.Tensors) < len(index.Files) { // each is where the index says, so some of it are nowhere
+		for i := range s.Tensors {
+			delete(index.Files, s.Tensors[i].Name)
+		}
+		name := slices.Min(slices.Collect(maps.Keys(index.Files)))
+		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, index.Files[name])
 	}
 	return s.done()
 }
