@@ -160,6 +160,22 @@ func TestSourceChanges(t *testing.T) {
 	}
 }
 
+// TestDiffOfChanges compares a checkpoint of which a file is written anew, with the same bytes, after it was opened.
+func TestDiffOfChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	writeModel(t, path, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	a, b := opened(t, path), opened(t, path)
+	if found, err := Diff(t.Context(), a, b, 2); err != nil || len(found) > 0 {
+		t.Fatal(found, err)
+	}
+	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Diff(t.Context(), a, b, 2); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
+		t.Error(err)
+	}
+}
+
 // dying is a folder of which one file cannot be read any more after so many reads.
 type dying struct {
 	fs.FS

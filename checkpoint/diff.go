@@ -35,7 +35,7 @@ func (d Difference) String() string {
 }
 
 // Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts. Differences are in the order of
-// names. Damage that files tell of themselves is an error, and no difference.
+// names. Damage that files tell of themselves is an error, and no difference; so are files that are not as they were when the checkpoint was opened.
 func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
 	if err := errors.Join(a.whole(), b.whole()); err != nil {
 		return nil, err
@@ -70,6 +70,9 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 		found = append(found, Difference{Tensor: name, What: "only in B"})
 	}
 	content, err := contents(ctx, a, b, pairs, workers)
+	if err == nil {
+		err = errors.Join(a.unchanged(), b.unchanged())
+	}
 	found = append(found, content...)
 	slices.SortFunc(found, func(x, y Difference) int { return strings.Compare(x.Tensor, y.Tensor) })
 	return found, err
