@@ -3,6 +3,7 @@ package megatron
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"github.com/shoal-ml/shoal/state/format"
@@ -66,9 +67,12 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 	return slots, nil
 }
 
+// ofBuffers begins the names of what torch_dist has of the distributed optimizer's buffers.
+var ofBuffers = regexp.MustCompile(`^(chained_\d+\.)?optimizer\.distributed\.`)
+
 // flatBuffer says why a buffer of the distributed optimizer does not come apart, and what to do.
 func flatBuffer(what string) error {
-	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and no file says which parameters are in it, nor in which order: Megatron has that from its model, over the same tensor, pipeline and expert parallel ranks. "+
+	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and shoal cannot tell which parameters are in it (shoal state check says why): Megatron has that from its model, over the same tensor, pipeline and expert parallel ranks. "+
 		"Have it load the checkpoint over these and save it with --ckpt-format torch_dist --dist-ckpt-optim-fully-reshardable; or leave the optimizer out with --only 'model.**'", what)
 }
 

@@ -51,7 +51,7 @@ type placed struct {
 // saved is what Megatron saves of a buffer, for so many data parallel ranks and buckets of at least so many elements, or of any number if that is 0. By its rules (param_and_grad_buffer.py,
 // get_parameter_state_dp_zero of distrib_optimizer.py) parameters stand in a buffer from the last to the first, each from a multiple of 64 elements on; a bucket is complete when it has enough, and
 // is filled up to a multiple of the ranks and of 128; a shared embedding has one to itself. What fills up buckets is not saved.
-func saved(params []placed, ranks, least int) (flat []byte) {
+func saved(params []placed, ranks, least int) (buckets [][]byte) {
 	up := func(n, multiple int) int { return (n + multiple - 1) / multiple * multiple }
 	multiple := 128
 	for multiple%ranks != 0 {
@@ -60,7 +60,7 @@ func saved(params []placed, ranks, least int) (flat []byte) {
 	var memory []byte
 	begin, end := 0, 0 // of the bucket, and of what is in it
 	complete := func() {
-		flat = append(flat, append(memory, make([]byte, 4*end-len(memory))...)[4*begin:4*end]...)
+		buckets = append(buckets, append(slices.Clone(memory), make([]byte, 4*end-len(memory))...)[4*begin:4*end])
 		begin = up(end, multiple)
 		end = begin
 	}
@@ -77,16 +77,22 @@ func saved(params []placed, ranks, least int) (flat []byte) {
 	if end > begin {
 		complete()
 	}
-	return flat
+	return buckets
 }
 
-// buffers are those of a rank's distributed optimizers, for each chunk of layers, as a run with so many data parallel ranks and such buckets has them.
-func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (all [][]byte) {
+// A flatID is which buffer: of which optimizer, of which of its chunks that have some parameters, and of which kind.
+type flatID struct {
+	optimizer, number int
+	kind              string
+}
+
+// buffers are the buckets of a rank's distributed optimizers, as a run with so many data parallel ranks and such buckets has them, in the order of the file.
+func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, all [][][]byte) {
 	for o := range 2 {
 		if o == 0 && ep > 0 || o == 1 && a.ep == 1 {
 			continue
 		}
-		for _, chunk := range m.chunks(a, tp, pp, ep) {
+		for n, chunk := range m.chunks(a, tp, pp, ep) {
 			for _, kind := range []string{"fp32", "exp_avg", "exp_avg_sq"} {
 				var params []placed
 				for _, x := range chunk {
@@ -96,11 +102,11 @@ func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (all [][]byte) {
 					x, shared := x.whole, m.tied && a.pp > 1 && x.whole == m.params[0]
 					params = append(params, placed{slices.Concat(m.part(x, m.whole[kind+" "+x], tp, a.tp).rows...), shared})
 				}
-				all = append(all, saved(params, ranks, least))
+				ids, all = append(ids, flatID{o, n, kind}), append(all, saved(params, ranks, least))
 			}
 		}
 	}
-	return all
+	return ids, all
 }
 
 // sameBuffers compares the buffers in a file with those of runs that load it, of any data parallel ranks. A run with smaller buckets has the same, or shorter ones, which Megatron sees.
@@ -108,7 +114,9 @@ func (m *trained) sameBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep i
 	t.Helper()
 	for _, ranks := range []int{1, 3, 8} {
 		for _, least := range []int{0, 1, 100, 1000} {
-			for i, want := range m.buffers(a, tp, pp, ep, ranks, least) {
+			_, all := m.buffers(a, tp, pp, ep, ranks, least)
+			for i, buckets := range all {
+				want := slices.Concat(buckets...)
 				switch {
 				case len(want) > len(found[i]) || len(want) < len(found[i]) && least == 0:
 					t.Fatalf("%+v: buffer %d has %d bytes; with %d ranks and buckets of %d elements Megatron's has %d", a, i, len(found[i]), ranks, least, len(want))

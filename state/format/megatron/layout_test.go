@@ -283,7 +283,7 @@ func TestLayoutRefuses(t *testing.T) {
 			x = slices.Clone(x)
 			x[0].Name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param"
 			return x, v
-		}, "no file says which parameters are in it"},
+		}, "shoal cannot tell which parameters are in it (shoal state check says why)"},
 		{"stacked layers", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 			x = slices.Clone(x)
 			x[0].Name = "decoder.layers.mlp.linear_fc1.weight"

@@ -94,10 +94,10 @@ func (u *unfolding) sort() error {
 		case m != nil:
 			f.kind, f.param = m[1], plainParam(m[2])
 			u.params = append(u.params, f)
+		case ofBuffers.MatchString(f.Name):
+			return flatBuffer(f.in())
 		case f.Apart != "": // of a single rank
 			return fmt.Errorf("%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(), f.Apart)
-		case strings.HasPrefix(f.Name, distributedKey+"."):
-			return flatBuffer(f.in())
 		case strings.HasPrefix(f.Name, optimizerKey+"."):
 			u.out = append(u.out, *f.Tensor)
 		default:

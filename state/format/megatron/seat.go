@@ -69,7 +69,7 @@ func (w *writer) seatAll() error {
 			l := local{Tensor: format.Tensor{Name: name, DType: s.DType, Shape: s.Shape}, slot: i, member: member}
 			if m := known.FindStringSubmatch(name); m != nil {
 				l.kind, l.param = m[1], plainExpert.ReplaceAllString(m[2], "${1}experts.local_experts.$2.")
-			} else if strings.HasPrefix(name, distributedKey+".") {
+			} else if ofBuffers.MatchString(name) {
 				return flatBuffer(fmt.Sprintf("tensor %q", name))
 			} else if !strings.HasPrefix(name, optimizerKey+".") {
 				return fmt.Errorf("tensor %q is none of a model of Megatron Core; leave it out with --only, such as --only 'model.**', or give it another name with --rename", name)

@@ -54,6 +54,12 @@ func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 	}
 	if theirs {
 		c.Values = apartValues(c)
+		if err := c.Finish(); err != nil { // so that values are found
+			return nil, err
+		}
+		if err := unbucket(files, c); err != nil {
+			return nil, err
+		}
 	}
 	return c, c.Finish()
 }
@@ -108,7 +114,7 @@ func apartTensor(t format.Tensor) []format.Tensor {
 		if prefix, key = optimizerKey+"."+m[1]+".", m[2]; m[1] == mainKind || m[1] == aloneKind {
 			prefix = optimizerKey + ".fp32."
 		}
-	} else if strings.HasPrefix(key, optimizerKey+".") {
+	} else if strings.HasPrefix(key, optimizerKey+".") || ofBuffers.MatchString(key) {
 		return []format.Tensor{t}
 	}
 	n := dimensions(key)

@@ -35,7 +35,7 @@ def build(run):
     chunks = []
     for i in range(run["chunks"]):
         stage = i if several else None
-        model = GPTModel(config, get_gpt_layer_local_spec(num_experts=run["experts"], moe_grouped_gemm=False, qk_layernorm=True, normalization="RMSNorm"), run["vocabulary"], 5,
+        model = GPTModel(config, get_gpt_layer_local_spec(num_experts=run["experts"], moe_grouped_gemm=False, qk_layernorm=True, normalization="RMSNorm"), run["vocabulary"], run.get("positions", 5),
                          pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage), post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
                          share_embeddings_and_output_weights=run["tied"], position_embedding_type="learned_absolute", vp_stage=stage)
         model = model.bfloat16()  # norms too
