@@ -17,13 +17,9 @@ import subprocess
 import sys
 import tempfile
 
-import torch_forks
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = ROOT / "bin" / "shoal"
 TIMEOUT = 120  # seconds; reached only by a hang
-RANKS = 4
-_forks = None  # their name, once they are there
 
 
 class Failed(AssertionError):
@@ -32,13 +28,10 @@ class Failed(AssertionError):
 
 def world(n, function, *args):
     """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON values), in rank order."""
-    global _forks
-    _forks = _forks or torch_forks.start(RANKS)
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
         env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", RESULTS=results, OMP_NUM_THREADS="1")
-        command = [str(SHOAL), "run", "-n", str(n), "--", sys.executable, "-I", "-S", torch_forks.__file__]
-        command += ["rank", _forks, script, function.__name__, json.dumps(args)]
+        command = [str(SHOAL), "run", "-n", str(n), "--", sys.executable, script, function.__name__, json.dumps(args)]
         ran = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT)
         if ran.returncode != 0:
             raise Failed(f"exit code {ran.returncode}\n{ran.stdout[-6000:]}")
