@@ -38,7 +38,11 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 		if o.inner == "" {
 			return fmt.Errorf("the optimizer is that of f32, which keeps no copies of the parameters; choose --format megatron")
 		}
+		o.params = map[string]bool{}
 		for i := range len(o.groups) {
+			for _, name := range o.groups[i].names {
+				o.params[name] = true
+			}
 			if err := registeredSo(o.groups[i].names); err != nil {
 				return err
 			}
@@ -134,7 +138,7 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 	d.Add("buckets_coalesced", true)
 	chunks := make([][]*local, f.w.chunks)
 	for _, l := range slices.Backward(f.seat.model) { // they are in that order
-		if o.has(l.param) {
+		if o.params[l.param] {
 			chunks[l.chunk] = append(chunks[l.chunk], l)
 		}
 	}
@@ -155,16 +159,6 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 		n++
 	}
 	return d, nil
-}
-
-// has reports whether a parameter is in one of the groups.
-func (o *optimizerPlan) has(param string) bool {
-	for _, g := range o.groups {
-		if slices.Contains(g.names, param) {
-			return true
-		}
-	}
-	return false
 }
 
 // bufferKey is under which Megatron looks for a buffer: the types of its parameters and of their gradients.

@@ -24,6 +24,7 @@ type optimizerPlan struct {
 	prefix string // of its paths
 	inner  string // the key under which there is torch's optimizer, "" where there is no other around it
 	groups map[int]*groupPlan
+	params map[string]bool // in any of the groups: of the distributed optimizer
 }
 
 type groupPlan struct {
@@ -90,7 +91,7 @@ func (p *plans) of(prefix, inner string) *optimizerPlan {
 	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool { return o.prefix == prefix && o.inner == inner })
 	if i < 0 {
 		i = len(*p)
-		*p = append(*p, &optimizerPlan{prefix, inner, map[int]*groupPlan{}})
+		*p = append(*p, &optimizerPlan{prefix: prefix, inner: inner, groups: map[int]*groupPlan{}})
 	}
 	return (*p)[i]
 }
