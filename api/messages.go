@@ -37,6 +37,7 @@ const (
 // Request is any message from a worker. Which fields count depends on Type.
 type Request struct {
 	Type     string  `json:"type"`
+	Serial   uint64  `json:"serial,omitempty"` // that the answer repeats; a client that waits for every answer needs none
 	Protocol int     `json:"protocol,omitempty"`
 	Version  string  `json:"version,omitempty"`
 	Client   string  `json:"client,omitempty"`
@@ -113,6 +114,7 @@ type Extent struct {
 // Reply is any answer of an agent.
 type Reply struct {
 	Type       string `json:"type"`
+	Serial     uint64 `json:"serial,omitempty"` // of the request
 	Job        string `json:"job,omitempty"`
 	Host       string `json:"host,omitempty"`
 	Rank       int    `json:"rank"`

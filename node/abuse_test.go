@@ -288,6 +288,24 @@ func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
 	}
 }
 
+// A client whose requests can be interrupted must tell which answer is to which, also where one is an error.
+func TestAnswersRepeatTheSerial(t *testing.T) {
+	a := startAgent(t, 2)
+	w := joinRaw(t, a, 1)
+	for i, message := range []any{
+		api.Request{Type: api.TypeSegment, Bytes: 1, Serial: 41},
+		api.Request{Type: api.TypeFree, ID: 9, Serial: 1 << 60},
+		map[string]any{"type": "segment", "serial": 7, "colour": "red"},
+		api.Request{Type: api.TypeSegment, Bytes: 1},
+	} {
+		r, fds := w.ask(message)
+		arena.CloseFDs(fds)
+		if want := []uint64{41, 1 << 60, 7, 0}[i]; r.Serial != want {
+			t.Errorf("%v: the answer has serial %d, want %d: %+v", message, r.Serial, want, r)
+		}
+	}
+}
+
 func TestBadMessages(t *testing.T) {
 	a := startAgent(t, 2)
 	w := dialRaw(t, a)

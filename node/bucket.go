@@ -25,7 +25,7 @@ func (s *session) bucket(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeBucket, Bytes: int64(size)})
+	return s.reply(api.Reply{Type: api.TypeBucket, Bytes: int64(size)})
 }
 
 // bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0 where nothing is known, or nothing is to be

@@ -71,7 +71,7 @@ func (s *session) save(r *api.Part) error {
 		p.Write()
 		return nil
 	})
-	return s.conn.Send(api.Reply{Type: api.TypeSave})
+	return s.reply(api.Reply{Type: api.TypeSave})
 }
 
 // part finds the memory of a part, and keeps it from being freed.
@@ -125,5 +125,5 @@ func (s *session) unpin() {
 
 // saved tells whether all parts are written that this host was asked for.
 func (s *session) saved(wait bool) error {
-	return s.conn.Send(api.Reply{Type: api.TypeSaved, Done: s.agent.saves.done(wait)})
+	return s.reply(api.Reply{Type: api.TypeSaved, Done: s.agent.saves.done(wait)})
 }

@@ -64,5 +64,5 @@ func (s *session) load(r *api.Load) error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeLoad})
+	return s.reply(api.Reply{Type: api.TypeLoad})
 }

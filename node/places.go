@@ -158,7 +158,7 @@ func (s *session) resume(r *api.Resume) error {
 		if err := s.giveBack(); err != nil {
 			return err
 		}
-		return s.conn.Send(reply)
+		return s.reply(reply)
 	}
 	f, err := s.agent.places.folder(r.Folder, max(r.Keep, 1), s.say)
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *session) resume(r *api.Resume) error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(reply)
+	return s.reply(reply)
 }
 
 func (s *session) say(line string) { s.agent.cfg.OnSave(int(s.worker), line) }

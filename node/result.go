@@ -134,7 +134,7 @@ func (s *session) shared(r *api.Request) error {
 		return err
 	}
 	s.lastSeg = max(s.lastSeg, id)
-	return s.conn.Send(api.Reply{Type: api.TypeShared, ID: id, Bytes: int64(len(found.segment.Mem))}, found.segment.FD())
+	return s.reply(api.Reply{Type: api.TypeShared, ID: id, Bytes: int64(len(found.segment.Mem))}, found.segment.FD())
 }
 
 // hold gives a worker a result: as the segment that it knows by the name already, or as a new one.

@@ -24,6 +24,7 @@ type session struct {
 	conn    *arena.Conn
 	worker  topo.Worker
 	joined  bool
+	serial  uint64 // of the request that is served
 	lastSeg uint32
 	reads   *source // what was fetched for it
 }
@@ -41,7 +42,9 @@ func (s *session) serve() {
 			return
 		}
 		var r api.Request
-		if err := strict.JSON(b, &r); err != nil {
+		err = strict.JSON(b, &r)
+		s.serial = r.Serial
+		if err != nil {
 			s.refuse(fmt.Errorf("a message that is no request: %w", err))
 			continue
 		}
@@ -62,7 +65,13 @@ func (s *session) refuse(err error) {
 	if errors.As(err, &field) {
 		reply.Field = field.Field
 	}
-	_ = s.conn.Send(reply)
+	_ = s.reply(reply)
+}
+
+// reply answers the request that is served.
+func (s *session) reply(r api.Reply, fds ...int) error {
+	r.Serial = s.serial
+	return s.conn.Send(r, fds...)
 }
 
 func (s *session) answer(r *api.Request) error {
@@ -141,7 +150,7 @@ func (s *session) join(r *api.Request) error {
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
 	}
-	return s.conn.Send(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
+	return s.reply(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
 }
 
 func newMember(w topo.Worker) (*worker, error) {
@@ -183,7 +192,7 @@ func (s *session) segment(n int64, later bool) error {
 			return nil
 		})
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeSegment, ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
+	return s.reply(api.Reply{Type: api.TypeSegment, ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
 }
 
 func (s *session) free(id uint32) error {
@@ -205,7 +214,7 @@ func (s *session) free(id uint32) error {
 	if !known {
 		return &collective.FieldError{Field: "id", Problem: fmt.Sprintf("%d is no segment of rank %d", id, s.worker)}
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeFreed, ID: id})
+	return s.reply(api.Reply{Type: api.TypeFreed, ID: id})
 }
 
 func (s *session) group(list []int) error {
@@ -213,7 +222,7 @@ func (s *session) group(list []int) error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeGroup, ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
+	return s.reply(api.Reply{Type: api.TypeGroup, ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
 // data notes what the job trains on, and the place where it goes on.
@@ -235,5 +244,5 @@ func (s *session) data(r *api.Request) error {
 	if err := s.agent.state(s.worker, d); err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeData})
+	return s.reply(api.Reply{Type: api.TypeData})
 }

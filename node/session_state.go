@@ -41,7 +41,7 @@ func (s *session) state(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(api.Reply{Type: api.TypeState})
+	return s.reply(api.Reply{Type: api.TypeState})
 }
 
 // shape tells the worker how the state of the job lies, and what comes next.
@@ -54,7 +54,7 @@ func (s *session) shape() error {
 	if err != nil {
 		return err
 	}
-	err = s.conn.Send(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next, In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
+	err = s.reply(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next, In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
 		Lost: shape.lost, Writes: shape.settled.writes(), Alone: shape.settled.alone()})
 	if shape.next != "" {
 		_ = s.agent.engine.later(s.agent.crew.prepare) // only now: a stopped engine has nothing to plan

@@ -32,7 +32,7 @@ class Link:
     def __init__(self, path: str, job: str) -> None:
         self.job = job
         self._turn = threading.Lock()
-        self._unread = 0  # answers that an interrupted request left behind
+        self._serial = 0  # of the last request
         self._closing = threading.Event()
         self._watcher: Optional[threading.Thread] = None
         # Named, so that a wake-up can say why nothing works any more. Set once, never cleared.
@@ -80,30 +80,24 @@ class Link:
         """
         self.check()  # before the lock, which a forked child may have inherited taken
         with self._turn:
-            while self._unread:
-                self._drop()
-            self._unread += 1
-            try:
-                self.send(message)
-            except BaseException:
-                self._unread -= 1
-                raise
-            packet, fds = self._receive()
-        reply = _parse(packet, fds)
+            self._serial += 1
+            self.send({**message, "serial": self._serial})
+            while True:
+                packet, fds = self._receive()
+                reply = _parse(packet, fds)
+                # A signal can interrupt a request before or behind anything: its answer comes later, if it was asked at all.
+                if reply.get("serial", self._serial) == self._serial:
+                    break
+                _close(fds)
         if reply.get("type") == answer:
             return reply, fds
-        for fd in fds:
-            os.close(fd)
+        _close(fds)
         if reply.get("type") == "error":
             raise Refused(str(reply.get("error", "the agent gave no reason")))
         raise ShoalError(
             f"the agent answered {str(reply.get('type'))!r} to {message['type']!r}, where {answer!r} was due: "
             "the package and the `shoal` binary are of different versions; install both from the same release"
         )
-
-    def _drop(self) -> None:
-        for fd in self._receive()[1]:
-            os.close(fd)
 
     def _receive(self) -> Tuple[bytes, List[int]]:
         space = socket.CMSG_SPACE(_MAX_FDS * 4)
@@ -114,7 +108,6 @@ class Link:
         if not packet:
             self.check()
             raise self.lose()
-        self._unread -= 1
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -176,10 +169,14 @@ def _parse(packet: bytes, fds: List[int]) -> Message:
         if not isinstance(reply, dict):
             raise ValueError("not a JSON object")
     except ValueError as err:
-        for fd in fds:
-            os.close(fd)
+        _close(fds)
         raise ShoalError(
             f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not match, or SHOAL_SOCKET "
             "is the socket of another program"
         ) from None
     return reply
+
+
+def _close(fds: List[int]) -> None:
+    for fd in fds:
+        os.close(fd)

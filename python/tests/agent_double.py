@@ -142,7 +142,7 @@ class AgentDouble:
                     return
                 reply, fds = self._reply(rank, request)
                 if reply:
-                    packet = json.dumps(reply).encode()
+                    packet = json.dumps({"serial": request["serial"], **reply}).encode()
                     connection.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else [])
 
     def _reply(self, rank, request):

@@ -106,6 +106,35 @@ def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
     assert job.allreduce(job.zeros(3)).sum() == 0
 
 
+class Interrupted:
+    """A socket with a Ctrl-C at one place of its next call of that kind."""
+
+    def __init__(self, true, kind, done):
+        self.true, self.kind, self.done = true, kind, done
+
+    def __getattr__(self, name):
+        def call(*args):
+            self.kind = None
+            if self.done:
+                true(*args)
+            raise KeyboardInterrupt
+
+        true = getattr(self.true, name)
+        return call if name == self.kind else true
+
+
+@pytest.mark.parametrize("kind, done", [("send", False), ("send", True), ("recvmsg", False), ("recvmsg", True)])
+def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kind, done):
+    job = agent.join()
+    true = agent._reply
+    agent._reply = lambda rank, r: ({"type": "group", "id": 9, "rank": 0, "size": 1}, []) if r["type"] == "group" else true(rank, r)
+    link = job._port.link
+    link.socket = Interrupted(link.socket, kind, done)
+    with pytest.raises(KeyboardInterrupt):
+        job.group([0])
+    assert job.allreduce(job.zeros(3)).sum() == 0
+
+
 COMPUTE = "x = 0\nwhile True: x += 1"
 WAIT = "job.recv(job.zeros(1), source=1)"
 CATCH = f"""
