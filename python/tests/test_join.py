@@ -21,7 +21,7 @@ def test_join_and_leave(agent):
     job = agent.join()
     assert (job.name, job.host, job.rank, job.size, job.generation) == ("double", "here", 0, 1, 1)
     request = agent.requests[0]
-    assert request == {"type": "join", "protocol": 1, "version": shoal.__version__, "client": "python", "rank": 0, "token": "token",
+    assert request == {"type": "join", "serial": 1, "protocol": 1, "version": shoal.__version__, "client": "python", "rank": 0, "token": "token",
                        "pid": os.getpid()}  # fmt: skip
     job.report(step=3, loss=0.5, grown=float("inf"), shrunk=-float("inf"), lost=float("nan"))
     job.report({"a/b": 1})
