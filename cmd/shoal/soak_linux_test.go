@@ -172,7 +172,26 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 			err = s.pause(ctx)
 		}
 	}
+	if err == nil {
+		err = again(ctx, s.knowsAll)
+	}
 	return errors.Join(err, s.job.Stop(context.WithoutCancel(ctx), err != nil, "the soak"))
+}
+
+// knowsAll reports whether the job has noticed everybody who was killed. Stopped before, it may release a worker as a member that is dead, and then
+// says that this did not end well.
+func (s *soak) knowsAll() (bool, error) {
+	err := s.job.Refresh(s.t.Context())
+	members := 0
+	for _, w := range s.job.Workers {
+		if w.Running && s.killed[w.Worker] {
+			return false, err
+		}
+		if w.Rank >= 0 {
+			members++
+		}
+	}
+	return members == s.job.Size, err
 }
 
 func (s *soak) training() int {
