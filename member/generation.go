@@ -161,10 +161,10 @@ func (m *Machine) settle() {
 		return
 	case m.paused && !m.short():
 		m.paused = false
-		m.emit(Resume{Because(fmt.Sprintf("%d members are enough", alive))})
+		m.emit(Resume{Because(plural.Of(alive, "member") + plural.Verb(alive, " is enough", " are enough"))})
 	case !m.paused && m.short() && !m.ending():
 		m.paused = true
-		m.emit(Pause{Because(fmt.Sprintf("%d members are fewer than the minimum of %d", alive, m.cfg.Min))})
+		m.emit(Pause{Because(fmt.Sprintf("%s fewer than the minimum of %d", plural.Of(alive, "member")+plural.Verb(alive, " is", " are"), m.cfg.Min))})
 	}
 }
 

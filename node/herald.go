@@ -39,7 +39,7 @@ func (l *launch) announce(e Event) {
 	switch line := e.String(); {
 	case e.What == "route":
 	case !change || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
-		if e.What == "wait" && l.job != nil {
+		if (e.What == "wait" || e.What == "pause") && l.job != nil {
 			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"
 		}
 		l.news = append(l.news, line)

@@ -63,7 +63,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	}
 	if live != nil {
 		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job), step(live.Job, reported(live.Job)))
-		return errors.Join(err, tellWaits(out, live.Job, time.Now(), true))
+		return errors.Join(err, tellHeld(out, live.Job), tellWaits(out, live.Job, time.Now(), true))
 	}
 	result, err := node.ReadResult(dir)
 	switch {

@@ -85,7 +85,7 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		return err
 	}
 	for _, j := range jobs {
-		if err := errors.Join(tellBack(out, j.Job), tellUnusual(out, j.Job, time.Now())); err != nil {
+		if err := errors.Join(tellBack(out, j.Job), tellHeld(out, j.Job), tellUnusual(out, j.Job, time.Now())); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	if asJSON {
 		return nil
 	}
-	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j), tellWaits(out, j, time.Now(), false))
+	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j), tellHeld(out, j), tellWaits(out, j, time.Now(), false))
 }
 
 // tellHosts lists the hosts of a job on several.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -31,6 +32,24 @@ func tellUnusual(out io.Writer, j api.Job, now time.Time) error {
 	}
 	return nil
 }
+
+// tellHeld says of a job that goes on only when somebody does something what that is.
+func tellHeld(out io.Writer, j api.Job) (err error) {
+	switch {
+	case j.State == api.Stuck:
+		_, err = fmt.Fprintf(out, "%s: the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover %[1]s --force\n", j.Name)
+	case j.State != api.Paused:
+	case j.Alive() >= j.Min:
+		_, err = fmt.Fprintf(out, "%s: waits for workers that start, because %s fewer than --min %d\n", j.Name, members(j.Size), j.Min)
+	case j.Mesh != "":
+		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d; shoal reshape %[1]s gives it more\n", j.Name, members(j.Size), j.Min)
+	default:
+		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d; shoal resize %[1]s %[3]d gives it more\n", j.Name, members(j.Size), j.Min)
+	}
+	return err
+}
+
+func members(n int) string { return plural.Of(n, "member") + plural.Verb(n, " is", " are") }
 
 // tellWaits says who is waited for, and with advice what can be done about it.
 func tellWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error) {
