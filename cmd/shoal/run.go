@@ -135,6 +135,11 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	if err != nil {
 		return spec, err
 	}
+	for _, flag := range []string{"min", "max"} { // where 0 is what they are without the flag
+		if cmd.Flags().Changed(flag) && cmd.Flag(flag).Value.String() == "0" {
+			return spec, usageError("--%s 0 is no number of workers; give 1 to 1024, or leave it out", flag)
+		}
+	}
 	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
@@ -158,6 +163,11 @@ func parseEnv(pairs []string) (map[string]string, error) {
 func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "", plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
+	for _, flag := range []string{"listen", "hosts", "store"} { // as of a shell's variable that is not set: the job would run here, alone
+		if said(flag) && cmd.Flag(flag).Value.String() == "" {
+			return nil, usageError("--%s is empty: say what it is to be, or leave it out", flag)
+		}
+	}
 	switch {
 	case f.slots < 0:
 		return nil, usageError("--slots %d: a host takes 0 workers or more", f.slots)
