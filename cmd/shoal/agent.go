@@ -65,7 +65,7 @@ at once: the job goes on without them.`,
 	flags.StringVar(&f.job, "job", "", "with --store: the name of the job")
 	f.store.credentialsFlag(flags)
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the token that shoal run wrote; - reads it from standard input")
-	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes (default: one a GPU, else one a core)")
+	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a witness: one vote more when hosts are lost (default: one a GPU, else one a core)")
 	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
 	flags.StringVar(&f.logDir, "log-dir", "", "keep the files of the workers in here (default ~/.local/state/shoal/runs)")
@@ -83,7 +83,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		return usageError("to join by name give --store URL and --job NAME")
 	}
 	if f.slots < 0 {
-		return usageError("--slots %d: a host takes 1 worker or more", f.slots)
+		return usageError("--slots %d: a host takes 0 workers or more", f.slots)
 	}
 	if err := cmp.Or(address("join", f.join), address("listen", f.listen)); err != nil {
 		return err
@@ -98,7 +98,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if f.slots == 0 {
+	warnOpen(notes, f.tokenFile)
+	if !cmd.Flags().Changed("slots") {
 		f.slots = defaultSlots()
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who started it over ssh may be lost, and its terminal; the job goes on
@@ -152,11 +153,18 @@ func readToken(stdin io.Reader, path string) (string, error) {
 	token := strings.TrimSpace(string(text))
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("the token: %w", err)
+		return "", fmt.Errorf("the token: %w; name the file that shoal run --listen wrote, or a copy", err)
 	case token == "" || len(text) > maxToken:
 		return "", errors.New("the token: what was read holds none; copy the file that shoal run --listen wrote")
 	}
 	return token, nil
+}
+
+// warnOpen says so if others on this host can read a token.
+func warnOpen(notes io.Writer, path string) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		fmt.Fprintf(notes, "shoal: WARNING: other users of this host can read the token in %s, and join with it: chmod 600 %[1]s\n", path)
+	}
 }
 
 // defaultSlots is a worker a GPU, or a worker a core where there is none.

@@ -70,7 +70,7 @@ membership. Only one job of a name runs on a store, and hosts can join by its na
 no job needs one to survive.
 
 A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
-Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C.`,
+Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.`,
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
   shoal run -n 4 --min 2 --max 8 -- python3 train.py
