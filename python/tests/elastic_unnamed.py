@@ -3,7 +3,7 @@
     elastic_unnamed.py KIND FILE
 
 KIND is what it does: "scheduler", a scheduler that is not given to shoal.torch.optimizer; "plain", an optimizer that is not; "chained", schedulers in
-schedulers, two optimizers and a GradScaler; "late", a scheduler made in the loop; "odd", an optimizer whose state cannot travel. Ends when FILE exists.
+schedulers, two optimizers; "scaled", a GradScaler that is enabled; "late", a scheduler made in the loop; "odd", an optimizer whose state cannot travel. Ends when FILE exists.
 """
 
 import json
@@ -44,7 +44,7 @@ class Odd(torch.optim.SGD):
 
 optimizers = [(Odd if kind == "odd" else torch.optim.SGD)(net.parameters(), lr=0.1, momentum=0.9)]
 schedulers = [lr_scheduler.LambdaLR(optimizers[0], lambda n: 0.999**n)]
-scaler = torch.cuda.amp.GradScaler(enabled=False)
+scaler = torch.amp.GradScaler("cpu", growth_interval=7) if kind == "scaled" else torch.cuda.amp.GradScaler(enabled=False)
 if kind == "scheduler":
     model, optimizers[0] = net, shoal.torch.optimizer(optimizers[0])
 else:
@@ -70,9 +70,10 @@ for x, y in loader:
     for optimizer in optimizers:
         optimizer.zero_grad()
     stop = step.share(torch.full((1,), float(os.path.exists(end))), last=False, op="max")
-    F.cross_entropy(model(x), y).backward()
+    scaler.scale(F.cross_entropy(model(x), y)).backward()
     for optimizer in optimizers:
-        optimizer.step()
+        scaler.step(optimizer)
+    scaler.update()
     if kind == "late" and not job.step.number:
         schedulers.append(lr_scheduler.ExponentialLR(optimizers[0], 0.9999))
     for scheduler in schedulers:
@@ -87,6 +88,8 @@ for x, y in loader:
 state = [net.state_dict(), [o.state_dict() for o in optimizers], [{k: v for k, v in s.state_dict().items() if k != "_schedulers"} for s in schedulers]]
 if kind == "chained":
     state.append(plateau.state_dict())
+if kind == "scaled":
+    state.append(scaler.state_dict())
 for line in draws:  # at the end: nobody reads while the third is waited for, and a full pipe stops the job
     print("DRAWN", json.dumps(line))
 print("RESULT", json.dumps([job.rank, job.size, job.committed, digest(state), sorted(job._state._parts)]), flush=True)

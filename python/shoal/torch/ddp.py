@@ -31,6 +31,8 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
     The default process group is set up with the backend "shoal" if the script has not set one up; one with another
     backend is used as it is.
 
+    Without `shoal.torch.loader` it is as in torch: gradients are the same on all workers, and whether each of them also steps its optimizer is the script's business.
+
     In a job with `shoal.torch.loader` (make it first), gradients are weighted by the samples that each worker had, running
     means of batch norms and the like are averaged with them, and the end of the backward pass commits the step. To torch the model is
     then alone, whatever workers join or are lost; workers that join get it from the others, with the state of its optimizers, their schedulers and a
