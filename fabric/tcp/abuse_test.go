@@ -153,6 +153,24 @@ func TestJoinElsewhere(t *testing.T) {
 	_, err = Join(t.Context(), other, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
 	says(t, err, "no agent of shoal", "check the address")
 
+	authority, err := newAuthority("digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, key, _ := ed25519.GenerateKey(nil)
+	certificate, err := authority.certify("b", public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, _ := authority.configTLS(certificate, key)
+	secure.NextProtos = []string{"h2"}
+	web := answering(t, func(c net.Conn) { tls.Server(c, secure).Handshake() })
+	_, err = Join(t.Context(), web, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+	says(t, err, "no agent of shoal", "check the address")
+
+	_, err = Join(t.Context(), "nowhere.invalid:7077", j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+	says(t, err, "no address is known for nowhere.invalid here", "check the name")
+
 	silent := answering(t, func(c net.Conn) { io.Copy(io.Discard, c) })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -170,7 +170,7 @@ func explain(err error) error {
 	var record tls.RecordHeaderError
 	var op *net.OpError
 	switch {
-	case errors.As(err, &record):
+	case errors.As(err, &record), errors.As(err, &op) && op.Op == "remote error" && !strings.Contains(op.Err.Error(), "certificate"):
 		return fmt.Errorf("what answers there is no agent of shoal: check the address (%w)", err)
 	case errors.As(err, &op) && op.Op == "remote error":
 		return fmt.Errorf("the agent there does not believe this one's certificate, which is of another job: join with a token of its job (%w)", err)

@@ -59,6 +59,9 @@ func (m *Mesh) enter(ctx context.Context, address string, t token, key ed25519.P
 	c := &call{mesh: m, ctx: ctx, to: agent{Address: address}}
 	defer c.hangUp()
 	s, err := c.connect(address, newcomerTLS(t))
+	if name := (*net.DNSError)(nil); errors.As(err, &name) {
+		return nil, fmt.Errorf("no address is known for %s here: check the name, or give the address: %w", name.Name, err)
+	}
 	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
 		return nil, fmt.Errorf("no host of a job answers there; it may have ended, or listen at another address or port (shoal ps --json on its host has it as \"join\"), or a firewall is between: %w", err)
 	}
