@@ -38,12 +38,11 @@ func tellHeld(out io.Writer, j api.Job) (err error) {
 	switch {
 	case j.State == api.Stuck:
 		_, err = fmt.Fprintf(out, "%s: the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover %[1]s --force\n", j.Name)
-	case j.State != api.Paused:
-	case j.Alive() >= j.Min:
-		_, err = fmt.Fprintf(out, "%s: waits for workers that start, because %s fewer than --min %d\n", j.Name, members(j.Size), j.Min)
-	case j.Mesh != "":
+	case j.State == api.Paused && j.Mesh != "":
 		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d; shoal reshape %[1]s gives it more\n", j.Name, members(j.Size), j.Min)
-	default:
+	case j.State == api.Paused && j.NoRoom > 0:
+		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d, and no host has a free slot; shoal resize %[1]s %[3]d says how another one joins\n", j.Name, members(j.Size), j.Min)
+	case j.State == api.Paused:
 		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d; shoal resize %[1]s %[3]d gives it more\n", j.Name, members(j.Size), j.Min)
 	}
 	return err

@@ -70,3 +70,25 @@ func TestWaitsInWords(t *testing.T) {
 		}
 	}
 }
+
+// A job that goes on only when somebody does something says what.
+func TestHeldInWords(t *testing.T) {
+	paused := api.Job{Name: "train", State: api.Paused, Size: 1, Min: 2}
+	mesh, full := paused, paused
+	mesh.Mesh, full.NoRoom = "dp=2", 1
+	for _, c := range []struct {
+		job  api.Job
+		want string
+	}{
+		{api.Job{Name: "train", State: api.Running, Size: 2, Min: 2}, ""},
+		{paused, "train: waits, because 1 member is fewer than --min 2; shoal resize train 2 gives it more\n"},
+		{mesh, "train: waits, because 1 member is fewer than --min 2; shoal reshape train gives it more\n"},
+		{full, "train: waits, because 1 member is fewer than --min 2, and no host has a free slot; shoal resize train 2 says how another one joins\n"},
+		{api.Job{Name: "train", State: api.Stuck}, "train: the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover train --force\n"},
+	} {
+		var out strings.Builder
+		if err := tellHeld(&out, c.job); err != nil || out.String() != c.want {
+			t.Errorf("%+v: %q (%v), want %q", c.job, out.String(), err, c.want)
+		}
+	}
+}
