@@ -238,7 +238,7 @@ func (ch *chaining) apply() error {
 // beside tells of something of an optimizer that is of no parameter and of no group, of which it is, and where in it.
 func (ch *chaining) beside(path string) (number int, rest string, is bool) {
 	m := ofSeveral.FindStringSubmatch(path)
-	if m == nil || known.MatchString(path) || groupPath.MatchString(path) {
+	if m == nil || known.MatchString(path) || hugging.MatchString(path) || groupPath.MatchString(path) {
 		return 0, "", false
 	}
 	number, _ = strconv.Atoi(cmp.Or(m[1], "0"))

@@ -1,9 +1,12 @@
 package megatron_test
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/formattest"
@@ -61,6 +64,49 @@ func TestFold(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFoldChained writes a model with experts and its optimizer, under the names of Hugging Face, for ranks on which experts have an optimizer of their own, and for others: all state is
+// that of its parameter when it is read again.
+func TestFoldChained(t *testing.T) {
+	m := &trained{bias: true}
+	for seed := uint64(0); m.bias || m.shared || m.grouped || m.alone; seed++ { // those that have such names
+		m = drawTrained(rand.New(rand.NewPCG(seed, 1)), 8)
+	}
+	logical := func(c *format.Checkpoint) {
+		model := megatron.Tell(c)
+		model.Type, model.Vocabulary = "qwen3_moe", megatron.Fact{N: m.vocab, By: "the test"}
+		if _, _, err := megatron.Logical(c, model); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, mesh := range []string{"ep=2", "pp=2,ep=2,tp=2", "ep=4", "pp=2,tp=2"} {
+		c, files := m.source()
+		logical(c)
+		want := sums(t, c, files)
+		if _, here := want["optimizer.exp_avg.model.layers.3.mlp.experts.2.up_proj.weight"]; !here {
+			t.Fatal("state has other names than those of Hugging Face")
+		}
+		if _, err := megatron.Fold(c); err != nil {
+			t.Fatal(err)
+		}
+		spec := preset(t, mesh, c)
+		if _, err := megatron.Chain(c, spec); err != nil {
+			t.Fatal(err)
+		}
+		out, err := megatron.Layout(spec, c.Tensors, c.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, files := read(t, formattest.WritePadded(t, out, c, files))
+		if said := apart(again); said != "" {
+			t.Fatalf("%s: %s", mesh, said)
+		}
+		logical(again)
+		if diff := cmp.Diff(want, sums(t, again, files)); diff != "" {
+			t.Errorf("%s, fingerprints:\n%s", mesh, diff)
+		}
 	}
 }
 
