@@ -31,6 +31,9 @@ func (c *Checkpoint) Adopt(to string, given []optim.Group) (notes []string, err 
 }
 
 func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err error) {
+	if err := c.unchained(to); err != nil {
+		return nil, err
+	}
 	o, renamed, err := optim.Find(c.Checkpoint, given, c.Files.Read)
 	if err != nil {
 		return nil, err
@@ -117,6 +120,17 @@ func members(o *optim.Optimizer) string {
 		of = append(of, fmt.Sprint(len(o.Groups[i].Params)))
 	}
 	return plural.Of(len(of), "group") + " of " + strings.Join(of, " and ") + " parameters"
+}
+
+// unchained joins the optimizer that Megatron has for experts with the other, for formats that have one for all.
+func (c *Checkpoint) unchained(to string) error {
+	several := slices.ContainsFunc(c.Values, func(v format.Value) bool { return strings.HasPrefix(v.Path, "optimizer.1.") })
+	if !several || Preset(to) == "megatron-core" || to == "universal" {
+		return nil
+	}
+	renamed, err := megatron.Chain(c.Checkpoint, (&Form{}).spec())
+	c.called(renamed)
+	return err
 }
 
 // forMegatron prepares for Megatron what another framework has trained.

@@ -354,3 +354,28 @@ func TestProveInPieces(t *testing.T) {
 		t.Errorf("%v, %v", faults, err)
 	}
 }
+
+// TestMegatronUnchained writes a model whose experts have an optimizer of their own as ZeRO: the flat buffers are those that come by way of Megatron's folder for one expert parallel rank,
+// which has one optimizer.
+func TestMegatronUnchained(t *testing.T) {
+	dir, _ := megatronSample(t, "chained")
+	at := func(name string) string { return filepath.Join(t.TempDir(), name) }
+	for _, stage := range []string{"zero1", "zero3"} {
+		one, direct, by := at("one"), at("direct"), at("by")
+		adopted(t, dir, one, "megatron", 0, nil)
+		adopted(t, one, by, stage, 3, nil)
+		adopted(t, dir, direct, stage, 3, nil)
+		files, err := filepath.Glob(filepath.Join(direct, "*", "*_optim_states.pt"))
+		if err != nil || len(files) != 3 {
+			t.Fatal(files, err)
+		}
+		for _, file := range files {
+			name, _ := filepath.Rel(direct, file)
+			got, err := os.ReadFile(file)
+			want, missing := os.ReadFile(filepath.Join(by, name))
+			if err := errors.Join(err, missing); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: %s is another: %v", stage, name, err)
+			}
+		}
+	}
+}

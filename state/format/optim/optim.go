@@ -95,7 +95,7 @@ func states(c *format.Checkpoint) map[string]bool {
 }
 
 // others finds the groups as DeepSpeed and Megatron have them, whose parameters are in param_names if they are known; nil without any. Of two optimizers, as Megatron has
-// for experts, none is all.
+// for experts until they are joined, none is all.
 func others(c *format.Checkpoint) *Optimizer {
 	o := &Optimizer{Ordered: true}
 	for _, v := range c.Values {
