@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/detect"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -123,7 +124,7 @@ func locate(path string) (*Checkpoint, error) {
 		c.dir, c.file = filepath.Split(path)
 		c.dir = filepath.Clean(c.dir)
 	}
-	c.fsys = os.DirFS(c.dir)
+	c.fsys = durable.Folder(c.dir)
 	return c, nil
 }
 

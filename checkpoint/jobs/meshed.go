@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
@@ -131,7 +131,7 @@ func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []by
 	if s.State.Mesh == nil {
 		return nil, errors.New("it is of a job without a mesh")
 	}
-	files := format.NewFiles(os.DirFS(s.Path))
+	files := format.NewFiles(durable.Folder(s.Path))
 	defer files.Close()
 	from, err := ranks.Read(files)
 	if err != nil {

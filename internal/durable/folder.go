@@ -1,0 +1,45 @@
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Folder is the files below a path, as os.DirFS has them, but that Open refuses what is neither a regular file nor a folder, and never waits: not even
+// for a pipe that has taken the place of a file since somebody looked.
+func Folder(path string) fs.FS { return folder{os.DirFS(path), path} }
+
+type folder struct {
+	fs.FS
+	path string
+}
+
+// Open implements fs.FS.
+func (f folder) Open(name string) (fs.File, error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	file, err := os.OpenFile(filepath.Join(f.path, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		where.Path = name // as os.DirFS does
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		err = fmt.Errorf("%s is no regular file", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// Stat implements fs.StatFS: it opens nothing.
+func (f folder) Stat(name string) (fs.FileInfo, error) { return fs.Stat(f.FS, name) }
