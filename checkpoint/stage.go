@@ -50,6 +50,9 @@ func (s *stage) path(name string) string { return filepath.Join(s.files(), filep
 // checkpoint is to be published.
 func newStage(dst string, single bool, o *format.Output, id move.Identity) (*stage, error) {
 	s := &stage{dst: filepath.Clean(dst), single: single, output: o}
+	if err := s.plain(); err != nil {
+		return nil, err
+	}
 	if _, err := os.Lstat(s.dst); err == nil {
 		if s.finished(id) {
 			return nil, errors.Join(errFinished, os.RemoveAll(s.folder()))
@@ -281,7 +284,7 @@ func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) er
 	if s.single {
 		from = s.path(s.output.Files[0].Name)
 	}
-	if err := os.Rename(from, s.dst); err != nil {
+	if err := s.appear(from); err != nil {
 		return err
 	}
 	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(), os.RemoveAll(s.folder()))
@@ -289,7 +292,7 @@ func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) er
 
 // seal puts a manifest to the files; the fingerprints are known.
 func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
-	if m.Files, err = hashFiles(ctx, os.DirFS(s.files()), fileNames(s.output), workers); err != nil {
+	if m.Files, err = hashFiles(ctx, durable.Folder(s.files()), fileNames(s.output), workers); err != nil {
 		return err
 	}
 	text, err := m.Append(nil)

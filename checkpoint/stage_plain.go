@@ -1,0 +1,55 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// plain fails where the folder of an earlier run has what no run makes: a pipe, which would hold up the move, or a link, through which it would write
+// somewhere else and publish a link; or where it lies on another disk, from which no rename publishes it.
+func (s *stage) plain() error {
+	if _, err := os.Lstat(s.folder()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var parent syscall.Stat_t
+	if err := syscall.Stat(filepath.Dir(s.dst), &parent); err != nil {
+		return &fs.PathError{Op: "stat", Path: filepath.Dir(s.dst), Err: err}
+	}
+	return filepath.WalkDir(s.folder(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		at, known := info.Sys().(*syscall.Stat_t)
+		if shared := known && at.Nlink > 1; !info.IsDir() && (shared || !info.Mode().IsRegular()) {
+			return fmt.Errorf("%s is no file or folder of shoal's own, but a link, a pipe or a device; remove %s to start anew", path, s.folder())
+		}
+		if known && info.IsDir() && at.Dev != parent.Dev {
+			return fmt.Errorf("%s is on another disk than %s, so that no rename can publish what is in it; unmount it, or choose another DST", path, filepath.Dir(s.dst))
+		}
+		return nil
+	})
+}
+
+// appear publishes with one rename, which replaces nothing that has come to stand there meanwhile.
+func (s *stage) appear(from string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, s.dst, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("%s has come to be while this was written; shoal overwrites nothing: remove it, and the same command goes on", s.dst)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // file systems that cannot
+		return os.Rename(from, s.dst)
+	case err != nil:
+		return &os.LinkError{Op: "rename", Old: from, New: s.dst, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package checkpoint
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestStrangersInPartial has things in DST.partial that no earlier run has made: nothing is written through them, and nothing waits for them.
+func TestStrangersInPartial(t *testing.T) {
+	dir := t.TempDir()
+	from, outside := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "outside")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	things := map[string]func(path string) error{
+		"pipe": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"link": func(path string) error { return os.Symlink(outside, path) },
+		"hard": func(path string) error { return os.Link(from, path) },
+	}
+	for thing, put := range things {
+		for _, at := range []string{"", "journal", "files", "files/model.safetensors", "shoal-manifest.json"} {
+			to := filepath.Join(t.TempDir(), "to")
+			path := filepath.Join(to+PartialSuffix, at)
+			if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			err := moveTo(t, from, to, nil)
+			if err == nil || !strings.Contains(err.Error(), "remove "+to+PartialSuffix+" to start anew") {
+				t.Errorf("%s at %q: %v", thing, at, err)
+			}
+			if _, err := os.Lstat(outside); err == nil {
+				t.Fatalf("%s at %q: something was written through it", thing, at)
+			}
+		}
+	}
+}
+
+// TestPartialOnAnotherDisk has a file system mounted where the checkpoint is to grow.
+func TestPartialOnAnotherDisk(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	if err := os.Mkdir(to+PartialSuffix, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", to+PartialSuffix, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("mounting takes root: %v", err)
+	}
+	defer syscall.Unmount(to+PartialSuffix, 0)
+	if err := moveTo(t, from, to, nil); err == nil || !strings.Contains(err.Error(), "is on another disk") {
+		t.Error(err)
+	}
+	if list, err := os.ReadDir(to + PartialSuffix); err != nil || len(list) > 0 {
+		t.Errorf("%v, %v: something was written there", list, err)
+	}
+}
+
+// TestAppears has somebody else write what is to be published, at the last moment.
+func TestAppears(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to.safetensors")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	err := moveTo(t, from, to, func() {
+		if err := os.WriteFile(to, []byte("precious"), 0o666); err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "has come to be") {
+		t.Error(err)
+	}
+	if text, _ := os.ReadFile(to); string(text) != "precious" {
+		t.Fatal("it was overwritten")
+	}
+	if err := os.Remove(to); err != nil {
+		t.Fatal(err)
+	}
+	if err := moveTo(t, from, to, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSwappedForPipe replaces the source by a pipe after its header was read.
+func TestSwappedForPipe(t *testing.T) {
+	dir := t.TempDir()
+	from := filepath.Join(dir, "model.safetensors")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	c, err := Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := os.Remove(from); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(from, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.OpenFile(from, os.O_RDWR, 0) // so that nobody waits where the mend is gone, but fails otherwise
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if _, err := openFrom(c.Files.FS(), "model.safetensors"); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Fatal(err)
+	}
+}
+
+// moveTo writes one safetensors file, and calls meanwhile, if there is one, when all elements are written.
+func moveTo(t *testing.T, from, to string, meanwhile func()) error {
+	t.Helper()
+	c, err := Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	out, _, err := c.Lay(Form{Format: "hf", File: filepath.Base(to)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Seal: true, Progress: func(done, all int64) {
+		if done == all && meanwhile != nil {
+			meanwhile()
+		}
+	}})
+	return err
+}
