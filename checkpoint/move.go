@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -101,7 +103,7 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 	for {
 		p, err := t.to.plan(t.from.layout, dead)
 		if err != nil {
-			return nil, errors.Join(cause, err)
+			return nil, t.missing(err, cause)
 		}
 		job := move.Job{Plan: p, Old: t.from.spot, Source: &t.from.memory, Key: t.key, Workers: t.options.Workers, Block: t.options.block, Progress: t.options.Progress}
 		if err := t.to.prepare(ctx, &job); err != nil {
@@ -129,6 +131,20 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 		r.State = (&manifest.Manifest{Tensors: t.tensors}).State(t.key)
 		return r, nil
 	}
+}
+
+// missing says of files what a plan says of ranks: that what could not be read is nowhere else.
+func (t *transfer) missing(err, cause error) error {
+	var lost *plan.LostError
+	if cause == nil || !errors.As(err, &lost) {
+		return errors.Join(cause, err)
+	}
+	var files []string
+	for _, region := range lost.Ranks {
+		files = append(files, t.from.memory.Name(region))
+	}
+	return fmt.Errorf("%w; no other file has these %d bytes of %s, %q the first: get %s whole from where it was written, or leave them out with --only",
+		cause, lost.Bytes, plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0], strings.Join(files, " or "))
 }
 
 // commit publishes what was moved, when the source is still what it was; else that is void.

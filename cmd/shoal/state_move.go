@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -226,7 +227,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	r, err := checkpoint.Move(cmd.Context(), c, out, dst, checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
 	p.clear()
 	if err != nil {
-		return errors.Join(err, goOn(cmd.Context(), dst))
+		return errors.Join(err, goOn(cmd.Context(), err, dst))
 	}
 	m.tell(cmd.ErrOrStderr(), c, out, lost, notes)
 	for _, name := range r.Dead {
@@ -238,8 +239,12 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	return sayMoved(cmd.OutOrStdout(), src, dst, out, r)
 }
 
-// goOn says what to do after a command that was stopped.
-func goOn(ctx context.Context, dst string) error {
+// goOn says what to do after a command that was stopped, or for which the disk was too small.
+func goOn(ctx context.Context, err error, dst string) error {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	if full && !jobs.IsURL(dst) {
+		return fmt.Errorf("make room: what is done stays in %s, and the same command goes on there", filepath.Clean(dst)+checkpoint.PartialSuffix)
+	}
 	if ctx.Err() == nil {
 		return nil
 	}
