@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/shoal-ml/shoal/internal/durable"
 )
 
 // plain fails where the folder of an earlier run has what no run makes: a pipe, which would hold up the move, or a link, through which it would write
@@ -42,14 +42,9 @@ func (s *stage) plain() error {
 
 // appear publishes with one rename, which replaces nothing that has come to stand there meanwhile.
 func (s *stage) appear(from string) error {
-	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, s.dst, unix.RENAME_NOREPLACE)
-	switch {
-	case errors.Is(err, unix.EEXIST):
+	err := durable.Rename(from, s.dst)
+	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s has come to be while this was written; shoal overwrites nothing: remove it, and the same command goes on", s.dst)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // file systems that cannot
-		return os.Rename(from, s.dst)
-	case err != nil:
-		return &os.LinkError{Op: "rename", Old: from, New: s.dst, Err: err}
 	}
-	return nil
+	return err
 }
