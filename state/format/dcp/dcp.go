@@ -68,7 +68,7 @@ func ReadKnowing(files *format.Files, known pickle.Globals) (*format.Checkpoint,
 	if err != nil {
 		return nil, err
 	}
-	root, err := pickle.Load(text, pickle.Options{File: MetadataName, Globals: globals, Memory: pickle.Bound(text, 12, maxMetadataMemory)})
+	root, err := pickle.Load(text, pickle.Options{File: MetadataName, Globals: globals, Memory: pickle.Bound(text, pickle.PerByte, maxMetadataMemory)})
 	if err != nil {
 		return nil, err
 	}

@@ -19,11 +19,14 @@ type Options struct {
 	Globals    Globals                   // beside those of Builtins
 	More       Globals                   // beside these
 	Persistent func(id any) (any, error) // resolves references to outside; nil refuses them
-	Memory     int64                     // bound on what the values take, in bytes, beside those of texts in the pickle; 0 means the usual one, Bound(data, 24, MaxMemory)
+	Memory     int64                     // bound on what the values take, in bytes, beside those of texts in the pickle; 0 means the usual one, Bound(data, PerByte, MaxMemory)
 }
 
 // MaxMemory is the usual bound on the memory of what a pickle builds, however long it is.
 const MaxMemory = 256 << 20
+
+// PerByte is how much memory the values of a pickle may take for each of its bytes. Objects whose names and texts stand somewhere else in it take up to 17.
+const PerByte = 24
 
 // Bounds on what a pickle leaves on the stack. Python's picklers put the items of lists and dicts there in batches of 1000.
 const (
@@ -70,7 +73,7 @@ type machine struct {
 func Load(data []byte, o Options) (any, error) {
 	m := &machine{Options: o, data: data, odd: map[uint64]any{}, limit: o.Memory}
 	if m.limit == 0 {
-		m.limit = Bound(data, 24, MaxMemory)
+		m.limit = Bound(data, PerByte, MaxMemory)
 	}
 	m.left = m.limit
 	for !m.done {

@@ -45,6 +45,18 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestObjectsFit reads many small objects, as a checkpoint of many ranks has one for each part of a tensor: in Python's own words, with all that is said twice
+// taken from the memo, they are as short as they can be.
+func TestObjectsFit(t *testing.T) {
+	const before = "\x80\x04\x8c\x01m\x94\x8c\x05Index\x94\x93\x940\x8c\x03fqn\x940\x8c\x06offset\x940\x8c\x05index\x940"
+	const object = "h\x02)\x81\x94}\x94(h\x03h\x00h\x04h\x02M\x01\x01K\x00\x86\x94\x85\x94R\x94h\x05M\x01\x01ub"
+	const n = 200_000
+	got, err := load([]byte(before+"]("+strings.Repeat(object, n)+"e."), pickle.Options{Globals: pickle.Inert("m.Index")})
+	if list, is := got.(*pickle.List); err != nil || !is || len(list.Items) != n {
+		t.Fatal(err)
+	}
+}
+
 // TestBatches writes more items than go on the stack together.
 func TestBatches(t *testing.T) {
 	list, dict := &pickle.List{}, &pickle.Dict{}

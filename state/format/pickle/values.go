@@ -34,6 +34,25 @@ type Item struct{ Key, Value any }
 
 // Get returns the value of a string key.
 func (d *Dict) Get(key string) (any, bool) {
+	if i := d.find(key); i >= 0 {
+		return d.Items[i].Value, true
+	}
+	return nil, false
+}
+
+// few is how many items are searched one by one: an index of each small dict would take more memory than the dict.
+const few = 8
+
+// find returns the place of a key, the last if there are several, or -1.
+func (d *Dict) find(key string) int {
+	if len(d.Items) <= few {
+		for i := len(d.Items) - 1; i >= 0; i-- {
+			if s, ok := d.Items[i].Key.(string); ok && s == key {
+				return i
+			}
+		}
+		return -1
+	}
 	if d.index == nil {
 		d.index = map[string]int{}
 	}
@@ -42,11 +61,10 @@ func (d *Dict) Get(key string) (any, bool) {
 			d.index[s] = d.ready
 		}
 	}
-	i, ok := d.index[key]
-	if !ok {
-		return nil, false
+	if i, ok := d.index[key]; ok {
+		return i
 	}
-	return d.Items[i].Value, true
+	return -1
 }
 
 // Add adds a key that the dict does not have.
@@ -54,8 +72,8 @@ func (d *Dict) Add(key string, value any) { d.Items = append(d.Items, Item{key, 
 
 // Set gives a key a value, in place of the one that it has, if there is one.
 func (d *Dict) Set(key string, value any) {
-	if _, ok := d.Get(key); ok {
-		d.Items[d.index[key]].Value = value
+	if i := d.find(key); i >= 0 {
+		d.Items[i].Value = value
 	} else {
 		d.Add(key, value)
 	}
