@@ -44,7 +44,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	m.source.add(flags)
 	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"}, "max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
 	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file with the groups of the optimizer, where SRC does not tell (docs/formats/checkpoints.md, section 7)")
-	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1 and zero2: with which layers of a pipeline the stages behind the first begin, such as 4,8,12; by default as SRC's, or for another number as DeepSpeed would cut them")
+	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1: with which layers of a pipeline the stages behind the first begin, such as 4,8,12; by default as SRC's, or for another number as DeepSpeed would cut them")
 	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in bf16, for which its files have other names; by default as SRC's configuration of DeepSpeed or the type of its model say")
 	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
 	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
@@ -163,8 +163,8 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		return usageError("--max-file-bytes is for the format hf; leave it out for %s", m.format)
 	case strings.HasPrefix(m.format, "zero") && m.layout.preset != "" && m.layout.preset != m.format:
 		return usageError("--format %s has a layout of its own; leave out --preset, and give the ranks alone: --mesh dp=8", m.format)
-	case m.stages != nil && m.format != "zero1" && m.format != "zero2":
-		return usageError("--stages says with which layers the stages of zero1 and zero2 begin; leave it out for %s", m.format)
+	case m.stages != nil && m.format != "zero1":
+		return usageError("--stages says with which layers the stages of a pipeline in zero1 begin; leave it out for %s", m.format)
 	case m.groups != "" && !checkpoint.Grouped(m.format):
 		return usageError("--groups says which parameters of the optimizer are in which group, and %s goes by names alone; leave it out", m.format)
 	case m.layout.file == "" && m.layout.preset == "":

@@ -1,6 +1,6 @@
 // Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
 // cut over the data parallel ranks, with tensor parallelism, pipelines and experts, and universal checkpoints, which have a file for each parameter
-// and kind of state. It writes both, and ZeRO for tensor parallel ranks and, of the stages 1 and 2, expert parallel ones or pipelines.
+// and kind of state. It writes both, and ZeRO for tensor parallel ranks, expert parallel ones (stages 1 and 2), and pipelines (stage 1).
 //
 // The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
 // fp32 is the master copy of the weights.

@@ -151,8 +151,8 @@ func TestOtherStages(t *testing.T) {
 		if l.hidden && len(starts) == 2 && starts[1] == 0 {
 			r.Fatal("two stages begin with the first layer")
 		}
-		from := l.over(n("stage of the source", 1, 2), n("tp of the source", 1, 3), n("dp of the source", 1, 3), starts)
-		z := deepspeed.Zero{Stage: n("stage", 1, 2), DP: n("dp", 1, 3), TP: n("tp", 1, 3), PP: len(others), Starts: others[1:]}
+		from := l.over(1, n("tp of the source", 1, 3), n("dp of the source", 1, 3), starts)
+		z := deepspeed.Zero{Stage: 1, DP: n("dp", 1, 3), TP: n("tp", 1, 3), PP: len(others), Starts: others[1:]}
 		c, files := read(t, from.write(t))
 		dir := spread(t, z, c, files)
 		to := l.over(z.Stage, z.TP, z.DP, others)

@@ -2,7 +2,6 @@ package deepspeed
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,9 +21,6 @@ type sharer struct {
 
 // layRanks lays out what each model parallel rank saves, as one with its parts alone would, and puts the parts together.
 func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	if z.Stage == 3 && z.PP > 1 {
-		return nil, errors.New("DeepSpeed itself trains no pipeline with ZeRO of stage 3; choose zero1, or universal")
-	}
 	mixture, err := z.mixture(tensors, values)
 	if err != nil {
 		return nil, err

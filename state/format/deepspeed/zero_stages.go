@@ -43,6 +43,8 @@ func (z Zero) stages(values []format.Value, count func(string) int) (all []*stag
 	switch {
 	case z.PP == 0 || z.PP == 1 && len(groups) == 0:
 		return []*stage{nil}, nil
+	case z.Stage > 1:
+		return nil, fmt.Errorf("DeepSpeed itself trains no pipeline with ZeRO of stage %d; choose zero1, or universal", z.Stage)
 	case len(groups) == 0:
 		return nil, fmt.Errorf("it is of no pipeline (values %s.…), which %d stages could have; leave out pp", stagesKey, z.PP)
 	case len(groups) != z.PP || z.Starts != nil:
