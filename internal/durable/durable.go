@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -36,16 +37,27 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
+// open opens a file to read it, and tells what it is, as it is open. It waits for nobody: a pipe would hold up the open itself.
+func open(path string) (*os.File, fs.FileMode, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Mode(), nil
+}
+
 // Read reads a regular file that has up to so many bytes. Pipes and devices are refused: a reader would wait for ever, or a program give it bytes without end.
 func Read(path string, most int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would hold up open itself
+	f, mode, err := open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
+	if !mode.IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file; what comes out of a pipe or a device, write to a file first", path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))

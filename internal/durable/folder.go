@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // Folder is the files below a path, as os.DirFS has them, but that Open refuses what is neither a regular file nor a folder, and never waits: not even
@@ -23,7 +22,7 @@ func (f folder) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	file, err := os.OpenFile(filepath.Join(f.path, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, mode, err := open(filepath.Join(f.path, filepath.FromSlash(name)))
 	var where *fs.PathError
 	if errors.As(err, &where) {
 		where.Path = name // as os.DirFS does
@@ -31,12 +30,8 @@ func (f folder) Open(name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
-		err = fmt.Errorf("%s is no regular file", name)
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
+	if !mode.IsRegular() && !mode.IsDir() {
+		return nil, errors.Join(fmt.Errorf("%s is no regular file", name), file.Close())
 	}
 	return file, nil
 }
