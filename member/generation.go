@@ -161,12 +161,14 @@ func (m *Machine) settle() {
 		return
 	case m.paused && !m.short():
 		m.paused = false
-		m.emit(Resume{Because(plural.Of(alive, "member") + plural.Verb(alive, " is enough", " are enough"))})
+		m.emit(Resume{Because(membersAre(alive) + " enough")})
 	case !m.paused && m.short() && !m.ending():
 		m.paused = true
-		m.emit(Pause{Because(fmt.Sprintf("%s fewer than the minimum of %d", plural.Of(alive, "member")+plural.Verb(alive, " is", " are"), m.cfg.Min))})
+		m.emit(Pause{Because(fmt.Sprintf("%s fewer than the minimum of %d", membersAre(alive), m.cfg.Min))})
 	}
 }
+
+func membersAre(n int) string { return plural.Of(n, "member") + plural.Verb(n, " is", " are") }
 
 // ended finds that nobody can carry the job on.
 func (m *Machine) ended() bool {

@@ -34,21 +34,30 @@ func tellUnusual(out io.Writer, j api.Job, now time.Time) error {
 }
 
 // tellHeld says of a job that goes on only when somebody does something what that is.
-func tellHeld(out io.Writer, j api.Job) (err error) {
+func tellHeld(out io.Writer, j api.Job) error {
+	var what string
 	switch {
 	case j.State == api.Stuck:
-		_, err = fmt.Fprintf(out, "%s: the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover %[1]s --force\n", j.Name)
-	case j.State == api.Paused && j.Mesh != "":
-		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d; shoal reshape %[1]s gives it more\n", j.Name, members(j.Size), j.Min)
-	case j.State == api.Paused && j.NoRoom > 0:
-		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d, and no host has a free slot; shoal resize %[1]s %[3]d says how another one joins\n", j.Name, members(j.Size), j.Min)
+		what = fmt.Sprintf("the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover %s --force", j.Name)
 	case j.State == api.Paused:
-		_, err = fmt.Fprintf(out, "%s: waits, because %s fewer than --min %d; shoal resize %[1]s %[3]d gives it more\n", j.Name, members(j.Size), j.Min)
+		what = fmt.Sprintf("waits, because %s fewer than --min %d%s", plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min, more(j))
+	default:
+		return nil
 	}
+	_, err := fmt.Fprintf(out, "%s: %s\n", j.Name, what)
 	return err
 }
 
-func members(n int) string { return plural.Of(n, "member") + plural.Verb(n, " is", " are") }
+// more says what gives a paused job the workers that it lacks.
+func more(j api.Job) string {
+	switch {
+	case j.Mesh != "":
+		return fmt.Sprintf("; shoal reshape %s gives it more", j.Name)
+	case j.NoRoom > 0:
+		return fmt.Sprintf(", and no host has a free slot; shoal resize %s %d says how another one joins", j.Name, j.Min)
+	}
+	return fmt.Sprintf("; shoal resize %s %d gives it more", j.Name, j.Min)
+}
 
 // tellWaits says who is waited for, and with advice what can be done about it.
 func tellWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error) {
