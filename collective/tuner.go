@@ -68,6 +68,7 @@ const (
 type choice struct {
 	Class
 	route    Route
+	bytes    int  // of the newest all-reduce
 	trial    bool // before was the route until now
 	before   Route
 	fresh    int     // all-reduces by route since the last decision
@@ -94,6 +95,7 @@ func (t *Tuner) Measured(s Sample, leads bool) (Change, bool) {
 	if !leads && s.Route != c.route { // another agent has decided
 		*c = choice{Class: class, route: s.Route, patience: sampled, took: c.took}
 	}
+	c.bytes = s.Bytes
 	h := c.took[s.Route]
 	if h == nil {
 		h = &history{}
@@ -127,6 +129,22 @@ func (t *Tuner) Model(hosts int) (Model, bool) {
 	return t.begin.Fit(t.samples(longest)), true
 }
 
+// Cable is how many seconds a byte takes that a host sends: the time of the longest all-reduces that were measured, by the bytes that each host
+// sent for one. It is not the Beta of the model, which has to explain short ones as well, and may be off by a third for it. False as long as none
+// was so long that its bytes took most of its time.
+func (t *Tuner) Cable() (float64, bool) {
+	all := slices.SortedFunc(maps.Values(t.classes), func(a, b *choice) int { return cmp.Or(cmp.Compare(b.sent(), a.sent()), cmp.Compare(a.Hosts, b.Hosts)) })
+	i := slices.IndexFunc(all, func(c *choice) bool { return c.took[c.route] != nil && c.sent() > 0 })
+	if i < 0 {
+		return 0, false
+	}
+	longest := all[i]
+	took := longest.took[longest.route].median()
+	model, known := t.Model(longest.Hosts)
+	model.Beta = 0
+	return took / longest.sent(), known && took > 2*model.Time(longest.route, longest.Hosts, longest.bytes)
+}
+
 // decide keeps the route of a class, or changes it.
 func (t *Tuner) decide(c *choice) (Change, bool) {
 	now := c.took[c.route].median()
@@ -148,6 +166,11 @@ func (t *Tuner) decide(c *choice) (Change, bool) {
 	}
 	c.trial, c.before = true, c.route
 	return c.change(to, "%v took %s, %v may take %s", c.route, millis(now), to, millis(expected)), true
+}
+
+// sent is how many bytes each host sends for the newest all-reduce: the least there can be, which all routes but stars come to.
+func (c *choice) sent() float64 {
+	return 2 * float64(c.bytes) * float64(c.Hosts-1) / float64(c.Hosts)
 }
 
 // drifted reports whether the route takes longer or shorter than at the last decision, and not only because some all-reduces were held up.

@@ -119,6 +119,30 @@ func TestTunerIsPatientWithNoise(t *testing.T) {
 	}
 }
 
+// How fast a cable is follows from the longest all-reduces, also where short ones fit into what a cable lets through at once.
+func TestTunerKnowsTheCable(t *testing.T) {
+	slow, burst := slowCables, slowCables
+	slow.Beta, burst.Beta = 8/100e6, 8/1e9
+	tuner := collective.NewTuner(collective.Usual())
+	measure := func(truth collective.Model, bytes, times int) {
+		route := collective.Suits(bytes)
+		for range times {
+			tuner.Measured(collective.Sample{Route: route, Hosts: 4, Bytes: bytes, Seconds: truth.Time(route, 4, bytes)}, false)
+		}
+	}
+	if s, known := tuner.Cable(); known {
+		t.Errorf("%v before anything was measured", s)
+	}
+	for bytes := 8; bytes <= 1<<20; bytes *= 4 {
+		measure(burst, bytes, 8)
+	}
+	measure(slow, 35<<20, 1)
+	measure(burst, 300, 8)
+	if s, known := tuner.Cable(); !known || s < slow.Beta || s > 1.1*slow.Beta {
+		t.Errorf("a byte takes %v (known: %v), not %v", s, known, slow.Beta)
+	}
+}
+
 // When the network becomes another one, what was measured before is forgotten.
 func TestTunerFollowsTheNetwork(t *testing.T) {
 	far := collective.Model{Fixed: 1e-3, Alpha: 20e-3, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9}

@@ -19,9 +19,8 @@ type routes struct {
 	exchange exchange
 	landed   queue.Queue[landed]
 
-	mu      sync.Mutex
-	tuner   *collective.Tuner // nil before a job has use for it
-	longest collective.Sample // of those that it has seen
+	mu    sync.Mutex
+	tuner *collective.Tuner // nil before a job has use for it
 }
 
 // landed is an all-reduce that was measured.
@@ -91,9 +90,6 @@ func (r *routes) measured(l landed) (collective.Change, bool) {
 		begin.Gamma = Gamma()
 		r.tuner = collective.NewTuner(begin)
 	}
-	if l.Bytes >= r.longest.Bytes {
-		r.longest = l.Sample
-	}
 	return r.tuner.Measured(l.Sample, l.leads)
 }
 
@@ -107,18 +103,14 @@ func (r *routes) model(hosts int) (collective.Model, bool) {
 	return r.tuner.Model(hosts)
 }
 
-// cable returns how many seconds a byte takes on the cable of a host; false as long as no all-reduce was so long that its bytes, of which each
-// host must send 2·(hosts−1)/hosts times as many as it has, took most of its time. It takes as long as a fit.
+// cable returns how many seconds a byte takes on the cable of a host; false as long as that is not known. It takes as long as a fit.
 func (r *routes) cable() (float64, bool) {
 	r.mu.Lock()
-	l := r.longest
-	r.mu.Unlock()
-	m, known := r.model(l.Hosts)
-	if !known {
+	defer r.mu.Unlock()
+	if r.tuner == nil {
 		return 0, false
 	}
-	sent := 2 * float64(l.Bytes) * float64(l.Hosts-1) / float64(l.Hosts)
-	return m.Beta, 2*m.Beta*sent > m.Time(l.Route, l.Hosts, l.Bytes)
+	return r.tuner.Cable()
 }
 
 // reroute lets all-reduces that begin from now on go another way.
