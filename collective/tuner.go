@@ -253,7 +253,7 @@ func (t *Tuner) samples(c *choice) (list []Sample) {
 // sample adds what a route took, if that is known.
 func (c *choice) sample(r Route, list []Sample) []Sample {
 	if h := c.took[r]; h != nil && h.n >= glance {
-		list = append(list, Sample{Route: r, Hosts: c.Hosts, Bytes: c.Bytes, Seconds: h.median()})
+		list = append(list, Sample{Route: r, Hosts: c.Hosts, Bytes: c.bytes, Seconds: h.median()})
 	}
 	return list
 }
