@@ -34,7 +34,8 @@ const draining = 300 * time.Millisecond
 // whole: when it is over, and what tools and people are told.
 type launch struct {
 	cfg     RunConfig
-	host    string
+	host    string // in the job
+	machine string // as it calls itself
 	started time.Time
 	place   *proc.Place
 	console *proc.Console
@@ -61,11 +62,12 @@ type launch struct {
 	ordered  int          // workers that are to be started here
 	hands    map[int]*hand
 	ended    []ending
-	faults   []ending        // of workers of this host that the membership has not heard of
-	candid   bool            // the membership hears of faults at once
-	telling  int             // endings that the membership is being told of
-	expected map[string]bool // hosts that have yet to tell what they know, on a host that leads anew
-	rooms    map[string]bool // the other hosts that have offered room, on the host that leads
+	faults   []ending          // of workers of this host that the membership has not heard of
+	candid   bool              // the membership hears of faults at once
+	telling  int               // endings that the membership is being told of
+	expected map[string]bool   // hosts that have yet to tell what they know, on a host that leads anew
+	rooms    map[string]bool   // the other hosts that have offered room, on the host that leads
+	machines map[string]string // what these call themselves, where that is not their name
 	leader   string
 	mourned  string   // who led, is lost, and has no successor yet; until this host has said that it is stuck
 	lost     bool     // no member is left, and none has finished its work
@@ -89,8 +91,8 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &launch{cfg: cfg, host: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
-		hands: map[int]*hand{}, rooms: map[string]bool{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
+	l := &launch{cfg: cfg, host: host, machine: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		hands: map[int]*hand{}, rooms: map[string]bool{}, machines: map[string]string{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
 	l.survey(cfg.nodes)
 	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
 		return nil, err

@@ -38,6 +38,9 @@ type (
 	offerNote struct {
 		Slots int  `json:"slots"` // workers that the host can run
 		Known bool `json:"known"` // it knows the job, from another head
+
+		// Machine is what the host calls itself, where the job calls it otherwise.
+		Machine string `json:"machine,omitempty"`
 	}
 	startedNote struct {
 		Worker int `json:"worker"`

@@ -11,7 +11,7 @@ import (
 // No bytes from a link can make a launcher panic, and what is a note says the same when it is written again.
 func FuzzNote(f *testing.F) {
 	for _, n := range []note{
-		{Offer: &offerNote{Slots: 2, Known: true}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
+		{Offer: &offerNote{Slots: 2, Known: true, Machine: "x"}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
 		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}}, {Stays: &reasonNote{"why"}},
 		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
@@ -72,5 +72,24 @@ func TestBooks(t *testing.T) {
 	h := l.hands[3]
 	if h.host != "b" || h.pid != 77 || !h.joined || h.exit == nil || !h.exit.OK() || h.log != "b:/log" || len(l.ended) != 1 {
 		t.Errorf("%+v, ended %+v", h, l.ended)
+	}
+}
+
+// People call a host by its name in the job, or as it calls itself, if that is one host.
+func TestHostsAreCalledByTwoNames(t *testing.T) {
+	l := &launch{host: "head", machine: "node16", machines: map[string]string{"one": "node17", "two": "node18", "three": "localhost", "four": "localhost", "five": "one"}}
+	hosts := []string{"five", "four", "head", "one", "three", "two"}
+	for name, want := range map[string]string{"one": "one", "node18": "two", "head": "head", "node16": "head", "five": "five",
+		"localhost": `2 hosts call themselves localhost; in the job they are four, three`,
+		"node1":     `no host called "node1" belongs to the job; its hosts are five, four, head, one, three, two`,
+		"":          `no host called "" belongs to the job; its hosts are five, four, head, one, three, two`,
+	} {
+		got, err := l.called(name, hosts)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %s", name, got)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -158,6 +159,9 @@ func (l *launch) begin(j jobNote) {
 func (l *launch) welcome(host string, o offerNote) {
 	l.mu.Lock()
 	l.rooms[host] = true
+	if o.Machine != "" {
+		l.machines[host] = o.Machine
+	}
 	delete(l.expected, host)
 	job := l.job
 	l.mu.Unlock()
@@ -201,6 +205,7 @@ func (l *launch) follow(leader string) {
 	}
 	l.leader, l.mourned = leader, ""
 	clear(l.rooms)
+	clear(l.machines)
 	clear(l.expected)
 	if leader == l.host {
 		for _, host := range hosts {
@@ -215,6 +220,10 @@ func (l *launch) follow(leader string) {
 	if l.cfg.Fleet != nil {
 		slots = l.cfg.Fleet.Slots
 	}
+	offer := offerNote{Slots: slots, Known: known}
+	if l.machine != l.host {
+		offer.Machine = l.machine
+	}
 	hands := slices.Collect(maps.Values(l.hands))
 	l.mu.Unlock()
 	switch {
@@ -225,7 +234,7 @@ func (l *launch) follow(leader string) {
 		if known {
 			l.console.Note(fmt.Sprintf("host %s leads the job now", leader))
 		}
-		l.agent.Tell(leader, (&note{Offer: &offerNote{slots, known}}).encode())
+		l.agent.Tell(leader, (&note{Offer: &offer}).encode())
 		for _, h := range hands {
 			l.introduce(leader, h)
 		}
@@ -266,6 +275,7 @@ func (l *launch) onGone(host, how string) {
 			l.leader, l.mourned = "", host
 		}
 		delete(l.rooms, host)
+		delete(l.machines, host)
 		delete(l.expected, host)
 		l.mu.Unlock()
 		for _, h := range l.living() {
@@ -399,11 +409,34 @@ func (l *launch) hosts(s Status) []string {
 }
 
 // drainHost lets the workers of a host go when their step ends.
-func (l *launch) drainHost(host, who string) error {
-	if !slices.Contains(l.hosts(l.agent.Status()), host) {
-		return fmt.Errorf("no host called %q belongs to the job; shoal ps %s lists them", host, l.name())
+func (l *launch) drainHost(name, who string) error {
+	host, err := l.called(name, l.hosts(l.agent.Status()))
+	if err != nil {
+		return err
 	}
 	return l.agent.Drain(host, who)
+}
+
+// called finds the host of the job that has a name there, else the one that calls itself so.
+func (l *launch) called(name string, hosts []string) (host string, err error) {
+	if slices.Contains(hosts, name) {
+		return name, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var own []string
+	for _, h := range hosts {
+		if name != "" && (l.machines[h] == name || h == l.host && l.machine == name) {
+			own = append(own, h)
+		}
+	}
+	switch len(own) {
+	case 0:
+		return "", fmt.Errorf("no host called %q belongs to the job; its hosts are %s", name, strings.Join(hosts, ", "))
+	case 1:
+		return own[0], nil
+	}
+	return "", fmt.Errorf("%d hosts call themselves %s; in the job they are %s", len(own), name, strings.Join(own, ", "))
 }
 
 // dismissal is how long other hosts may take to leave a job that is over.

@@ -65,6 +65,15 @@ type sshHost struct {
 	slots int
 }
 
+// called is the name of the host in the job: as ssh knows it, less the user. "" = that can be no name; it has its own.
+func (h sshHost) called() string {
+	name := h.name[strings.LastIndex(h.name, "@")+1:]
+	if tcp.CheckName(fabric.Host(name)) != nil {
+		return ""
+	}
+	return name
+}
+
 // parseHosts reads h1:4,h2:4.
 func parseHosts(list string) (hosts []sshHost, err error) {
 	for _, word := range strings.Split(list, ",") {
@@ -200,7 +209,7 @@ func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
 		return fmt.Errorf("is not started, because this folder has no path: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", quoted(here), "&&",
-		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots))
+		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots), "--name", quoted(h.called()))
 	cmd.Stdin = strings.NewReader(token + "\n")
 	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for shoal run, which dismisses the agents

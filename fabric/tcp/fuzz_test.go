@@ -122,7 +122,7 @@ func FuzzHello(f *testing.F) {
 			}
 			return
 		}
-		for _, err := range []error{h.checkVersion("1.0"), h.checkJob("digits"), checkName(h.Name), a.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
+		for _, err := range []error{h.checkVersion("1.0"), h.checkJob("digits"), CheckName(h.Name), a.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
 			if err != nil && clean(err.Error()) == "" {
 				t.Fatal("an error without words")
 			}

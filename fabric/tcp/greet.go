@@ -194,8 +194,8 @@ func clean(text string) string {
 	return text
 }
 
-// checkName refuses host names that would be a nuisance on a terminal or in a file name.
-func checkName(name fabric.Host) error {
+// CheckName refuses host names that would be a nuisance on a terminal or in a file name.
+func CheckName(name fabric.Host) error {
 	ok := len(name) > 0 && len(name) <= 64
 	for _, r := range name {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))

@@ -117,7 +117,7 @@ func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 	if !key.Equal(c.PublicKey) || c.Subject.CommonName != string(j.Host) {
 		return nil, fmt.Errorf("the certificate of this agent is for another one, %q", clean(c.Subject.CommonName))
 	}
-	return a, checkName(j.Host)
+	return a, CheckName(j.Host)
 }
 
 // place finds out where this agent can be reached, and where the one that let it in can. A newcomer that came over the loopback is

@@ -173,7 +173,7 @@ func (m *Mesh) admit(s *stream, state tls.ConnectionState, h hello) error {
 	if err := h.checkJob(m.config.Job); err != nil {
 		return err
 	}
-	if err := checkName(h.Name); err != nil {
+	if err := CheckName(h.Name); err != nil {
 		return err
 	}
 	if len(h.Key) != ed25519.PublicKeySize {

@@ -101,7 +101,7 @@ func Create(config Config, h fabric.Handler) (*Mesh, error) {
 // newMesh listens, and does not answer yet.
 func newMesh(config Config, h fabric.Handler) (*Mesh, ed25519.PrivateKey, error) {
 	config = config.withDefaults()
-	if err := checkName(config.Name); err != nil {
+	if err := CheckName(config.Name); err != nil {
 		return nil, nil, fmt.Errorf("tcp: %w", err)
 	}
 	public, key, err := ed25519.GenerateKey(nil)
