@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Meshed, Layout,
+// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Meshed, Kept, Layout,
 // Leave or Finish.
 type Action interface{ action() }
 
@@ -112,6 +112,9 @@ type News struct{ Decision member.Action }
 // Meshed is what becomes of the mesh of the job, on the head.
 type Meshed struct{ member.Because }
 
+// Kept tells that a host that is to be left cannot be for now, why, and what helps, on the head.
+type Kept struct{ member.Because }
+
 // Layout is the layout of the state, as the shell of another agent may have given it to Shape, on the head.
 type Layout struct{ Text string }
 
@@ -139,6 +142,7 @@ func (Refuse) action()   {}
 func (Decided) action()  {}
 func (News) action()     {}
 func (Meshed) action()   {}
+func (Kept) action()     {}
 func (Layout) action()   {}
 func (Leave) action()    {}
 func (Finish) action()   {}

@@ -60,7 +60,22 @@ func (r *leader) commitable(f *flight) bool {
 		r.machine.Boundary(r.members()...)
 		r.obey()
 	}
-	return !r.machine.Proposing() && (!r.machine.Paused() || f.reshapes())
+	return !r.machine.Proposing() && (!r.machine.Paused() || f.reshapes() || f.told && r.frees(r.machine.View()))
+}
+
+// frees reports whether a host that is to be left is free with the members of a generation, or nearer to that: members are let go from it, or others come that
+// the state is given to. Then they may be too few: the step behind this one waits.
+func (r *leader) frees(next topo.View) bool {
+	leaving := r.machine.Draining()
+	goes := func(m topo.Member) bool {
+		_, stays := next.Rank(m.Worker)
+		return !stays && slices.Contains(leaving, m.Host)
+	}
+	comes := func(m topo.Member) bool {
+		_, was := r.state.View.Rank(m.Worker)
+		return !was
+	}
+	return len(leaving) > 0 && (slices.ContainsFunc(r.state.View.Members, goes) || slices.ContainsFunc(next.Members, comes))
 }
 
 // quiet reports whether nothing of the world is under way but one flight, so that the members may change behind it.

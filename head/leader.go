@@ -198,6 +198,7 @@ func (r *leader) ended(e Ended) {
 		r.machine.Lost(e.Worker, e.How)
 	}
 	r.reconsider()
+	r.keeps()
 	r.ready(r.matcher.Lost(e.Worker, e.How, nil))
 }
 

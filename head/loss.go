@@ -95,6 +95,7 @@ func (r *leader) hostLost(host, how string) {
 		}
 	}
 	r.reconsider()
+	r.keeps()
 	if r.ahead != nil && slices.Contains(r.ahead.hosts, host) {
 		r.takeBack()
 	}

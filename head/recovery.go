@@ -80,6 +80,7 @@ func (r *leader) recover() {
 		r.carryOut(o)
 	}
 	r.obey()
+	r.keeps()
 	r.launch()
 	r.advance()
 	for _, w := range late {

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -76,6 +78,16 @@ func (r *leader) refuge(host string) error {
 	}
 	_, order, err := r.agent.cfg.Arrange(s, "", view)
 	return r.unfit(host, order, err)
+}
+
+// keeps tells that hosts are not left for now, since those who had taken over their state are lost. On a mesh leaving does.
+func (r *leader) keeps() {
+	hosts := r.machine.Kept()
+	if r.state.Shape != nil || r.parting != "" || len(hosts) == 0 {
+		return
+	}
+	r.agent.emit(Kept{member.Because(fmt.Sprintf("%s cannot be left before another host has a worker: have one start there (shoal resize), or let a host join (shoal agent --join)",
+		strings.Join(hosts, ", ")))})
 }
 
 // unfit says why a host cannot be left when Arrange has answered this; nil where it can.

@@ -36,7 +36,10 @@ func (m *Machine) outside() int {
 }
 
 // coming counts the workers that may still ask to take part.
-func (m *Machine) coming() int { return m.workers.count(starting) + m.ordered.sum() + m.unplaced }
+func (m *Machine) coming() int { return m.onTheWay() + m.unplaced }
+
+// onTheWay counts those of them that have a place.
+func (m *Machine) onTheWay() int { return m.workers.count(starting) + m.ordered.sum() }
 
 func (m *Machine) draining(s *worker) bool {
 	h := m.host(s.host)
@@ -72,7 +75,7 @@ func (m *Machine) joiners() []topo.Worker {
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers, but first
 // those who may not have the state of the job; and those of hosts that are being drained. The state is with its members, so one that has it
-// stays; and while others are on their way, enough for the minimum do. A job that is sparing releases the last of these, if nobody is gone yet.
+// stays; and while others are on their way, enough for the minimum do, but not for those that no host has room for. A job that is sparing releases the last of these, if nobody is gone yet.
 // A mesh needs all its ranks, so of such a job only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
@@ -93,7 +96,7 @@ func (m *Machine) leavers() []topo.Worker {
 	})
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
-	if !m.whole && m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.coming() == 0) {
+	if !m.whole && m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.onTheWay() == 0) {
 		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return !m.draining(m.workers.find(w)) })...)
 	}
 	if m.sparing && (m.departed() || m.parted > 0) {

@@ -58,9 +58,18 @@ func (m *Machine) Host(name string, slots int) {
 		h.Slots = slots
 	} else {
 		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots})
+		m.provide(name)
 	}
 	m.place(m.because)
 	m.refill()
+}
+
+// provide asks for the workers that a job lacks to its minimum, now that a host has come.
+func (m *Machine) provide(host string) {
+	if m.record.View.Generation > 0 && !m.whole && !m.ending() && m.Have() < m.cfg.Min {
+		m.because = Because(host + " joined the job, which lacks workers")
+		m.unplaced += m.cfg.Min - m.Have()
+	}
 }
 
 // enrol has the hosts recorded that have come since the last generation, though nothing changes for members: a host that was not recorded is
@@ -116,6 +125,13 @@ func (m *Machine) loseHost(name, how string) bool {
 	return true
 }
 
+// NeededError says why a host is not left: the state of the job would be lost with it.
+type NeededError struct{ Host string }
+
+func (e *NeededError) Error() string {
+	return fmt.Sprintf("no other host has a worker, or a free slot for one, and the state of the job would be lost with %s; let another host join (shoal agent --join), and ask again", e.Host)
+}
+
 // CanDrain says why a host cannot be left; nil where it can.
 func (m *Machine) CanDrain(name string) error {
 	switch h := m.host(name); {
@@ -125,12 +141,30 @@ func (m *Machine) CanDrain(name string) error {
 		return fmt.Errorf("%s is no host of the job", name)
 	case !h.Draining && !slices.ContainsFunc(m.hosts, func(h *Host) bool { return !h.Draining && h.Name != name }):
 		return fmt.Errorf("the job has no host but %s to go on with; add one, or end the job with shoal stop", name)
+	case !h.Draining && m.needs(h):
+		return &NeededError{name}
 	}
 	return nil
 }
 
+// needs reports whether the state of a job would be lost if a host was left: nobody is on the others, and nobody can be. Of a mesh, which is in parts, only
+// the head knows.
+func (m *Machine) needs(h *Host) bool {
+	return m.record.View.Generation > 0 && !m.whole && !m.ending() && m.load(h) > 0 &&
+		!slices.ContainsFunc(m.hosts, func(o *Host) bool { return o != h && !o.Draining && (m.load(o) > 0 || m.free(o) > 0) })
+}
+
+// Kept lists the hosts that are to be left and cannot be, since those who were on others, or on their way there, are lost.
+func (m *Machine) Kept() (hosts []string) {
+	if m.Have()-m.unplaced > 0 || m.cfg.Spares > 0 && m.hold > 0 || m.ending() || m.over {
+		return nil
+	}
+	return slices.DeleteFunc(m.Draining(), func(name string) bool { return len(m.on(name, active)) == 0 })
+}
+
 // Drain asks for a host to be left: at the next boundary its members are released, unless nobody else would be left yet. They are
-// replaced on other hosts as far as there is room; for the rest the wanted size shrinks. A head that is drained hands over with
+// replaced on other hosts as far as there is room; for the rest the wanted size shrinks, down to the minimum, to which others come when there
+// is room. A head that is drained hands over with
 // the same generation. Where workers join all at once, members of the host are released by who says so with Arrange, and replaced by
 // spares that wait, if those are as many.
 func (m *Machine) Drain(name, who string) error {
@@ -147,9 +181,9 @@ func (m *Machine) Drain(name, who string) error {
 	}
 	if !m.ending() && !m.whole {
 		n = min(n, m.cfg.Want-m.Have())
-		k := min(n, m.room())
-		m.cfg.Want = max(m.cfg.Want-(n-k), m.cfg.Min)
-		m.order(k, m.because)
+		less := min(max(n-m.room(), 0), m.cfg.Want-m.cfg.Min)
+		m.cfg.Want -= less
+		m.order(n-less, m.because)
 	}
 	m.settle()
 	return nil

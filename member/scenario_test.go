@@ -120,6 +120,8 @@ func (p *player) perform(words []string) {
 		m.Undrain(words[1])
 	case "vacant":
 		fmt.Fprintf(&p.out, "  vacant %v\n", m.Vacant())
+	case "kept":
+		fmt.Fprintf(&p.out, "  kept %v\n", m.Kept())
 	case "finished":
 		m.Finished(w)
 	case "resize":

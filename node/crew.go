@@ -111,8 +111,9 @@ func (c *crew) carryOut(action head.Action) {
 	case head.Decided:
 		c.decided(a.Record)
 	case head.Meshed:
-		known := c.agent.Known()
-		c.orders.Event(Event{What: "mesh", Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(a.Because)})
+		c.mention("mesh", a.Because)
+	case head.Kept:
+		c.mention("kept", a.Because)
 	case head.News:
 		c.news = append(c.news, a.Decision)
 	case head.Layout:

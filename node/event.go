@@ -59,7 +59,7 @@ func (o Orders) withDefaults(a *Agent) Orders {
 
 // Event is a change of the membership, of the mesh, or of the way of collectives, or an unusual wait for workers, or the end of one.
 type Event struct {
-	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route", "mesh", "wait", "waited"
+	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited"
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats
@@ -103,6 +103,12 @@ func (c *crew) tellNews(d member.Action) {
 		return // the job is about to end; its launcher says why
 	}
 	c.orders.Event(e)
+}
+
+// mention tells the launcher of something that is no decision of the membership.
+func (c *crew) mention(what string, why member.Because) {
+	known := c.agent.Known()
+	c.orders.Event(Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(why)})
 }
 
 func seats(ws []topo.Worker) (list []int) {

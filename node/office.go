@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/node/proc"
 )
 
@@ -362,7 +363,7 @@ func (l *launch) onEnd(ok bool, why string) {
 }
 
 // sayLeaving asks for this host to be left, and who leads next if nobody leads now, or who does is lost before it has heard. A job that has no other
-// host ends; one whose mesh the others cannot hold trains on.
+// host ends; one of which the others cannot hold the state trains on.
 func (l *launch) sayLeaving() {
 	l.mu.Lock()
 	l.leaving = true
@@ -375,7 +376,8 @@ func (l *launch) sayLeaving() {
 			l.soon(l.sayLeaving)
 		} else if err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
-			if unfit := new(head.UnfitError); l.cfg.CannotLeave != nil && !errors.As(err, &unfit) {
+			unfit, needed := new(head.UnfitError), new(member.NeededError)
+			if l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed) {
 				l.cfg.CannotLeave(err)
 			}
 		}

@@ -111,6 +111,9 @@ func (c *Cluster) Finally() error {
 	} else if c.isBroken() {
 		c.answered()
 	}
+	if c.mesh == "" && c.ledger.broken == nil && c.mustGoOn(1) {
+		c.freed()
+	}
 	c.outlives()
 	c.store.caughtUp(c)
 	return c.ledger.broken

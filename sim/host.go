@@ -127,6 +127,8 @@ func (h *host) carryOut(action head.Action) {
 		h.decided(a.Record)
 	case head.Meshed:
 		c.print("%s: %s", h.name, a.Because)
+	case head.Kept:
+		c.print("%s: %s", h.name, a.Because)
 	case head.News:
 		h.news(a.Decision)
 	case head.Leave:

@@ -18,14 +18,16 @@ func newDrainCommand() *cobra.Command {
 		Long: `Free a host from the workers of a running job, without any repeated work.
 
 They are released when the current step ends, and replaced on hosts with free slots; where there is no room the job goes on
-with fewer.
+with fewer. If these are fewer than --min the host is free all the same, and the others wait behind the step, with the state,
+until a slot is free for another worker or a host joins (shoal agent --join). Where no other host has a worker or a free
+slot the state would be lost: then the command fails, and nothing changes.
 
 A job with a mesh (shoal.train) goes to the largest mesh that its workers on the other hosts can hold, where spares that
 wait count: behind the step their ranks take over the state, without a checkpoint. Where they can hold none, or one of fewer
 ranks than --min, the command fails and says so, and the job trains on as it was; shoal reshape gives it more workers.
 
 The host leaves the job when its workers have ended. The same happens when its agent gets SIGTERM. The host names are those
-of shoal ps JOB.`,
+of shoal ps JOB: what shoal run --hosts or shoal agent --name calls a host. What a host calls itself will do, too.`,
 		Example:           `  shoal drain train node3`,
 		Args:              jobAndHost,
 		ValidArgsFunction: completeJobs,

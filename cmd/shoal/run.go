@@ -53,17 +53,17 @@ stays behind, however it ends.
 
 A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go) goes on without workers that are killed
 by a signal, and shoal resize changes their number. With --min N it also goes on without workers that fail by themselves,
-and waits at the end of a step while it has fewer than N, until shoal resize gives it more.
+and waits at the end of a step while it has fewer than N, until shoal resize or a host that joins gives it more.
 
 With --spares N, behind its first step, the job starts N workers more, which run the script up to its loop and wait there. One of them
 takes the place of a worker that is lost when the step ends, and they are the first to enter when the job is made larger; others
 start in their stead. A spare takes a slot on a host, and so much memory as a worker.
 
 With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
---hosts the agents of other hosts are started over ssh, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
+--hosts the agents of other hosts are started over ssh, under these names, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
 workers' programs are. What hosts say to each other is encrypted and authenticated.
 SIGTERM, as a spot notice brings it, frees this host when its step ends, and another leads on. It ends the job as Ctrl-C does where no other host is
-there to lead on, and where workers cannot be let go: in a job with a mesh, or without steps.
+there to lead on, and where workers cannot be let go: in a job without steps. Where the others cannot hold the state, the job says so and trains on.
 
 With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
 membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and
