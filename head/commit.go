@@ -17,6 +17,7 @@ func (r *leader) advance() {
 		r.abort()
 		i := slices.IndexFunc(r.flights, r.commitable)
 		if i < 0 {
+			r.dismiss()
 			r.goAhead()
 			return
 		}
@@ -190,7 +191,6 @@ func (r *leader) commit(c Commit, f *flight) {
 	} else {
 		r.agent.queue(false, landing{c, f})
 	}
-	r.dismiss()
 }
 
 // trim forgets the entries that have arrived everywhere; it returns the last of them. A head without other hosts keeps none: who comes

@@ -45,7 +45,6 @@ func (r *leader) vacate(host, who string) error {
 	}
 	r.obey()
 	r.advance()
-	r.dismiss()
 	return err
 }
 
