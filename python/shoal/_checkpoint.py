@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from array import array
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from ._layout import HUGE_PAGE
@@ -22,12 +23,11 @@ from ._sealing import VERSION, Sealed, Staging, tensors
 from ._shard import Kept, Reader, Run, catalogue, share
 from ._shelf import Attempt, is_url
 from ._state import Item
+from ._wanted import whole
 from .cursor import Cursor
 from .errors import ShoalError
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from ._handover import State
     from .group import Group
 
@@ -71,14 +71,16 @@ class Checkpoints:
     """The checkpoints of a job in a folder. One for each job."""
 
     def __init__(self, job: "Group", state: "State", root: str, every: "int | timedelta", keep: int) -> None:
-        self.root, self.keep = root.rstrip("/") if is_url(root) else os.path.abspath(root), keep
+        self.root = root.rstrip("/") if is_url(root) else os.path.abspath(root)
+        self.keep = keep = whole("keep", keep, 1, "how many checkpoints stay, an integer from 1 on")
         self._job, self._state = job, state
-        if isinstance(every, int):
-            self._steps, self._seconds = every, 0.0
-        else:
+        what = "after how many steps the next one is made, an integer from 1 on, or after what time, as timedelta(minutes=10)"
+        if not isinstance(every, timedelta):
+            self._steps, self._seconds = whole("every", every, 1, what), 0.0
+        elif every > timedelta(0):
             self._steps, self._seconds = 0, every.total_seconds()
-        if self._steps <= 0 and self._seconds <= 0 or keep < 1:
-            raise ValueError(f"checkpoint(every={every!r}, keep={keep}): a number of steps or a timedelta above 0, and 1 to keep at least")
+        else:
+            raise ValueError(f"every={every!r}: {what}")
         # The steps before which all workers ask each other whether a checkpoint is due, and that of the newest one. Those who join are told.
         self._next, self._last = self._steps or 1, -1
         self._due = self._looked = time.monotonic()

@@ -10,6 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple, TypeVar
 from ._layout import BOOL, F16, F32, F64, BF16, KINDS, OPS
 from ._port import Port
 from ._tensor import Shape, Tensor, elements
+from ._wanted import whole, wrong
 from .handle import Handle
 
 T = TypeVar("T")
@@ -185,7 +186,10 @@ class AsyncCollectives:
         return rows
 
     def _member(self, rank: int, what: str) -> int:
-        rank = operator.index(rank)
+        try:
+            rank = operator.index(rank)
+        except TypeError:
+            raise wrong(what, rank, f"a rank, an integer from 0 to {self.size - 1}") from None
         if not 0 <= rank < self.size:
             raise ValueError(f"{what}={rank} is not a rank of this group: ranks go from 0 to {self.size - 1}")
         return rank
@@ -200,10 +204,7 @@ def _rows(t: Tensor, n: int) -> Shape:
 
 
 def _tag(tag: int) -> int:
-    tag = operator.index(tag)
-    if not 0 <= tag < 1 << 32:
-        raise ValueError(f"tag={tag}: a tag is a number from 0 to 2**32 - 1")
-    return tag
+    return whole("tag", tag, 0, "a tag is a number from 0 to 2**32 - 1", (1 << 32) - 1)
 
 
 def _reduction(op: str, weight: float, t: Tensor) -> int:
@@ -215,8 +216,13 @@ def _reduction(op: str, weight: float, t: Tensor) -> int:
     if op == "mean":
         if t.dtype not in _FLOATS:
             raise TypeError(f"the mean of {t.dtype.name} is not a whole number: use sum, or x.astype('float32')")
+        what = "a weight is a finite number, 0 or more, for example this rank's number of samples"
+        try:
+            weight = float(weight)
+        except (TypeError, ValueError):
+            raise wrong("weight", weight, what) from None
         if not 0 <= weight < math.inf:
-            raise ValueError(f"weight={weight}: a weight is a finite number, 0 or more, for example this rank's number of samples")
+            raise ValueError(f"weight={weight}: {what}")
     elif weight != 1.0:
         raise ValueError(f"weight={weight} counts only for op='mean', not for {op!r}")
     return code

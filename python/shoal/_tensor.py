@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ._layout import BF16, DTYPES, DType, pack_shape
+from ._wanted import wrong
 
 if TYPE_CHECKING:
     from ._result import Share
@@ -172,7 +173,10 @@ def dense(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
     kind = numpy_dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"an array of {kind} holds pointers into this process, which shared memory cannot keep: use a number type")
-    dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    try:
+        dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        raise wrong("shape", shape, "the length of an array, an integer, or a list of one for each dimension") from None
     if min(dims, default=0) < 0:
         raise ValueError(f"shape {dims} has a negative dimension")
     return kind, dims

@@ -8,14 +8,16 @@ import os
 import threading
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from ._checkpoint import Checkpoints
 from ._handover import State
 from ._layout import KINDS, OPS
 from ._port import Port
 from ._tensor import dense, elements, ndarray
+from ._wanted import whole, wrong
 from ._worker import Worker
+from .cursor import MAX_SAMPLES
 from .errors import JoinError, ShoalError
 from .group import Group
 from .handle import Handle
@@ -71,9 +73,12 @@ class Job(Group):
 
     def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
         """The place of the job in a data set, for loops of other kinds than `steps`."""
-        wanted = (samples, batch, seed, shuffle)
+        samples = whole("samples", samples, 1, "how many samples the data set has, an integer from 1 to 2**62", MAX_SAMPLES)
+        batch = whole("batch", batch, 1, "how many samples a step takes over all workers, an integer from 1 to 2**62", MAX_SAMPLES)
+        seed = whole("seed", seed, 0, "what the order of the samples follows from, an integer from 0 to 2**64 - 1", (1 << 64) - 1)
+        wanted = (samples, batch, seed, bool(shuffle))
         if self._progress is None:
-            self._progress = Progress(self, self._state, *wanted)
+            self._progress = Progress(self, self._state, samples, batch, seed, bool(shuffle))
             self._progress.checkpoints = self._checkpoints
         have = self._progress.cursor
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
@@ -87,8 +92,13 @@ class Job(Group):
         called between two steps, and get() on the new worker before it joins, to have the memory ready. With alike=False the value may differ between workers, as random states do; then it has
         no arrays, and the new worker gets that of rank 0. Every worker registers the same names.
 
-        Raises ValueError for a name that is registered already: two parts of the state under one would be one of them.
+        Raises ValueError for a name that is registered already: two parts of the state under one would be one of them. TypeError for what cannot travel.
         """
+        if not isinstance(name, str):
+            raise wrong("name", name, "the name of a part of the state, a text")
+        for which, given in (("get", get), ("set", set)):
+            if not callable(given):
+                raise wrong(which, given, f"a function; get() returns the value to give, and set(value) takes it over, as in job.register({name!r}, lambda: x, load)")
         if self._state.unused(name) != name:
             raise ValueError(
                 f"{name!r} is registered already: give each part of the state a name of its own, as job.unused({name!r}) is. To train once more in the same session, "
@@ -113,7 +123,10 @@ class Job(Group):
             raise ValueError(f"this job writes its checkpoints to {self._checkpoints.root} already: it has one folder")
         if self._progress is not None and self._progress.meshed:
             raise ShoalError("the job trains on a mesh already: call job.checkpoint before shoal.train")
-        self._checkpoints = Checkpoints(self, self._state, os.fspath(folder), every, keep)
+        root = os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else folder
+        if not isinstance(root, str) or not root:
+            raise wrong("folder", folder, "a path, or s3://BUCKET/PREFIX")
+        self._checkpoints = Checkpoints(self, self._state, root, every, keep)
         if self._progress is not None:
             self._progress.checkpoints = self._checkpoints
 
@@ -156,6 +169,8 @@ class Job(Group):
         Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
         """
         self._port.check()
+        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+            raise wrong("ranks", ranks, "a list of ranks of the job, as [0, 1]")
         members = [self._member(r, "rank") for r in ranks]
         if len(set(members)) != len(members):
             raise ValueError(f"group({members}) names a rank twice: name each once")
@@ -204,7 +219,7 @@ class Job(Group):
 
     def buffer(self, nbytes: int) -> Any:
         """Arena memory of nbytes, with the buffer protocol, freed when nothing refers to it: for torch.frombuffer and the like."""
-        return self._port.buffer(nbytes)
+        return self._port.buffer(whole("nbytes", nbytes, 0, "how many bytes, an integer from 0 on"))
 
     def submit(
         self,
@@ -246,6 +261,8 @@ class Job(Group):
 
     def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
         """Send numbers to the launcher, for example report(step=12, loss=0.3); it keeps them in the run's metrics.jsonl."""
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise wrong("metrics", metrics, "numbers by name, as in report(loss=0.3) or report({'loss': 0.3})")
         self._port.report({name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()})
 
     def leave(self) -> None:

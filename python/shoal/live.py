@@ -11,6 +11,7 @@ from ._layout import KINDS, STEP
 from ._meshed import Part
 from ._say import say
 from ._view import View
+from ._wanted import wrong
 from .cursor import Cursor
 from .errors import LostError, ShoalError
 from .job import Job, join
@@ -87,6 +88,8 @@ def train(
 
     Raises ShoalError when layout, tensors and model contradict each other; the message names rank and tensor.
     """
+    if not callable(build):
+        raise wrong("build", build, "a function that makes this rank's part of the model for a mesh")
     job = join()
     live = _Live(job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh)
     live.state()

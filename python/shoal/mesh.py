@@ -6,6 +6,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, Dict, List
 
+from ._wanted import wrong
 from .group import Group
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Mesh:
 
 def degrees(text: str) -> Dict[str, int]:
     """The degrees of a text such as dp=2,tp=4. The empty text is one rank."""
+    if not isinstance(text, str):
+        raise wrong("mesh", text, "a text with the degree of each axis, as 'dp=2,tp=4'")
     axes: Dict[str, int] = {}
     for item in text.split(",") if text.strip() else []:
         found = _AXIS.fullmatch(item)

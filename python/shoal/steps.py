@@ -10,6 +10,7 @@ from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
 from ._passes import Passes
 from ._say import say
+from ._wanted import whole
 from .cursor import Cursor, Order, Span
 from .errors import LostError, MismatchError, ShoalError
 from .handle import Handle
@@ -157,6 +158,10 @@ class End:
 
     def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
         self.each = epochs is None and steps is None
+        if epochs is not None:
+            epochs = whole("epochs", epochs, 0, "how many epochs the whole training has, an integer, or None")
+        if steps is not None:
+            steps = whole("steps", steps, 0, "how many steps the whole training has, an integer, or None")
         self.epochs = 1 if self.each else epochs
         self.steps = steps
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from array import array
+from datetime import timedelta
 
 import numpy
 import pytest
@@ -93,12 +94,48 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.empty(3, "object"), TypeError, "pointers"),
         (lambda j, x: j.report(loss="low"), TypeError, "a metric is a number"),
         (lambda j, x: j.report(step=10**400), TypeError, "a metric is a number"),
+        (lambda j, x: j.report([0.5]), TypeError, r"metrics=\[0.5\]: numbers by name"),
         (lambda j, x: j.submit("all_sum", x, x), ValueError, "kinds are all_reduce"),
+        (lambda j, x: j.allreduce(x, "mean", weight="3 samples"), TypeError, "weight='3 samples': a weight is"),
+        (lambda j, x: j.send(x, "x"), TypeError, "to='x': a rank, an integer from 0 to 0"),
+        (lambda j, x: j.send(x, 0, tag="x"), TypeError, "tag='x': a tag is a number"),
+        (lambda j, x: j.group(0), TypeError, "ranks=0: a list of ranks"),
+        (lambda j, x: j.group("0"), TypeError, "ranks='0': a list of ranks"),
+        (lambda j, x: j.mesh({"dp": 1}), TypeError, "mesh={'dp': 1}: a text .* 'dp=2,tp=4'"),
+        (lambda j, x: j.empty("x"), TypeError, "shape='x': the length of an array"),
+        (lambda j, x: j.buffer(1.5), TypeError, "nbytes=1.5"),
+        (lambda j, x: j.register("b", 3, 4), TypeError, r"get=3: a function; .* set\(value\) takes it over"),
+        (lambda j, x: j.register("b", dict, 4), TypeError, r"set=4: a function; get\(\) returns the value to give"),
+        (lambda j, x: j.register(3, dict, dict), TypeError, "name=3: the name of a part of the state"),
+        (lambda j, x: j.checkpoint("there", every="x"), TypeError, "every='x': after how many steps .* timedelta"),
+        (lambda j, x: j.checkpoint("there", every=1.5), TypeError, "every=1.5: after how many steps"),
+        (lambda j, x: j.checkpoint("there", every=True), TypeError, "every=True: after how many steps"),
+        (lambda j, x: j.checkpoint("there", every=0), ValueError, "every=0: after how many steps"),
+        (lambda j, x: j.checkpoint("there", every=timedelta(0)), ValueError, "timedelta.*0.*: after how many steps"),
+        (lambda j, x: j.checkpoint("there", keep="x"), TypeError, "keep='x': how many checkpoints stay"),
+        (lambda j, x: j.checkpoint("there", keep=0), ValueError, "keep=0: how many checkpoints stay"),
+        (lambda j, x: j.checkpoint(3), TypeError, "folder=3: a path, or s3://"),
+        (lambda j, x: j.checkpoint(""), TypeError, "folder='': a path, or s3://"),
+        (lambda j, x: j.steps("x", 2), TypeError, "samples='x': how many samples the data set has"),
+        (lambda j, x: j.steps(10, 2.5), TypeError, "batch=2.5: how many samples a step takes"),
+        (lambda j, x: j.steps(10, 0), ValueError, "batch=0: how many samples a step takes"),
+        (lambda j, x: j.steps(10, 2, seed="x"), TypeError, "seed='x': what the order"),
+        (lambda j, x: j.steps(10, 2, epochs=1.5), TypeError, "epochs=1.5: how many epochs"),
+        (lambda j, x: j.steps(10, 2, steps="x"), TypeError, "steps='x': how many steps"),
+        (lambda j, x: j.steps(10, 2, steps=-1), ValueError, "steps=-1: how many steps"),
+        (lambda j, x: shoal.train(3, layout={}, catalogue=[], mesh="dp=1", samples=1, batch=1).__next__(), TypeError, "build=3: a function"),
     ],
 )
 def test_bad_arguments(job, call, error, message):
     with pytest.raises(error, match=message):
         call(job, numpy.zeros(4))
+
+
+def test_integers_of_numpy_are_integers(job, tmp_path):
+    two = numpy.int64(2)
+    job.checkpoint(tmp_path, every=two, keep=two)
+    assert [len(step.indices) for step in job.steps(two + two, two, seed=two, epochs=two, steps=two) if step.allreduce(numpy.zeros(1)) is not None] == [2, 2]
+    assert job.group([two - 2]).size == 1
 
 
 def test_bool_has_and_and_or(job):

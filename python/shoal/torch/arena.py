@@ -8,6 +8,7 @@ from typing import Iterable, Sequence, Union
 import torch
 
 import shoal
+from shoal._wanted import wrong
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -16,7 +17,10 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
     Collectives on it copy nothing: the agent works on it in place. It lives as long as the tensor or a view of it does.
     Raises ArenaError where the job's memory is used up.
     """
-    shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
+    try:
+        shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
+    except TypeError:
+        raise wrong("shape", shape, "the length of a tensor, an integer, or a list of one for each dimension") from None
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
     itemsize = torch.empty(0, dtype=dtype).element_size()

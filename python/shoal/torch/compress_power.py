@@ -7,6 +7,8 @@ from typing import List, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
+from shoal._wanted import whole
+
 from .arena import empty
 from .bucket import Part
 from .feedback import Feedback
@@ -21,9 +23,7 @@ class PowerSGD:
     """
 
     def __init__(self, rank: int = 4):
-        if rank < 1:
-            raise ValueError(f"PowerSGD(rank={rank}): a matrix has a rank of at least 1")
-        self.rank = rank
+        self.rank = whole("rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on")
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
         """A bucket that is compressed so."""

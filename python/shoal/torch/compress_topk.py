@@ -7,6 +7,8 @@ from typing import List, Sequence
 import torch
 from torch import Tensor
 
+from shoal._wanted import wrong
+
 from .arena import empty
 from .bucket import Part
 from .feedback import Feedback
@@ -21,8 +23,11 @@ class TopK:
     """
 
     def __init__(self, density: float = 0.01):
+        what = "the density is the part of the elements that a step moves, above 0 and up to 1"
+        if not isinstance(density, (int, float)):
+            raise wrong("density", density, what)
         if not 0 < density <= 1:
-            raise ValueError(f"TopK({density}): the density is the part of the elements that a step moves, above 0 and up to 1")
+            raise ValueError(f"TopK({density}): {what}")
         self.density = density
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:

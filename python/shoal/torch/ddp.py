@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import shoal
+from shoal._wanted import wrong
 from torch.nn.parallel import DistributedDataParallel
 
 from . import backend  # noqa: F401  registers the backend
@@ -45,6 +46,8 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
 
     Raises RuntimeError where the ranks' models differ, or where the model has no parameter that takes a gradient.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise wrong("model", model, "a torch.nn.Module; of several wrap each")
     if not dist.is_initialized():
         dist.init_process_group("shoal")
     job, make = shoal.join(), maker(compress)

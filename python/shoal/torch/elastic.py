@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import shoal
 from shoal._say import counted, say
+from shoal._wanted import wrong
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, buckets
@@ -76,7 +77,10 @@ def register(wrapped: DistributedDataParallel, average: "Average") -> None:
 def bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
     """The most bytes of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on; but so
     many that a bucket is worth a call."""
-    wanted = (options.get("bucket_cap_mb") or 0) * (1 << 20) or min(total_bytes(model) / _BUCKETS, MOST_BYTES)
+    most = options.get("bucket_cap_mb") or 0
+    if not isinstance(most, (int, float)):
+        raise wrong("bucket_cap_mb", most, "how large a bucket may be, a number of MiB")
+    wanted = most * (1 << 20) or min(total_bytes(model) / _BUCKETS, MOST_BYTES)
     return max(int(wanted), _LEAST_BYTES)
 
 

@@ -7,6 +7,8 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
+from shoal._wanted import whole
+from shoal.cursor import MAX_SAMPLES
 from shoal.steps import End, Progress
 
 from . import elastic
@@ -61,11 +63,17 @@ def loader(
     for name in ("batch_size", "sampler", "batch_sampler"):
         if name in options:
             raise TypeError(f"{name} is not for shoal.torch.loader, which cuts the batches itself: global_batch says how large they are")
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise TypeError(
+            f"dataset is {type(dataset).__name__}: shoal.torch.loader takes a map-style one, of which dataset[i] and len(dataset) are asked, since every sample is dealt out "
+            "by its number. Of a DataLoader give the dataset; a stream has to become one first"
+        )
+    global_batch = whole("global_batch", global_batch, 1, "how many samples a step takes over all workers, an integer from 1 to 2**62", MAX_SAMPLES)
     job = shoal.join()
     if elastic.rigid:
         raise RuntimeError("shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the model cannot lose a worker")
     samples = len(dataset)  # type: ignore[arg-type]
-    left_out = samples % global_batch if drop_last and global_batch > 0 else 0
+    left_out = samples % global_batch if drop_last else 0
     if samples and left_out == samples:
         raise ValueError(f"with drop_last no batch is left: the dataset has {samples} samples, fewer than global_batch={global_batch}")
     progress = job.place(samples - left_out, global_batch, seed, shuffle)
@@ -114,6 +122,7 @@ class Loader:
         """
         if not self._end.each:
             raise ValueError("this loader has epochs or steps of its own, for one loop over all of them: give them to loader.epochs only")
+        count = whole("epochs", count, 0, "how many epochs the whole training has, an integer")
         self._load()
         return self._progress.passes.epochs(count)
 

@@ -12,7 +12,7 @@ import shoal
 
 from .bucket import Bucket
 from .compress import Compression, maker
-from .state import keep
+from .state import check, keep
 from .ways import Way, Ways
 
 
@@ -33,6 +33,7 @@ def optimizer(opt: torch.optim.Optimizer, *others: Any, compress: Compression = 
 
     Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
     """
+    check(opt, others)
     job = shoal.join()
     if job.elastic:
         keep(job, "optimizer", opt)

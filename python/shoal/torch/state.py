@@ -13,11 +13,21 @@ import torch
 import shoal
 from shoal._say import say
 from shoal._state import flatten
+from shoal._wanted import wrong
 
 from . import noted
 
 # Of each job, what is registered of torch's: the modules, the optimizers, and so on.
 _managed: "weakref.WeakKeyDictionary[shoal.Job, List[Any]]" = weakref.WeakKeyDictionary()
+
+
+def check(opt: Any, others: Sequence[Any]) -> None:
+    """Refuse what is no optimizer, and what beside it has no state to give."""
+    if isinstance(opt, type) or not hasattr(opt, "param_groups"):
+        raise wrong("opt", opt, "an optimizer, as torch.optim.SGD(model.parameters(), lr=0.1)")
+    for other in others:
+        if isinstance(other, type) or not hasattr(other, "state_dict") or not hasattr(other, "load_state_dict"):
+            raise wrong("others", other, "what workers that join get too, with a state_dict() and a load_state_dict(); of anything else job.register takes the state")
 
 
 def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:

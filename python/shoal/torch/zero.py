@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 import shoal
+from shoal._wanted import wrong
 
 from .arena import empty
 from .bucket import buckets
 from .exchange import open_step
-from .state import keep, manage
+from .state import check, keep, manage
 from .wire import moved
 from .zero_line import Line, Piece
 from .zero_state import Shards
@@ -46,6 +47,9 @@ def zero(model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC'20, section 5 (P_os and P_os+g).
     """
+    if not isinstance(model, torch.nn.Module):
+        raise wrong("model", model, "a torch.nn.Module")
+    check(opt, others)
     job = shoal.join()
     if not job.elastic:
         raise RuntimeError("shoal.torch.zero commits the steps of a loader: make shoal.torch.loader first")
