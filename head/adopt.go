@@ -27,7 +27,8 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 	r.machine.Host(host, rep.Slots)
 	for _, w := range rep.Workers {
 		id := w.Worker
-		if !r.runs(id, host) {
+		rank, member := r.machine.View().Rank(id)
+		if member && r.machine.View().Members[rank].Host != host || !r.runs(id, host) {
 			r.send(host, Stops{Stop{id, stray}})
 			continue
 		}
@@ -37,7 +38,6 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		if drops && !void && w.Ended == "" {
 			r.voids[id] = true
 		}
-		_, member := r.machine.View().Rank(id)
 		_, told := r.state.View.Rank(id)
 		if asked && w.Ended == "" {
 			r.asked[id] = true
