@@ -175,6 +175,31 @@ func TestHostsLeaveAndJoin(t *testing.T) {
 	s.ends(s.agents["d"], 0)
 }
 
+// A host leaves, and the others are too few: it is free, they wait with what they have, and go on with a host that comes. Then the one that leads.
+func TestHostsLeaveBelowTheMinimum(t *testing.T) {
+	n := newNetwork(t, "a", "b", "c", "d")
+	s := startSpreadOn(t, n, []string{"a", "b", "c"}, 1, []string{"--min", "3"}, audited)
+	workers := s.on("c")
+	s.shoal("drain", "train", "c")
+	s.ends(s.agents["c"], 0)
+	s.gone(workers)
+	s.says(s.head, "2 members are fewer than the minimum of 3")
+	s.agent("d", "d")
+	s.trains(3, 10)
+	s.noneLost(1)
+	old, workers := s.head, s.on(s.job.Head)
+	s.signal(syscall.SIGTERM, nil, old)
+	s.ends(old, 0)
+	s.gone(workers)
+	s.led("b", "d")
+	s.says(s.head, "2 members are fewer than the minimum of 3")
+	s.shoal("token", "train", "--for", "1h", "--token-file", s.token())
+	s.agent("c", "e")
+	s.trains(3, 10)
+	s.noneLost(0)
+	s.finish(3)
+}
+
 // Tensors fill a slow cable with a long queue: signs of life are not overtaken by them so that somebody would be thought lost.
 func TestSlowCable(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
