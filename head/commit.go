@@ -65,7 +65,7 @@ func (r *leader) commitable(f *flight) bool {
 }
 
 // frees reports whether a host that is to be left is free with the members of a generation, or nearer to that: members are let go from it, or others come that
-// the state is given to. Then they may be too few: the step behind this one waits.
+// the state is given to. Then they may be too few: the step behind this one waits. Not on a mesh, where only a reshape takes members from a host.
 func (r *leader) frees(next topo.View) bool {
 	leaving := r.machine.Draining()
 	goes := func(m topo.Member) bool {
@@ -76,7 +76,7 @@ func (r *leader) frees(next topo.View) bool {
 		_, was := r.state.View.Rank(m.Worker)
 		return !was
 	}
-	return len(leaving) > 0 && (slices.ContainsFunc(r.state.View.Members, goes) || slices.ContainsFunc(next.Members, comes))
+	return r.state.Shape == nil && len(leaving) > 0 && (slices.ContainsFunc(r.state.View.Members, goes) || slices.ContainsFunc(next.Members, comes))
 }
 
 // quiet reports whether nothing of the world is under way but one flight, so that the members may change behind it.

@@ -22,7 +22,8 @@ func (a *Agent) Resize(n int, who string) error {
 }
 
 // Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room; on a mesh,
-// when the others have their parts of the state, and with an *UnfitError not at all. A head that is drained hands over.
+// when the others have their parts of the state. It is not left with an *UnfitError or a *member.NeededError: the others could not hold the state. A
+// head that is drained hands over.
 func (a *Agent) Drain(host, who string) error {
 	if !a.Leads() {
 		return ErrNotHead

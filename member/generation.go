@@ -75,7 +75,8 @@ func (m *Machine) joiners() []topo.Worker {
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers, but first
 // those who may not have the state of the job; and those of hosts that are being drained. The state is with its members, so one that has it
-// stays; and while others are on their way, enough for the minimum do, but not for those that no host has room for. A job that is sparing releases the last of these, if nobody is gone yet.
+// stays; and while others are on their way, enough for the minimum do, but not for those that no host has room for. A job that is sparing releases
+// the last of these, if nobody is gone yet.
 // A mesh needs all its ranks, so of such a job only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
