@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/checkpoint"
@@ -64,7 +65,7 @@ func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.R
 
 // tell says what of SRC is not in DST, or not as it was. lost values have no place there; optimizer is what is to be said of that.
 func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int, optimizer []string) {
-	for _, note := range optimizer {
+	for _, note := range slices.Concat(optimizer, out.Notes) {
 		fmt.Fprintf(notes, "shoal: %s\n", note)
 	}
 	behind := func(n int, what, why string) {

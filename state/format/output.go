@@ -11,6 +11,8 @@ type Output struct {
 	Implied []*Proof
 	// Altered are the values that come out as something else, since a file for torch.load cannot have them as they are.
 	Altered []Altered
+	// Notes are for people: what was taken for granted, since nothing says it.
+	Notes []string
 }
 
 // Altered is a value that was of one type of Python and comes out as another, or has something in it that does.

@@ -178,7 +178,20 @@ func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 			return pickle.Tuple{torchzip.DTypeGlobal(params[0].DType), torchzip.DTypeGlobal(gradients)}, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no value %s, which tells of what type gradients are: by that Megatron looks for the buffers; choose --format megatron", said)
+	return w.usualKey(params[0].DType), nil
+}
+
+// usualKey is the key with the type that Megatron-LM's own arguments give gradients, which other frameworks do not say.
+func (w *writer) usualKey(params tensor.DType) pickle.Tuple {
+	gradients, flag, another := tensor.F32, "--bf16", "--grad-reduce-in-bf16"
+	if params == tensor.F16 {
+		gradients, flag, another = tensor.F16, "--fp16", "--accumulate-allreduce-grads-in-fp32"
+	}
+	note := fmt.Sprintf("nothing says of what type Megatron's gradients are, by which it looks for the optimizer; %v is taken, as with %s: for a run with %s too, choose --format torch_dist", gradients, flag, another)
+	if !slices.Contains(w.Notes, note) {
+		w.Notes = append(w.Notes, note)
+	}
+	return pickle.Tuple{torchzip.DTypeGlobal(params), torchzip.DTypeGlobal(gradients)}
 }
 
 // buffer lays parameters side by side. Each starts at a multiple of 64 elements of its bucket, and buckets follow each other without what fills them up. All is one bucket, but for an embedding that

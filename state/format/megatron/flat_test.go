@@ -204,9 +204,6 @@ func TestDistributedRefuses(t *testing.T) {
 	drop := func(c *format.Checkpoint, match func(string) bool) {
 		c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return match(x.Name) })
 	}
-	unsaid := func(c *format.Checkpoint, path string) {
-		c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == path })
-	}
 	retyped := func(c *format.Checkpoint, name string, d tensor.DType) {
 		for i := range c.Tensors {
 			if c.Tensors[i].Name == name {
@@ -241,7 +238,6 @@ func TestDistributedRefuses(t *testing.T) {
 		{"no steps", 64, func(c *format.Checkpoint) {
 			drop(c, func(name string) bool { return strings.HasPrefix(name, "optimizer.step.") })
 		}, "nobody says how many steps"},
-		{"gradients", 64, func(c *format.Checkpoint) { unsaid(c, "args.accumulate_allreduce_grads_in_fp32") }, "there is no value args.accumulate_allreduce_grads_in_fp32"},
 		{"one without state", 64, func(c *format.Checkpoint) {
 			drop(c, func(name string) bool { return name == "optimizer.exp_avg."+router })
 		}, "has no optimizer.exp_avg." + router + " of its shape"},
