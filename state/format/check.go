@@ -1,7 +1,10 @@
 package format
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -27,7 +30,7 @@ func (f Fault) String() string {
 }
 
 // Check tells what is wrong with the structure of a checkpoint: pieces that lie outside their tensor or beyond the end of
-// their file, that overlap, or that leave elements without any; and values that could not
+// their file, that overlap, in the tensor or in a file, or that leave elements without any; and values that could not
 // be read. It reads no tensor.
 func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	for i := range c.Tensors {
@@ -78,10 +81,30 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 			return faults
 		}
 	}
+	if a, b := t.doubled(); a != nil {
+		fault(b, "box %v lies in the same bytes as box %v", b.Box, a.Box)
+	}
 	if covered != whole {
 		fault(nil, "%d of %d elements of shape %v are in no file", whole-covered, whole, t.Shape)
 	}
 	return faults
+}
+
+// doubled finds two pieces that share bytes of a file; nil where none do. Those with strides can lie between each other, and are not looked at.
+func (t *Tensor) doubled() (a, b *Piece) {
+	var packed []*Piece
+	for i := range t.Pieces {
+		if p := &t.Pieces[i]; p.Strides == nil && !p.Box.Empty() {
+			packed = append(packed, p)
+		}
+	}
+	slices.SortStableFunc(packed, func(x, y *Piece) int { return cmp.Or(strings.Compare(x.File, y.File), cmp.Compare(x.Offset, y.Offset)) })
+	for i := 1; i < len(packed); i++ {
+		if a, b := packed[i-1], packed[i]; a.File == b.File && b.Offset-a.Offset < a.Span(t.DType) {
+			return a, b
+		}
+	}
+	return nil, nil
 }
 
 // piece counts the replicas after the pieces.

@@ -75,13 +75,28 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 		}
 		list = append(list, format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size, Sum: m.sum})
 	}
+	return list, apart(list)
+}
+
+// placed lists the entries that somebody has asked for.
+func (a *archive) placed() (list []format.Record) {
+	for i := range a.members {
+		if m := &a.members[i]; m.data > 0 {
+			list = append(list, format.Record{Name: a.name(m), From: m.data, To: m.data + m.size})
+		}
+	}
+	return list
+}
+
+// apart fails where entries share bytes. It puts them in order.
+func apart(list []format.Record) error {
 	slices.SortFunc(list, func(x, y format.Record) int { return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To)) })
 	for i := 1; i < len(list); i++ {
 		if x, y := &list[i-1], &list[i]; y.From < x.To {
-			return nil, fmt.Errorf("the entries %q and %q overlap at byte %d", x.Name, y.Name, y.From)
+			return fmt.Errorf("the entries %q and %q overlap at byte %d", x.Name, y.Name, y.From)
 		}
 	}
-	return list, nil
+	return nil
 }
 
 func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
@@ -99,8 +114,10 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 		return nil, err
 	}
 	f := &File{Name: file.Name, archive: a}
-	f.Root, err = pickle.Load(data, pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more, Persistent: f.storage})
-	return f, err
+	if f.Root, err = pickle.Load(data, pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more, Persistent: f.storage}); err != nil {
+		return nil, err
+	}
+	return f, apart(a.placed())
 }
 
 // readDirectory lists the entries, and finds what torch has written among them.
@@ -127,6 +144,9 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 		m := &d.members[i]
 		folder, found := bytes.CutSuffix(d.names[m.from:m.to], []byte("/data.pkl"))
 		if found && !bytes.ContainsRune(folder, '/') {
+			if a.folder != "" {
+				return nil, fmt.Errorf("it has two pickles, %s/data.pkl and %s/data.pkl, and programs differ on which counts; torch writes one", a.folder, folder)
+			}
 			a.folder = string(folder)
 		}
 	}

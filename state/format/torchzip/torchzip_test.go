@@ -163,6 +163,7 @@ func TestRefuses(t *testing.T) {
 		{"compressed", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1)))), {"a/data/0", strings.Repeat("\x00", 24), zip.Deflate}}, `entry "a/data/0" is compressed`},
 		{"compressed pickle", []entry{{"a/data.pkl", "\x80\x02N.", zip.Deflate}}, "is compressed"},
 		{"twice", []entry{pkl("\x80\x02N."), data, data}, `entry "a/data/0" stands twice`},
+		{"two pickles", []entry{pkl("\x80\x02N."), {name: "b/data.pkl", data: "\x80\x02K\x01."}}, "two pickles, a/data.pkl and b/data.pkl"},
 		{"big-endian", []entry{pkl("\x80\x02N."), {name: "a/byteorder", data: "big"}}, `byte order "big"`},
 		{"global", []entry{pkl("\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.")}, "asks for os.system"},
 		{"no storage", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1))))}, `storage "0" is not in the archive`},
@@ -243,6 +244,19 @@ func TestLyingEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 		return b.Bytes()
+	}
+	two := func(n int) []byte { // tensors, of which the first has so many floats
+		one := func(key string, n int) string {
+			text := tensorOf(n, "K\x00", fmt.Sprintf("K%c\x85", n), "K\x01\x85")
+			return strings.Replace(text[len("\x80\x02}X\x01\x00\x00\x00w"):len(text)-len("s.")], "X\x01\x00\x00\x000", "X\x01\x00\x00\x00"+key, 1)
+		}
+		return lying("\x80\x02("+one("0", n)+one("1", 6)+"t.", zip.FileHeader{Name: "a/data/0", UncompressedSize64: uint64(4 * n)}, zip.FileHeader{Name: "a/data/1", UncompressedSize64: 24})
+	}
+	if _, _, err := open(two(6)); err != nil {
+		t.Errorf("side by side: %v", err)
+	}
+	if _, _, err := open(two(100)); err == nil || !strings.Contains(err.Error(), `x.pt: the entries "a/data/0" and "a/data/1" overlap`) {
+		t.Errorf("storages in each other: %v", err)
 	}
 	if _, _, err := open(lying("\x80\x02N.", zip.FileHeader{Name: "a/byteorder", UncompressedSize64: 1000})); err == nil || !strings.Contains(err.Error(), `entry "a/byteorder" has 1000 bytes from byte `) {
 		t.Errorf("larger than the archive: %v", err)
