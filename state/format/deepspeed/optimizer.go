@@ -19,6 +19,7 @@ type rank struct {
 	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
 	groups []flatGroup
 	others []map[string]any // what each group has beside, such as the number of steps
+	odd    *pickle.Dict     // what it keeps that cannot be cut like the weights, by its path
 }
 
 // flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of the weights.
@@ -76,13 +77,21 @@ func (r *reader) optimizer(mp int, m *model) error {
 	if len(r.layers) > 0 && mp%r.tp == 0 {
 		r.staged(mp/r.tp, order)
 	}
+	for dp, one := range ranks {
+		if err := r.beside(mp, dp, len(ranks), one); err != nil {
+			return err
+		}
+	}
 	if mp > 0 {
 		return nil
 	}
-	if err := r.configured(m, ranks[0]); err != nil {
-		return err
+	if whole {
+		groups, err := pickle.Get[*pickle.List](ranks[0].file.Root, "optimizer_state_dict", optimizerKeys(stage)[1], "param_groups")
+		if err == nil {
+			r.Values = append(r.Values, grouped(groups, order)...)
+		}
 	}
-	return r.shared(ranks[0].file, optimizerKeys(stage), order, whole)
+	return r.configured(m, ranks[0])
 }
 
 // configured adds what optimizer states say of the configuration and the version where the model states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
@@ -242,7 +251,7 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 		}
 		one.fp32 = append(one.fp32, t)
 	}
-	one.groups, one.others, err = innerState(state, inner, len(one.fp32))
+	err = one.innerState(state, inner)
 	return one, stage, err
 }
 
@@ -275,34 +284,45 @@ func stageOf(state *pickle.Dict) (int64, error) {
 }
 
 // innerState finds the state that torch's optimizer keeps for each group.
-func innerState(state *pickle.Dict, key string, groups int) ([]flatGroup, []map[string]any, error) {
-	found, others := make([]flatGroup, groups), make([]map[string]any, groups)
+func (one *rank) innerState(state *pickle.Dict, key string) error {
+	groups := len(one.fp32)
+	one.groups, one.others, one.odd = make([]flatGroup, groups), make([]map[string]any, groups), &pickle.Dict{}
 	inner, err := pickle.Get[*pickle.Dict](state, key, "state")
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
+		return fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
 	}
 	for _, item := range inner.Items {
 		g, ok := item.Key.(int64)
 		kinds, is := item.Value.(*pickle.Dict)
 		if !ok || !is || g < 0 || g >= int64(groups) {
-			return nil, nil, fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
+			return fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
 		}
-		found[g], others[g] = flatGroup{}, map[string]any{}
+		one.groups[g], one.others[g] = flatGroup{}, map[string]any{}
 		for _, kind := range kinds.Items {
 			name, ok := kind.Key.(string)
+			if !ok {
+				return fmt.Errorf("%s.state.%d has %s as a key", key, g, pickle.A(kind.Key))
+			}
 			switch v := kind.Value.(type) {
 			case *torchzip.Tensor:
-				if ok {
-					found[g][name] = v
-				}
+				one.groups[g][name] = v
 			case int64, float64:
-				if ok {
-					others[g][name] = v
-				}
+				one.others[g][name] = v
+			default:
+				one.odd.Add(fmt.Sprintf("%s.state.%d.%s", key, g, name), v)
 			}
 		}
 	}
-	return found, others, nil
+	beside, err := pickle.Get[*pickle.Dict](state, key)
+	if err != nil {
+		return err
+	}
+	for _, item := range beside.Items {
+		if name, _ := item.Key.(string); name != "" && name != "state" && name != "param_groups" {
+			one.odd.Add(key+"."+name, item.Value)
+		}
+	}
+	return nil
 }
 
 // counts are the numbers that a group has beside tensors, for each of its parameters, as universal checkpoints have them.
@@ -313,31 +333,4 @@ func (one *rank) counts(g int, shapes params) (values []format.Value) {
 		}
 	}
 	return values
-}
-
-// shared adds what the first rank's file has of no parameter, such as learning rates, as universal checkpoints have it, and which parameters are in which group.
-func (r *reader) shared(f *torchzip.File, keys [2]string, shapes []params, whole bool) error {
-	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
-	if err != nil {
-		return err
-	}
-	part := format.Checkpoint{}
-	for _, item := range state.Items {
-		key, _ := item.Key.(string)
-		if key == "" || key == "param_slice_mappings" || slices.Contains(keys[:], key) {
-			continue
-		}
-		if err := f.Flatten(&part, stateKey+"."+key, item.Value); err != nil {
-			return err
-		}
-	}
-	groups, err := pickle.Get[*pickle.List](state, keys[1], "param_groups")
-	if err == nil {
-		if whole {
-			part.Values = append(part.Values, grouped(groups, shapes)...)
-		}
-		err = f.Flatten(&part, stateKey+".param_groups", groups)
-	}
-	r.Values = append(r.Values, part.Values...)
-	return err
 }

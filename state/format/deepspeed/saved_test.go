@@ -140,7 +140,11 @@ type saved struct {
 	numbers       bool                            // whether these are no tensors
 	count         any                             // mp_world_size; nil for none
 	change        func(mp int, root *pickle.Dict) // of model states
+	keeps         func(f *store, mp, dp int, k kept)
 }
+
+// kept is what an optimizer keeps: DeepSpeed's, torch's in it, and of this a group and its state.
+type kept struct{ outer, inner, group, state *pickle.Dict }
 
 // write writes it: flat buffers over the data parallel ranks, as the stages have them.
 func (c *saved) write(t testing.TB) fstest.MapFS {
@@ -292,14 +296,18 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 	} else {
 		state.Add("step", f.add(array{tensor.Shape{}, []float32{step}}))
 	}
-	groups := list(dict("lr", 0.25, "params", list(int64(0))))
-	inner := dict("state", dict(int64(0), state), "param_groups", groups)
+	group := dict("lr", 0.25, "params", list(int64(0)))
+	inner := dict("state", dict(int64(0), state), "param_groups", list(group))
 	weights := list(f.add(kinds["fp32"]))
-	if c.stage == 3 {
-		return dict("optimizer_state_dict", dict("zero_stage", int64(3), "fp32_flat_groups", weights, "optimizer_state_dict", inner, "partition_count", int64(c.dp)))
+	outer := dict("zero_stage", int64(3), "fp32_flat_groups", weights, "optimizer_state_dict", inner, "partition_count", int64(c.dp))
+	if c.stage < 3 {
+		outer = dict("zero_stage", int64(c.stage), "single_partition_of_fp32_groups", weights, "base_optimizer_state", inner,
+			"partition_count", list(int64(c.dp)), "param_slice_mappings", list(mapping))
 	}
-	return dict("optimizer_state_dict", dict("zero_stage", int64(c.stage), "single_partition_of_fp32_groups", weights, "base_optimizer_state", inner,
-		"partition_count", list(int64(c.dp)), "param_slice_mappings", list(mapping)))
+	if c.keeps != nil {
+		c.keeps(f, mp, dp, kept{outer, inner, group, state})
+	}
+	return dict("optimizer_state_dict", outer)
 }
 
 // share is how many elements each data parallel rank has in the stages 1 and 2.

@@ -105,6 +105,16 @@ func (r *reader) common(file string, params []fs.DirEntry, counted bool, order [
 			r.Values = append(r.Values, v)
 		}
 	}
+	for _, t := range part.Tensors {
+		if strings.HasPrefix(t.Name, stateKey+".optimizer_state_dict.") || strings.HasPrefix(t.Name, stateKey+".fp32_flat_groups.") {
+			continue
+		}
+		if is, err := t.Number(r.files.Read); err == nil { // such as a learning rate
+			r.Values = append(r.Values, format.Value{Path: t.Name, Is: is})
+		} else {
+			r.Tensors = append(r.Tensors, t)
+		}
+	}
 	if groups, err := pickle.Get[*pickle.List](f.Root, "param_groups"); err == nil {
 		r.Values = append(r.Values, grouped(groups, order)...)
 	}

@@ -1,18 +1,15 @@
 package optim
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/tensor"
 )
 
 const statePart = "state."
@@ -96,7 +93,7 @@ func (t *taking) hyper() error {
 		path, ok := strings.CutPrefix(x.Name, at)
 		if ok && err == nil { // such as a learning rate in a tensor
 			var is any
-			is, err = t.number(&x)
+			is, err = x.Number(t.read)
 			add(path, format.Value{Is: is})
 		}
 		return ok
@@ -112,30 +109,6 @@ func (t *taking) hyper() error {
 		slices.SortStableFunc(list, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
 	}
 	return err
-}
-
-// number is a tensor of one element as a value.
-func (t *taking) number(x *format.Tensor) (any, error) {
-	b := make([]byte, 8)
-	if x.Shape.Box().Elements() != 1 || x.Bytes() > 8 {
-		return nil, fmt.Errorf("tensor %q of %v %v is no number", x.Name, x.DType, x.Shape)
-	}
-	if err := t.read(x, b[:x.Bytes()]); err != nil {
-		return nil, err
-	}
-	switch bits := binary.LittleEndian.Uint64(b); x.DType {
-	case tensor.F64:
-		return math.Float64frombits(bits), nil
-	case tensor.F32:
-		return float64(math.Float32frombits(uint32(bits))), nil
-	case tensor.I64:
-		return int64(bits), nil
-	case tensor.I32:
-		return int64(int32(bits)), nil
-	case tensor.Bool:
-		return bits != 0, nil
-	}
-	return nil, fmt.Errorf("tensor %q of %v is no number that shoal knows", x.Name, x.DType)
 }
 
 // listed reports whether these are the values of a group with a list of its parameters.
