@@ -133,30 +133,50 @@ func try(t *testing.T, from, to string) error {
 	return err
 }
 
-// TestSourceChanges touches a file of the source while it is moved.
+// TestSourceChanges touches a file of the source while it is moved, or puts another in its place that was written in the same moment.
 func TestSourceChanges(t *testing.T) {
-	dir := t.TempDir()
-	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
-	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
-	c, err := Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	out, _, err := c.Lay(Form{Format: "hf"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Progress: func(int64, int64) {
-		if err := os.Chtimes(from, time.Time{}, time.Unix(1, 0)); err != nil {
-			t.Error(err)
-		}
-	}})
-	if err == nil || !strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
-		t.Fatal(err)
-	}
-	if left, _ := filepath.Glob(to + "*"); left != nil {
-		t.Errorf("it left %q", left)
+	for name, change := range map[string]func(path string) error{
+		"touched": func(path string) error { return os.Chtimes(path, time.Time{}, time.Unix(1, 0)) },
+		"replaced": func(path string) error {
+			info, err := os.Stat(path)
+			if err == nil {
+				err = os.WriteFile(path+".new", make([]byte, info.Size()), 0o666)
+			}
+			if err == nil {
+				err = os.Chtimes(path+".new", time.Time{}, info.ModTime())
+			}
+			return errors.Join(err, os.Rename(path+".new", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
+			writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+			c, err := Open(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			out, _, err := c.Lay(Form{Format: "hf"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := false
+			_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Progress: func(int64, int64) {
+				if !done {
+					done = true
+					if err := change(from); err != nil {
+						t.Error(err)
+					}
+				}
+			}})
+			if err == nil || !strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
+				t.Fatal(err)
+			}
+			if left, _ := filepath.Glob(to + "*"); left != nil {
+				t.Errorf("it left %q", left)
+			}
+		})
 	}
 }
 

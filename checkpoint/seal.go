@@ -120,7 +120,7 @@ func (c *Checkpoint) listed() (names []string, err error) {
 			return err
 		}
 		if info, err := fs.Stat(c.fsys, name); err != nil { // a link is what it leads to
-			return err
+			return fmt.Errorf("%s: %w; a link that leads nowhere is not sealed: remove it, or bring back what it led to", filepath.Join(c.dir, name), err)
 		} else if info.Mode().IsRegular() {
 			names = append(names, name)
 		}

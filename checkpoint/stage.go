@@ -129,7 +129,7 @@ func (s *stage) finished(id move.Identity) bool {
 // takeOver locks the journal and reads it.
 func (s *stage) takeOver(id move.Identity) error {
 	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("%s: another process writes there: %w", s.folder(), err)
+		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this again, or choose another name: %w", s.dst, holder(s.journal), err)
 	}
 	text, err := io.ReadAll(s.journal)
 	if err != nil {

@@ -240,6 +240,8 @@ func between(least, most int) cobra.PositionalArgs {
 			return usageError("%s needs more than %s: %s; %[1]s --help has examples", cmd.CommandPath(), plural.Of(len(args), "argument"), strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		case len(args) > most:
 			return usageError("%q is too much; %s --help has examples", args[most], cmd.CommandPath())
+		case slices.Contains(args, ""):
+			return usageError("argument %d is empty, as that of a variable that is not set; %s --help has examples", slices.Index(args, "")+1, cmd.CommandPath())
 		}
 		return nil
 	}

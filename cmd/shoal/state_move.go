@@ -242,16 +242,23 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 // goOn says what to do after a command that was stopped, or for which the disk was too small.
 func goOn(ctx context.Context, err error, dst string) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-	if full && !jobs.IsURL(dst) {
-		return fmt.Errorf("make room: what is done stays in %s, and the same command goes on there", filepath.Clean(dst)+checkpoint.PartialSuffix)
-	}
-	if ctx.Err() == nil {
+	switch {
+	case jobs.IsURL(dst) && ctx.Err() != nil:
+		return errors.New("the same command begins anew")
+	case jobs.IsURL(dst) || !full && ctx.Err() == nil:
 		return nil
 	}
-	if jobs.IsURL(dst) {
-		return errors.New("the same command begins anew")
+	partial := filepath.Clean(dst) + checkpoint.PartialSuffix
+	_, missing := os.Lstat(partial)
+	switch {
+	case full && missing != nil:
+		return errors.New("make room, and run the same command again")
+	case full:
+		return fmt.Errorf("make room: what is done stays in %s, and the same command goes on there", partial)
+	case missing != nil:
+		return errors.New("nothing was written yet")
 	}
-	return fmt.Errorf("what is done stays in %s; the same command goes on there", filepath.Clean(dst)+checkpoint.PartialSuffix)
+	return fmt.Errorf("what is done stays in %s; the same command goes on there", partial)
 }
 
 // progress shows how far a command is, on a terminal.

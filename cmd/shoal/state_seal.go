@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +37,9 @@ A sealed checkpoint is compared with its manifest whenever it is moved.`,
 			defer c.Close()
 			gently(cmd.Context())
 			m, err := checkpoint.Seal(cmd.Context(), c, workers)
+			if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+				err = fmt.Errorf("%w; nothing is sealed: make room, and seal it again", err)
+			}
 			if err != nil {
 				return err
 			}

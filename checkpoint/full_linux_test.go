@@ -1,0 +1,123 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestFullDisk writes to disks of every size from one that is too small, page by page, to the first that is not, so that each file is the one that does not fit: nothing appears until
+// all is there, and with more room the same move ends it.
+func TestFullDisk(t *testing.T) {
+	from, disk := filepath.Join(t.TempDir(), "model.safetensors"), t.TempDir()
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	to := filepath.Join(disk, "to")
+	for _, format := range []string{"dcp", "ranks", "hf"} {
+		full := 0
+		for pages, ended := 1, false; !ended; pages++ {
+			if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, fmt.Sprintf("size=%dk", 4*pages)); err != nil {
+				t.Skipf("mounting takes root: %v", err)
+			}
+			_, err := movedSealed(t, from, to, format)
+			if ended = err == nil; errors.Is(err, syscall.ENOSPC) {
+				full++
+			} else if err != nil && !strings.Contains(err.Error(), "make room") {
+				t.Errorf("%s, %d pages: %v", format, pages, err)
+			}
+			if _, is := os.Lstat(to); (is == nil) != ended {
+				t.Errorf("%s, %d pages: %v, and what is published: %v", format, pages, err, is)
+			}
+			if !ended {
+				if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=16m"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := movedSealed(t, from, to, format); err != nil {
+					t.Errorf("%s, %d pages and then more: %v", format, pages, err)
+				}
+			}
+			if damage, _, err := Verify(t.Context(), to, 2); err != nil || len(damage) > 0 {
+				t.Errorf("%s, %d pages: %v, %v", format, pages, damage, err)
+			}
+			if list, _ := os.ReadDir(disk); len(list) != 1 {
+				t.Errorf("%s, %d pages: %v is left", format, pages, list)
+			}
+			if err := syscall.Unmount(disk, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if full < 2 {
+			t.Errorf("%s: the disk was full %d times in the midst of it", format, full)
+		}
+	}
+}
+
+// movedSealed moves a checkpoint to two ranks, or to one file, with a manifest.
+func movedSealed(t *testing.T, from, to, format string) (*Report, error) {
+	c, err := Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	form := Form{Format: format}
+	if format != "hf" {
+		form.Spec = rows("dp=2")
+	}
+	out, _, err := c.Lay(form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Move(t.Context(), c, out, to, Options{Workers: 2, Seal: true})
+}
+
+// TestTwoAtOnce has another command write to the same place: it says which process does.
+func TestTwoAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	c, err := Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	out, _, err := c.Lay(Form{Format: "hf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := false
+	_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Progress: func(int64, int64) {
+		if tried {
+			return
+		}
+		tried = true
+		want := fmt.Sprintf("%s is being written by process %d; wait for it", to, os.Getpid())
+		if err := moveTo(t, from, to, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}})
+	if err != nil || !tried {
+		t.Error(err, tried)
+	}
+}
+
+// TestSealOfLink has a link in the folder that leads nowhere.
+func TestSealOfLink(t *testing.T) {
+	dir := t.TempDir()
+	writeModel(t, filepath.Join(dir, "model.safetensors"), rand.New(rand.NewPCG(1, 2)), 3, 16)
+	if err := os.Symlink("nothing", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	want := filepath.Join(dir, "link") + ": stat link: no such file or directory; a link that leads nowhere"
+	if _, err := Seal(t.Context(), c, 1); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
+	}
+}
