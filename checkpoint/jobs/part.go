@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
@@ -73,7 +74,7 @@ func (p *Part) Write() {
 		if removed, failed := s.abandon(); !removed && failed == nil {
 			p.Folder.Say(fmt.Sprintf("%s has all its parts and is not sealed, and training goes on: %v; it is sealed when the next one begins", where, err))
 		} else {
-			p.Folder.Say(fmt.Sprintf("%s is abandoned, and training goes on: %v; the ones before it are there", where, err))
+			p.Folder.Say(fmt.Sprintf("%s is abandoned, and training goes on: %v; the ones before it are there%s", where, err, roomFor(err)))
 		}
 	case sealed:
 		total := 0
@@ -227,4 +228,12 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 		}
 	}
 	return r, nil
+}
+
+// roomFor says what to do where the disk is full.
+func roomFor(err error) string {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return "; make room there, or keep fewer, and the next one is written"
+	}
+	return ""
 }

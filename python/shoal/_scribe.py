@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -155,4 +156,5 @@ def _write(part: Part) -> None:
             say(f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by {counted(part.size, 'worker')}, the last in {took:.1f} s")
     except OSError as err:
         staging.abandon()
-        say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: {err}; the ones before it are there")
+        room = "; make room there, or keep fewer, and the next one is written" if err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: {err}; the ones before it are there{room}")

@@ -235,8 +235,16 @@ def small_disk(tmp_path):
 
 def test_a_full_disk(train, small_disk):
     output = train(2, folder=small_disk / "checkpoints", more=1_000_000)
-    assert "training goes on" in output and "no space left" in output.lower() and len(results(output)) == 2, output
+    assert "training goes on" in output and "no space left" in output.lower() and "; make room there" in output and len(results(output)) == 2, output
     assert steps(small_disk / "checkpoints") == [] and not list(small_disk.glob("checkpoints/step-*"))
+
+
+def test_a_full_disk_without_an_agent(small_disk):
+    args = [small_disk / "checkpoints", *map(str, (40, 4, 1, 4, 2, 1_000_000))]
+    env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1])}
+    output = subprocess.run([sys.executable, WORKER, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100).stdout
+    assert "no space left" in output.lower() and "; make room there" in output and len(results(output)) == 1, output
+    assert not list(small_disk.glob("checkpoints/*step-*")) and not list(small_disk.glob("checkpoints/.staging-*"))
 
 
 def test_the_fingerprint_has_the_values_of_the_format():
