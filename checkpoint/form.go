@@ -144,7 +144,27 @@ func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	if out, err = to.lay(c, f); err != nil {
 		return nil, 0, err
 	}
+	if err := c.carried(out); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", c.path, err)
+	}
 	return out, len(c.Values) - len(out.Values), nil
+}
+
+// carried fails for a tensor that is neither in an output nor implied by what is there: no format leaves one out without a word. Numbers of steps can stand with the groups of an optimizer.
+func (c *Checkpoint) carried(out *format.Output) error {
+	there := map[string]bool{}
+	for i := range out.Tensors {
+		there[out.Tensors[i].Name] = true
+	}
+	for _, p := range out.Implied {
+		there[p.Model.Name] = true
+	}
+	for i := range c.Tensors {
+		if name := c.Tensors[i].Name; !there[name] && !strings.HasPrefix(name, "optimizer.step.") {
+			return fmt.Errorf("the format has no place for tensor %q; leave it out with --only", name)
+		}
+	}
+	return nil
 }
 
 // spec is the one that was given, or one rank with everything.

@@ -234,7 +234,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}
 	if m.json {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.moved(src, dst, out, lost, r))
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.moved(src, dst, c, out, lost, r))
 	}
 	return sayMoved(cmd.OutOrStdout(), src, dst, out, r)
 }

@@ -25,6 +25,7 @@ type movedJSON struct {
 	Unread        []string      `json:"unread,omitempty"`         // files whose parts were taken from replicas
 	TensorsBehind int           `json:"tensors_behind,omitempty"` // that --names leaves out
 	ValuesBehind  int           `json:"values_behind,omitempty"`  // for which the format has no place
+	Beside        []string      `json:"beside,omitempty"`         // files in SRC's folder that are no part of it
 	Implied       int           `json:"implied,omitempty"`        // tensors that DeepSpeed makes of others, which were compared
 	Altered       []alteredJSON `json:"altered,omitempty"`
 }
@@ -35,10 +36,10 @@ type alteredJSON struct {
 	Is    string `json:"is"`
 }
 
-func (m *moveFlags) moved(src, dst string, out *format.Output, lost int, r *checkpoint.Report) movedJSON {
+func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format.Output, lost int, r *checkpoint.Report) movedJSON {
 	j := movedJSON{
 		From: src, To: dst, Format: out.Format, Tensors: len(out.Tensors), Bytes: r.Moved + r.Reused, Reused: r.Reused, Earlier: r.Already,
-		Unread: r.Dead, TensorsBehind: m.source.model.behind, ValuesBehind: lost, Implied: len(out.Implied),
+		Unread: r.Dead, TensorsBehind: m.source.model.behind, ValuesBehind: lost, Beside: c.Beside, Implied: len(out.Implied),
 	}
 	if !r.Already {
 		j.Fingerprint = r.State.String()
@@ -75,6 +76,14 @@ func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.
 	}
 	behind(m.source.model.behind, "tensor", "which are random numbers of ranks, or beside parameters")
 	behind(lost, "value", "for which the format "+m.format+" has no place")
+	if n := len(c.Beside); n > 0 {
+		var names []string
+		for _, name := range c.Beside {
+			names = append(names, printable(name))
+		}
+		fmt.Fprintf(notes, "shoal: %s in the folder of SRC %s no part of it: %s; shoal reads each by its own name\n",
+			plural.Of(n, "file"), plural.Verb(n, "is", "are"), listSome(names))
+	}
 	behind(len(out.Implied), "tensor", "which DeepSpeed makes of the master weights; all were compared with these")
 	if n := len(out.Altered); n > 0 {
 		fmt.Fprintf(notes, "shoal: %s %s out as something else, since torch.load with weights_only takes no such objects: %s\n",
@@ -87,13 +96,19 @@ func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.
 
 // someOf names the first few of what was altered.
 func someOf(list []format.Altered) string {
-	const most = 5
 	var texts []string
-	for _, a := range list[:min(most, len(list))] {
+	for _, a := range list {
 		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, printable(a.Path), a.Is))
 	}
-	if n := len(list) - most; n > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", n))
+	return listSome(texts)
+}
+
+// listSome lists the first few texts, and how many there are more.
+func listSome(texts []string) string {
+	const most = 5
+	some := slices.Clone(texts[:min(most, len(texts))])
+	if n := len(texts) - most; n > 0 {
+		some = append(some, fmt.Sprintf("and %d more", n))
 	}
-	return strings.Join(texts, ", ")
+	return strings.Join(some, ", ")
 }

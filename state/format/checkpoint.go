@@ -20,6 +20,7 @@ type Checkpoint struct {
 	Values  []Value  // what is no tensor, by path
 	Doubt   string   // why the files cannot tell whether all of the checkpoint is there; empty where they can
 	Nested  bool     // whether names are made of the keys of dicts in dicts, so that nobody can tell them from keys with dots
+	Beside  []string // files in its folder that can hold tensors, and are no part of it, where the format has nothing else to tell what belongs together
 	Listed  []Listed // tensors and values in the order of the program that saved them, where the format keeps it; else nil
 }
 

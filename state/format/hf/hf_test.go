@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -200,4 +201,21 @@ func FuzzRead(f *testing.F) {
 		}
 		formattest.Sound(dir, hf.Read)
 	})
+}
+
+// TestBeside has files beside a checkpoint that can hold tensors: without an index and with one, which does not name them all.
+func TestBeside(t *testing.T) {
+	header := append([]byte{2, 0, 0, 0, 0, 0, 0, 0}, "{}"...)
+	dir := fstest.MapFS{"model.safetensors": {Data: header}, "optimizer.pt": {}, "rng_state.pth": {}, "config.json": {}, "old.pt/x": {}}
+	for _, indexed := range []bool{false, true} {
+		want := []string{"optimizer.pt", "rng_state.pth"}
+		if indexed {
+			dir["model.safetensors.index.json"] = &fstest.MapFile{Data: []byte(`{"weight_map":{}}`)}
+			want = slices.Concat([]string{"model.safetensors"}, want)
+		}
+		c, err := hf.Read(format.NewFiles(dir))
+		if err != nil || !slices.Equal(c.Beside, want) {
+			t.Errorf("indexed %v: %v, %v; want %q", indexed, c, err, want)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -115,7 +116,8 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	f, err := files.Open(safetensors.IndexName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return readFolder(files)
+		c, err := readFolder(files)
+		return beside(files, c, nil, err)
 	}
 	if err != nil {
 		return nil, err
@@ -155,7 +157,31 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		name := slices.Min(slices.Collect(maps.Keys(index.Files)))
 		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, index.Files[name])
 	}
-	return s.done()
+	c, err := s.done()
+	return beside(files, c, shards, err)
+}
+
+// beside finds what lies in the folder and is no part of the checkpoint, such as the optimizer that a trainer has saved there; of safetensors files what the index does not name.
+func beside(files *format.Files, c *format.Checkpoint, shards map[string]bool, err error) (*format.Checkpoint, error) {
+	if err != nil {
+		return nil, err
+	}
+	entries, err := fs.ReadDir(files.FS(), ".")
+	for _, e := range entries {
+		switch path.Ext(e.Name()) {
+		case ".safetensors":
+			if shards == nil || shards[e.Name()] {
+				continue
+			}
+		case ".pt", ".pth", ".bin", ".ckpt":
+		default:
+			continue
+		}
+		if !e.IsDir() {
+			c.Beside = append(c.Beside, e.Name())
+		}
+	}
+	return c, err
 }
 
 // absent says which of the files that the index names are missing.
