@@ -115,3 +115,20 @@ func TestUnreadRecords(t *testing.T) {
 		t.Fatalf("not what it was: %v", err)
 	}
 }
+
+// TestNothingMoved has a file with an entry that cannot be found, so that its checksums cannot be compared, and nothing is moved: nothing of the attempt stays.
+func TestNothingMoved(t *testing.T) {
+	dir := t.TempDir()
+	pt := zipped(t, dir, "a.pt")
+	change(t, pt, func(b []byte) []byte {
+		copy(b[bytes.Index(b, []byte("archive/version"))-30:], "lost")
+		return b
+	})
+	_, err := tryMove(t, opened(t, pt), filepath.Join(dir, "to"))
+	if err == nil || !strings.Contains(err.Error(), "has no header at byte") {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "to*")); left != nil {
+		t.Errorf("it left %q", left)
+	}
+}

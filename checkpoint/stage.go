@@ -97,10 +97,10 @@ func (s *stage) prepare(_ context.Context, job *move.Job) error {
 // close implements target.
 func (s *stage) close() error { return s.to.memory.Close() }
 
-// fail implements target: what is good stays for a later run.
+// fail implements target: what is good stays for a later run. Where nothing was moved, nothing stays.
 func (s *stage) fail(_ context.Context, void bool) error {
 	_ = s.journal.Close() // publish may have done so
-	if void {
+	if void || len(s.records) == 0 {
 		return os.RemoveAll(s.folder())
 	}
 	return nil
