@@ -171,7 +171,12 @@ func (l local) point() {
 	}
 	link := filepath.Join(string(l), fmt.Sprintf(".%s-%d", latest, os.Getpid()))
 	_ = os.Remove(link)
-	if os.Symlink(filepath.Base(l.sealed(steps[0].Step)), link) == nil && os.Rename(link, filepath.Join(string(l), latest)) == nil {
-		_ = durable.Sync(string(l))
+	if os.Symlink(filepath.Base(l.sealed(steps[0].Step)), link) != nil {
+		return
 	}
+	if os.Rename(link, filepath.Join(string(l), latest)) != nil { // a folder has the name
+		_ = os.Remove(link)
+		return
+	}
+	_ = durable.Sync(string(l))
 }

@@ -120,3 +120,22 @@ func TestWrongReceipts(t *testing.T) {
 		}
 	}
 }
+
+// TestFolderCalledLatest has a folder where the link to the newest checkpoint belongs: checkpoints are sealed all the same, and nothing is left beside them.
+func TestFolderCalledLatest(t *testing.T) {
+	var l placetest.Lines
+	f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+	if err := os.MkdirAll(filepath.Join(f.Root, "latest", "mine"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s, memory := placetest.Small(5, 1)
+	placetest.Write(t, f, s, memory, 55, 0)
+	var names []string
+	list, err := os.ReadDir(f.Root)
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	if want := []string{"latest", "step-000000000005"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("%q, %v; want %q; %s", names, err, want, &l)
+	}
+}

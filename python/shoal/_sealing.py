@@ -179,13 +179,15 @@ def point(root: str) -> None:
     newest = sealed(root)
     if newest:
         # Where there are no links, the numbers tell.
+        link = os.path.join(root, f".{LATEST}-{os.getpid()}")
         with contextlib.suppress(OSError):
-            link = os.path.join(root, f".{LATEST}-{os.getpid()}")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(link)
             os.symlink(os.path.basename(newest[0].path), link)
             os.replace(link, os.path.join(root, LATEST))
             sync(root)
+        with contextlib.suppress(OSError):  # where a folder has the name
+            os.unlink(link)
 
 
 def prune(root: str, keep: int) -> None:

@@ -54,8 +54,12 @@ class OwnShelf:
                 settle(self._root, self._keep)
             except OSError as err:
                 say(f"what is left in {self._root} of earlier checkpoints stays there: {err}")
-            point(self._root)
-        listed = sealed(self._root)[tried:]
+        try:
+            if not tried:
+                point(self._root)
+            listed = sealed(self._root)[tried:]
+        except OSError as err:
+            raise ShoalError(f"nobody can look for checkpoints in {self._root}: {err}; name a folder, which need not be there yet") from err
         return Attempt(listed[0].step) if listed else None
 
     def fetch(self, chosen: Attempt) -> Sealed:

@@ -16,7 +16,7 @@ pytest.importorskip("numpy")
 import numpy as np
 
 import shoal
-from shoal import _scribe, _sealing, _shard
+from shoal import _scribe, _sealing, _shard, _shelf
 from shoal._fingerprint import PRIME, Key, text
 
 WORKER = pathlib.Path(__file__).with_name("checkpoint_numpy.py")
@@ -245,6 +245,23 @@ def test_a_full_disk_without_an_agent(small_disk):
     output = subprocess.run([sys.executable, WORKER, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100).stdout
     assert "no space left" in output.lower() and "; make room there" in output and len(results(output)) == 1, output
     assert not list(small_disk.glob("checkpoints/*step-*")) and not list(small_disk.glob("checkpoints/.staging-*"))
+
+
+def test_what_is_no_folder_is_said_to_be_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(shoal.ShoalError, match="nobody can look for checkpoints in .*Not a directory.*; name a folder"):
+            _shelf.OwnShelf(str(path), 2).newest(0)
+    assert _shelf.OwnShelf(str(tmp_path / "later"), 2).newest(0) is None
+
+
+def test_a_folder_called_latest_stays(tmp_path):
+    sealed = tmp_path / "step-000000000005"
+    sealed.mkdir()
+    (sealed / _sealing.MANIFEST).write_text("{}")
+    (tmp_path / "latest" / "mine").mkdir(parents=True)
+    _sealing.point(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["latest", "step-000000000005"]
 
 
 def test_the_fingerprint_has_the_values_of_the_format():
