@@ -106,10 +106,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 	}
 	for _, item := range d.Items {
 		if _, ok := item.Key.(int64); !ok {
-			if _, is := item.Value.(*torchzip.Tensor); is {
-				return nil, apartf("%s has a tensor beside its buffers, under %s", distributedName, pickle.A(item.Key))
-			}
-			continue // buckets_coalesced
+			continue
 		}
 		types, ok := item.Value.(*pickle.Dict)
 		if !ok {
