@@ -60,7 +60,7 @@ type reader struct {
 	numbers       map[string]int      // of experts, by the beginning of their names
 	apart         bool                // whether the optimizer's state is in expp
 	single        bool                // whether tensor parallel ranks have experts of their own, and none a part of one
-	together      map[int]bool        // of single, the groups of experts that all ranks share
+	together      map[groupAt]bool    // of single, the groups of experts that all ranks of a stage share
 	locals        map[string]string   // what experts' parameters are called on their rank
 	opened        map[int][]*rank     // optimizer states, by model parallel rank
 
@@ -74,7 +74,7 @@ type reader struct {
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
-		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{}, together: map[int]bool{},
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{}, together: map[groupAt]bool{},
 		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)
@@ -179,9 +179,17 @@ func (r *reader) place(mp int) format.Place {
 	return format.Place{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
 }
 
+// placeInStage is that of a model parallel rank for what has no name that is of one stage.
+func (r *reader) placeInStage(mp int) format.Place {
+	if r.pp == 1 {
+		return r.place(mp)
+	}
+	return append(format.Place{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
+}
+
 // zero reads model and optimizer states of every rank.
 func (r *reader) zero() error {
-	if r.pp > 1 && len(r.layers) == 0 {
+	if r.pp > 1 && len(r.layers)+len(r.experts) == 0 {
 		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its layers (layer_00-*model_states.pt); copy them from where it was written", r.models[at{0, 0}], r.pp)
 	}
 	if err := r.mixture(); err != nil {
@@ -240,6 +248,10 @@ func (r *reader) without(m *model) error {
 	return nil
 }
 
+func noModel(mp, dp int) error {
+	return fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+}
+
 // group opens the model states of a model parallel rank: one file, or in stage 3 one for each data parallel rank.
 func (r *reader) group(mp int) (group []*model, err error) {
 	for dp := range r.dp {
@@ -248,7 +260,7 @@ func (r *reader) group(mp int) (group []*model, err error) {
 			break
 		}
 		if name == "" {
-			return nil, fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+			return nil, noModel(mp, dp)
 		}
 		m, err := r.model(name)
 		if err != nil {

@@ -29,10 +29,14 @@ const (
 	expertsCutKey   = "expert_tensor_parallelism"
 )
 
+// expertCountsKey is where the model states of a stage say how many experts each of its layers has.
+const expertCountsKey = "num_experts"
+
 // unnamed is why the state of an optimizer without ZeRO stays in parts.
 const unnamed = "without ZeRO an optimizer numbers its parameters and names none"
 
-// expertAt is the layer of a mixture of experts, the expert, and the model parallel rank of a file. A layer of -1 is all: older versions have a file for an expert of all layers.
+// expertAt is the layer of a mixture of experts, the expert, and the model parallel rank of a file. Each stage of a pipeline counts its layers of experts from 0. A layer of -1 is all: older versions
+// have a file for an expert of all layers.
 type expertAt struct{ layer, expert, mp int }
 
 // seeExpert sorts a file of experts in; it reports whether it is one.
@@ -65,79 +69,179 @@ func (r *reader) seeExpert(name string) (bool, error) {
 	return true, nil
 }
 
-// mixture reads the experts of the model, each from a file of its own, and counts those of each layer.
+// mixture reads the experts of the model, each from a file of its own, stage by stage.
 func (r *reader) mixture() error {
+	for a, name := range r.experts {
+		if a.mp >= r.mp {
+			return fmt.Errorf("%s is of a model parallel rank of which there are no model states", name)
+		}
+	}
+	all := make([]map[int]int, r.pp) // of each stage, how many experts its layers have
+	for stage := range all {
+		all[stage] = map[int]int{}
+		for a := range r.experts {
+			if a.mp/r.tp == stage {
+				all[stage][a.layer] = max(all[stage][a.layer], a.expert+1)
+			}
+		}
+		if err := r.counted(stage, all[stage]); err != nil {
+			return err
+		}
+	}
 	if len(r.experts) == 0 {
 		return nil
 	}
-	layers, old := map[int]int{}, false
-	for a := range r.experts {
-		layers[a.layer] = max(layers[a.layer], a.expert+1)
-		old = old || a.layer < 0
-		if a.mp >= r.mp {
-			return fmt.Errorf("%s is of a model parallel rank of which there are no model states", r.experts[a])
-		}
-	}
-	if err := r.counted(layers, old); err != nil {
-		return err
-	}
-	r.single = r.mp > 1 && r.pp == 1 && r.alone(layers)
+	r.single = r.tp > 1 && r.alone(all)
 	var names []any
-	for _, layer := range slices.Sorted(maps.Keys(layers)) {
-		for expert := range layers[layer] {
-			for mp := range r.mp {
-				file := r.experts[expertAt{layer, expert, mp}]
-				if file == "" && r.single {
-					continue
-				}
-				if file == "" {
-					return fmt.Errorf("there is no file of expert %d of layer %d of the mixture, mp rank %d (layer_%d_expert_%d_mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was not copied", expert, layer, mp, layer, expert, mp)
-				}
-				prefix, err := r.expert(file, expert, mp)
-				if err != nil {
-					return err
-				}
-				if expert == 0 && len(names) == layer {
-					names = append(names, strings.TrimSuffix(prefix, expertsEnd))
-				}
+	old := false
+	for stage, layers := range all {
+		for _, layer := range slices.Sorted(maps.Keys(layers)) {
+			prefix, err := r.layer(stage, layer, layers[layer])
+			if err != nil {
+				return err
 			}
+			names, old = append(names, strings.TrimSuffix(prefix, expertsEnd)), old || layer < 0
 		}
 	}
-	if !old && len(names) == len(layers) {
+	if !old {
 		r.Values = append(r.Values, format.Value{Path: expertLayersKey, Is: names})
 	}
-	if r.mp > 1 && r.pp == 1 {
+	if r.tp > 1 {
 		r.Values = append(r.Values, format.Value{Path: expertsCutKey, Is: !r.single})
 	}
 	return nil
 }
 
-// alone reports whether each expert is the file of one model parallel rank: without tensor parallelism of experts DeepSpeed counts tensor parallel ranks as those that share experts.
-func (r *reader) alone(layers map[int]int) bool {
-	for layer, experts := range layers {
-		for expert := range experts {
-			files := 0
-			for mp := range r.mp {
-				if r.experts[expertAt{layer, expert, mp}] != "" {
-					files++
+// layer reads the experts of a layer, and returns what the names of their parameters begin with.
+func (r *reader) layer(stage, layer, experts int) (prefix string, err error) {
+	units, err := r.units(stage)
+	if err != nil {
+		return "", err
+	}
+	for expert := range experts {
+		for mp := stage * r.tp; mp < (stage+1)*r.tp; mp++ {
+			file := r.experts[expertAt{layer, expert, mp}]
+			if file == "" && r.single {
+				continue
+			}
+			if file == "" {
+				return "", fmt.Errorf("there is no file of expert %d of layer %d of the mixture, mp rank %d (layer_%d_expert_%d_mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was not copied", expert, layer, mp, layer, expert, mp)
+			}
+			names, err := r.expert(file, expert, mp)
+			if err != nil {
+				return "", err
+			}
+			for _, name := range names {
+				begin := expertName.FindStringSubmatch(name)[1]
+				if prefix == "" {
+					prefix = begin
+				}
+				if r.pp > 1 && !units[unitOf(name)] {
+					return "", fmt.Errorf("%s has %q, and stage %d has nothing else of that layer (%s); the file is that of another stage", file, name, stage, r.models[at{stage * r.tp, 0}])
+				}
+				if begin != prefix && layer >= 0 {
+					return "", fmt.Errorf("%s has %q, and other experts of layer %d of the mixture have names that begin with %q; the file is that of another layer", file, name, layer, prefix)
 				}
 			}
-			if files != 1 {
-				return false
+		}
+	}
+	return prefix, nil
+}
+
+// units are the layers of which a stage has something beside experts.
+func (r *reader) units(stage int) (map[string]bool, error) {
+	names, err := r.moduleNames(stage * r.tp)
+	units := map[string]bool{}
+	for _, name := range names {
+		units[unitOf(name)] = true
+	}
+	return units, err
+}
+
+// moduleNames are those of what model states have of the model.
+func (r *reader) moduleNames(mp int) (names []string, err error) {
+	name := r.models[at{mp, 0}]
+	if name == "" {
+		return nil, noModel(mp, 0)
+	}
+	f, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	module, err := pickle.Get[*pickle.Dict](f.Root, "module")
+	if err != nil {
+		return nil, nil // who reads it says so
+	}
+	for _, item := range module.Items {
+		if name, ok := item.Key.(string); ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// stagesByName finds out how many tensor parallel ranks a stage has whose model is in the model states, as that of a pipeline with experts: these have the same names, and stages have
+// no name in common but of what is tied. Else all ranks are of one stage.
+func (r *reader) stagesByName() (tp int, err error) {
+	lists := make([][]string, r.mp)
+	seen := map[string]int{} // the first rank of each name
+	for mp := range lists {
+		if lists[mp], err = r.moduleNames(mp); err != nil {
+			return 0, err
+		}
+	}
+	for tp = 1; tp < r.mp && slices.Equal(lists[tp], lists[0]); tp++ {
+	}
+	for mp, names := range lists {
+		first := mp / tp * tp
+		if len(names) == 0 || !slices.Equal(names, lists[first]) {
+			return r.mp, nil
+		}
+		for _, name := range names {
+			if at, again := seen[name]; again && at != first && tiedOf(name) == "" {
+				return r.mp, nil
+			}
+			seen[name] = first
+		}
+	}
+	if r.mp%tp != 0 {
+		return r.mp, nil
+	}
+	return tp, nil
+}
+
+// alone reports whether each expert is the file of one tensor parallel rank: without tensor parallelism of experts DeepSpeed counts these as those that share experts.
+func (r *reader) alone(stages []map[int]int) bool {
+	for stage, layers := range stages {
+		for layer, experts := range layers {
+			for expert := range experts {
+				files := 0
+				for tp := range r.tp {
+					if r.experts[expertAt{layer, expert, stage*r.tp + tp}] != "" {
+						files++
+					}
+				}
+				if files != 1 {
+					return false
+				}
 			}
 		}
 	}
 	return true
 }
 
-// counted compares how many experts there are with what the model states say.
-func (r *reader) counted(layers map[int]int, old bool) error {
-	first, err := r.open(r.models[at{0, 0}])
+// counted compares how many experts the layers of a stage have with what its model states say.
+func (r *reader) counted(stage int, layers map[int]int) error {
+	name := r.models[at{stage * r.tp, 0}]
+	if name == "" {
+		return nil // who reads it says so
+	}
+	first, err := r.open(name)
 	if err != nil {
 		return err
 	}
-	said, err := pickle.Get[*pickle.List](first.Root, "num_experts")
-	if err != nil || old {
+	said, err := pickle.Get[*pickle.List](first.Root, expertCountsKey)
+	if _, old := layers[-1]; err != nil || old {
 		return nil // older versions do not say
 	}
 	for layer, n := range said.Items {
@@ -151,27 +255,27 @@ func (r *reader) counted(layers map[int]int, old bool) error {
 	return nil
 }
 
-// expert reads the file of an expert, and returns what the names in it begin with.
-func (r *reader) expert(file string, expert, mp int) (prefix string, err error) {
+// expert reads the file of an expert, and returns the names in it.
+func (r *reader) expert(file string, expert, mp int) (names []string, err error) {
 	f, err := r.open(file)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	part := format.Checkpoint{}
 	if err := f.Flatten(&part, "", f.Root); err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, t := range part.Tensors {
 		m := expertName.FindStringSubmatch(t.Name)
 		if m == nil || m[2] != strconv.Itoa(expert) {
-			return "", fmt.Errorf("%s has %q, which is no parameter of expert %d by DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
+			return nil, fmt.Errorf("%s has %q, which is no parameter of expert %d by DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
 		}
-		prefix = m[1]
-		r.numbers[prefix] = max(r.numbers[prefix], expert+1)
+		names = append(names, t.Name)
+		r.numbers[m[1]] = max(r.numbers[m[1]], expert+1)
 		t.Name, t.At = "module."+t.Name, r.expertPlace(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
-	return prefix, nil
+	return names, nil
 }
 
 // expertPlace is the place of what a model parallel rank has of an expert.
@@ -191,6 +295,9 @@ func (r *reader) numberedExperts() error {
 	for e := range degree {
 		for mp := range r.mp {
 			name := r.expp[expertAt{-1, e, mp}]
+			if name == "" && r.single {
+				continue
+			}
 			if name == "" {
 				return fmt.Errorf("there is no file expp_rank_%d_mp_rank_%02d_optim_states.pt; a rank did not finish its save, or it was not copied", e, mp)
 			}
@@ -207,7 +314,7 @@ func (r *reader) numberedExperts() error {
 				return err
 			}
 			for _, t := range part.Tensors {
-				t.At, t.Apart = append(format.Place{{Axis: "ep", Index: e, Of: degree}}, r.place(mp)...), unnamed
+				t.At, t.Apart = append(format.Place{{Axis: "ep", Index: e, Of: degree}}, r.placeInStage(mp)...), unnamed
 				r.Tensors = append(r.Tensors, t)
 			}
 			r.apart = true

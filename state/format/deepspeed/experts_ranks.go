@@ -16,20 +16,25 @@ type cut struct {
 	robin  bool   // whether parameters lie as round_robin_gradients has them
 }
 
+// groupAt is a group of the optimizer of a model parallel rank.
+type groupAt struct{ mp, group int }
+
 // cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that share one expert parallel rank has a part of its experts. There are none where another model
 // parallel rank says it.
 func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
 	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool { return expertName.MatchString(p.name) })
 	if experts && r.single {
-		if mp > 0 && !r.together[g] {
-			return nil, fmt.Errorf("%s has state of experts (%q, …) in group %d, and %s has none there, as those of stages of a pipeline, which shoal does not read", ranks[0].file.Name, m.shapes[g][0].name, g, r.opened[0][0].file.Name)
+		first := mp / r.tp * r.tp
+		group := groupAt{first, g}
+		if mp > first && !r.together[group] {
+			return nil, fmt.Errorf("%s has state of experts (%q, …) in group %d, and %s has none there", ranks[0].file.Name, m.shapes[g][0].name, g, r.opened[first][0].file.Name)
 		}
-		if mp > 0 {
+		if mp > first {
 			return nil, nil
 		}
-		r.together[g] = true
+		r.together[group] = true
 		var err error
-		if ranks, err = r.everyRank(); err != nil {
+		if ranks, err = r.everyRank(mp); err != nil {
 			return nil, err
 		}
 	}
@@ -99,16 +104,16 @@ func numberedExpert(name []string, number int) string {
 	return name[1] + strconv.Itoa(number) + name[3]
 }
 
-// everyRank are the optimizer states of all ranks, in DeepSpeed's order: tensor parallel ranks are neighbours.
-func (r *reader) everyRank() (all []*rank, err error) {
-	all = make([]*rank, r.mp*r.dp)
-	for mp := range r.mp {
-		ranks, _, err := r.ranksOf(mp)
+// everyRank are the optimizer states of all ranks of the stage of a model parallel one, in DeepSpeed's order: tensor parallel ranks are neighbours.
+func (r *reader) everyRank(mp int) (all []*rank, err error) {
+	all = make([]*rank, r.tp*r.dp)
+	for tp := range r.tp {
+		ranks, _, err := r.ranksOf(mp/r.tp*r.tp + tp)
 		if err != nil {
 			return nil, err
 		}
 		for dp, one := range ranks {
-			all[dp*r.mp+mp] = one
+			all[dp*r.tp+tp] = one
 		}
 	}
 	return all, nil

@@ -34,7 +34,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 	if len(m.shapes) == 0 && stage < 3 {
 		every := ranks
 		if r.single {
-			if every, err = r.everyRank(); err != nil {
+			if every, err = r.everyRank(mp); err != nil {
 				return err
 			}
 		}
@@ -74,7 +74,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 			order[g] = together(cuts, order[g])
 		}
 	}
-	if len(r.layers) > 0 && mp%r.tp == 0 {
+	if (len(r.layers) > 0 || r.pp > 1) && mp%r.tp == 0 {
 		r.staged(mp/r.tp, order)
 	}
 	for dp, one := range ranks {

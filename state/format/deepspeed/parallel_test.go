@@ -2,7 +2,6 @@ package deepspeed_test
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ import (
 )
 
 // parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
-var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "robin", "tensor"}
+var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "moepipe", "robin", "tensor"}
 
 // fuzzFiles changes three files of a checkpoint.
 func fuzzFiles(f *testing.F, archive, one, two, three string) {
@@ -104,12 +103,42 @@ func TestExpertsLack(t *testing.T) {
 	}
 }
 
+// TestExpertStagesLack says what is missing of experts in stages of a pipeline, or is another stage's.
+func TestExpertStagesLack(t *testing.T) {
+	const at, end = "global_step2/", "_model_states.pt"
+	swap := func(a, b string) func(fstest.MapFS) {
+		return func(d fstest.MapFS) { d[at+a+end], d[at+b+end] = d[at+b+end], d[at+a+end] }
+	}
+	remove := func(name string) func(fstest.MapFS) { return func(d fstest.MapFS) { delete(d, at+name) } }
+	for _, c := range []struct {
+		change func(fstest.MapFS)
+		err    string
+	}{
+		{remove("layer_0_expert_0_mp_rank_01" + end), "there is no file of expert 0 of layer 0 of the mixture, mp rank 1 (layer_0_expert_0_mp_rank_01_model_states.pt)"},
+		{remove("layer_1_expert_3_mp_rank_01" + end), "mp_rank_01_model_states.pt says that layer 1 of the mixture has 4 experts, and there are the files of 3"},
+		{swap("layer_0_expert_1_mp_rank_00", "layer_0_expert_1_mp_rank_01"), `layer_0_expert_1_mp_rank_00_model_states.pt has "3.moe.deepspeed_moe.experts.deepspeed_experts.1.weight", and stage 0 has nothing else of that layer`},
+		{swap("layer_0_expert_1_mp_rank_01", "layer_1_expert_1_mp_rank_01"), `layer_0_expert_1_mp_rank_01_model_states.pt has "4.moe.deepspeed_moe.experts.deepspeed_experts.1.weight", and other experts of layer 0`},
+		{swap("mp_rank_00", "mp_rank_01"), "mp_rank_00_model_states.pt says that layer 0 of the mixture has 2 experts, and there are the files of 4"},
+		{remove("mp_rank_01" + end), "there is no model states file of mp rank 1, dp rank 0"},
+		{remove("zero_pp_rank_1_mp_rank_01_optim_states.pt"), "no optimizer states file of mp rank 1, dp rank 1"},
+		{func(d fstest.MapFS) {
+			maps.DeleteFunc(d, func(name string, _ *fstest.MapFile) bool { return strings.Contains(name, "_mp_rank_00_") })
+		}, "mp_rank_00_model_states.pt says that layer 0 of the mixture has 4 experts, and there are the files of 0"},
+	} {
+		dir, _ := formattest.Load(t, "testdata/moepipe.zip")
+		c.change(dir)
+		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v; want %q", err, c.err)
+		}
+	}
+}
+
 // TestExpertsAsTrained writes experts for as many ranks as have trained them: every tensor of every file is as it was.
 func TestExpertsAsTrained(t *testing.T) {
-	for stage := 1; stage <= 2; stage++ {
-		dir, _ := formattest.Load(t, fmt.Sprintf("testdata/moe%d.zip", stage))
+	for from, z := range map[string]deepspeed.Zero{"moe1": {Stage: 1, DP: 4, EP: 2}, "moe2": {Stage: 2, DP: 4, EP: 2}, "moepipe": {Stage: 1, DP: 2, EP: 2, PP: 2}} {
+		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
 		c, files := read(t, dir)
-		written := spread(t, deepspeed.Zero{Stage: stage, DP: 4, EP: 2}, c, files)
+		written := spread(t, z, c, files)
 		for name := range dir {
 			if name == deepspeed.LatestName {
 				continue
@@ -179,7 +208,8 @@ func TestExpertsNot(t *testing.T) {
 		err string
 	}{
 		{deepspeed.Zero{Stage: 3, DP: 2}, c, "DeepSpeed itself trains no experts (deepspeed.moe) with ZeRO of stage 3"},
-		{deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, c, "shoal writes no experts (deepspeed.moe) for stages of a pipeline"},
+		{deepspeed.Zero{Stage: 3, DP: 2, PP: 2}, c, "DeepSpeed itself trains no experts (deepspeed.moe) in a pipeline with ZeRO of stage 3; choose zero1"},
+		{deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, c, "it is of no pipeline"},
 		{deepspeed.Zero{Stage: 1, DP: 3, EP: 2}, c, "3 ranks are no multiple of 2 expert parallel ones"},
 		{deepspeed.Zero{Stage: 1, DP: 3, EP: 3}, c, "4 experts (moe.deepspeed_moe.experts.deepspeed_experts.3) are not shared evenly by 3 expert parallel ranks"},
 		{deepspeed.Zero{Stage: 1, DP: 2, EP: 2}, dense, "there are no experts of DeepSpeed's own layer"},
@@ -200,9 +230,19 @@ func FuzzReadExperts(f *testing.F) {
 		"global_step2/mp_rank_00_model_states.pt", "global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt")
 }
 
-// TestExpertsWithoutZeRO reads experts whose optimizer has no names: its state stays in the parts of the expert parallel ranks.
+func FuzzReadExpertStages(f *testing.F) {
+	fuzzFiles(f, "testdata/moepipe.zip", "global_step2/layer_1_expert_1_mp_rank_01_model_states.pt",
+		"global_step2/mp_rank_01_model_states.pt", "global_step2/zero_pp_rank_1_mp_rank_01_optim_states.pt")
+}
+
+// TestExpertsWithoutZeRO reads experts whose optimizer has no names: its state stays in the parts of the expert parallel ranks, in each stage of a pipeline.
 func TestExpertsWithoutZeRO(t *testing.T) {
-	dir, want := formattest.Load(t, "testdata/moe0.zip")
+	withoutZeRO(t, "moe0", map[string]int{"ep=0/2": 27, "ep=1/2": 27})
+	withoutZeRO(t, "moepipe0", map[string]int{"ep=0/2,pp=0/2": 27, "ep=1/2,pp=0/2": 27, "ep=0/2,pp=1/2": 36, "ep=1/2,pp=1/2": 36})
+}
+
+func withoutZeRO(t *testing.T, name string, due map[string]int) {
+	dir, want := formattest.Load(t, "testdata/"+name+".zip")
 	c, files := read(t, dir)
 	var model []format.Tensor
 	parts := map[string]int{}
@@ -217,7 +257,7 @@ func TestExpertsWithoutZeRO(t *testing.T) {
 		parts[x.At.String()]++
 	}
 	formattest.Compare(t, files, &format.Checkpoint{Tensors: model}, want)
-	if diff := cmp.Diff(map[string]int{"ep=0/2": 27, "ep=1/2": 27}, parts); diff != "" {
+	if diff := cmp.Diff(due, parts); diff != "" {
 		t.Error(diff)
 	}
 	delete(dir, "global_step2/expp_rank_0_mp_rank_00_optim_states.pt")

@@ -34,6 +34,11 @@ func (r *reader) degrees() error {
 	if len(r.layers) == 0 {
 		if unsaid == nil && pp > 1 && pp <= int64(r.mp) && r.mp%int(pp) == 0 {
 			r.pp, r.tp = int(pp), r.mp/int(pp)
+		} else if unsaid != nil && len(r.experts) > 0 {
+			if r.tp, err = r.stagesByName(); err != nil {
+				return err
+			}
+			r.pp = r.mp / r.tp
 		}
 		return nil
 	}
@@ -171,7 +176,7 @@ func repeat(first, t *format.Tensor) error {
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
 		return fmt.Errorf("%q is of %v %v, and in another layer or stage that it is tied to of %v %v", t.Name, t.DType, t.Shape, first.DType, first.Shape)
 	}
-	first.Replicas = append(first.Replicas, t.Pieces...)
+	first.Replicas = slices.Concat(first.Replicas, t.Pieces, t.Replicas)
 	return nil
 }
 
@@ -189,7 +194,7 @@ func (tied tiedLayers) twin(key string) bool {
 	return false
 }
 
-// once makes replicas of the state of tied parameters, which each stage that has one keeps alike.
+// once makes replicas of tied parameters and their state, which each stage that has one keeps alike. With layers in files of their own these are of the model.
 func (r *reader) once() error {
 	if r.pp == 1 {
 		return nil
@@ -197,8 +202,7 @@ func (r *reader) once() error {
 	first := map[string]int{}
 	kept := r.Tensors[:0]
 	for _, t := range r.Tensors {
-		m := stateName.FindStringSubmatch(t.Name)
-		if m == nil || !strings.HasPrefix(m[2], tiedPrefix) {
+		if _, param := parameterOf(t.Name); !strings.HasPrefix(param, tiedPrefix) {
 			kept = append(kept, t)
 			continue
 		}
@@ -230,22 +234,15 @@ func (r *reader) once() error {
 	return nil
 }
 
-// others adds to what the first rank says what only the other model parallel ranks do: the names of their stages' buffers, and without ZeRO the state of their
+// others adds to what the first rank says what only the other model parallel ranks do: the names of their stages' buffers, their numbers of experts, and without ZeRO the state of their
 // optimizers, which is numbered anew in each.
 func (r *reader) others(part *format.Checkpoint) error {
-	place := func(mp int) format.Place {
-		if r.pp == 1 {
-			return r.place(mp)
-		}
-		return append(format.Place{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
-	}
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
 	for i := range part.Tensors {
 		if t := &part.Tensors[i]; numbered(t) {
-			t.At, t.Apart = place(0), unnamed
+			t.At, t.Apart = r.placeInStage(0), unnamed
 		}
 	}
-	names := slices.IndexFunc(part.Values, func(v format.Value) bool { return v.Path == buffersKey })
 	for mp := 1; mp < r.mp; mp++ {
 		f, err := r.open(r.models[at{mp, 0}])
 		if err != nil {
@@ -257,16 +254,18 @@ func (r *reader) others(part *format.Checkpoint) error {
 				return err
 			}
 			for _, t := range own.Tensors {
-				t.At, t.Apart = place(mp), unnamed
+				t.At, t.Apart = r.placeInStage(mp), unnamed
 				part.Tensors = append(part.Tensors, t)
 			}
 		}
-		list, err := pickle.Get[*pickle.List](f.Root, buffersKey)
-		if err != nil || names < 0 || mp%r.tp != 0 {
-			continue
-		}
-		if all, ok := part.Values[names].Is.([]any); ok {
-			part.Values[names] = format.Value{Path: part.Values[names].Path, Is: slices.Concat(all, list.Items)}
+		for i, v := range part.Values {
+			if v.Path != buffersKey && v.Path != expertCountsKey || mp%r.tp != 0 {
+				continue
+			}
+			list, err := pickle.Get[*pickle.List](f.Root, v.Path)
+			if all, ok := v.Is.([]any); ok && err == nil {
+				part.Values[i].Is = slices.Concat(all, list.Items)
+			}
 		}
 	}
 	return nil

@@ -16,15 +16,15 @@ const mostLayers = 512
 type pipe struct {
 	names  []map[string][]string // of each group the parameters of a unit, in order: a unit is a layer, or what tied layers have in common
 	layers []string              // the unit of each layer; "" for one without parameters
-	weight []int                 // how many elements each layer has on a rank
+	weight [2][]int              // how many elements each layer has on a rank of those that it was trained on, and of those that it is for
 	likes  []string              // what layers have that are alike
 	hidden int                   // how many of the last layers are tied, and have no file
 	stages [][]bool              // which layers with parameters the stages have that it was trained on
 }
 
 // recut gives other stages their parameters: those of each layer in the order that they had.
-func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(string) int) ([][][]string, error) {
-	p, err := newPipe(groups, tied, count, z.PP)
+func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(string) int, m *mixture) ([][][]string, error) {
+	p, err := newPipe(groups, tied, count, z.PP, m)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(strin
 	if len(starts) != z.PP || !slices.IsSorted(starts) || starts[len(starts)-1] >= len(p.layers) {
 		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", z.PP, len(p.layers), starts)
 	}
-	return p.groups(append(starts, len(p.layers)))
+	return p.groups(append(starts, len(p.layers))), nil
 }
 
 // unitOf is the unit of a parameter.
@@ -53,9 +53,9 @@ func unitOf(name string) string {
 }
 
 // newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what is tied comes first, then layer by layer.
-func newPipe(groups [][][]string, tied map[string][]int, count func(string) int, pp int) (*pipe, error) {
+func newPipe(groups [][][]string, tied map[string][]int, count func(string) int, pp int, m *mixture) (*pipe, error) {
 	p := &pipe{}
-	elements, like := map[string]int{}, map[string][]string{}
+	elements, like := map[string]*[2]int{}, map[string][]string{}
 	for s, own := range groups {
 		for g, names := range own {
 			for len(p.names) <= g {
@@ -77,8 +77,15 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 			for unit, list := range seen {
 				if p.names[g][unit] == nil {
 					p.names[g][unit] = list
+					if elements[unit] == nil {
+						elements[unit] = &[2]int{}
+					}
 					for _, name := range list {
-						elements[unit] += count(name)
+						for i, ranks := range m.degrees() {
+							if m.first(name, ranks) {
+								elements[unit][i] += count(name)
+							}
+						}
 						_, rest, _ := strings.Cut(strings.TrimPrefix(name, tiedPrefix), ".")
 						like[unit] = append(like[unit], fmt.Sprint(g, rest, count(name)))
 					}
@@ -93,7 +100,13 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 		return nil, fmt.Errorf("it has %d stages of %d layers, which shoal does not cut anew", len(groups), len(p.layers))
 	}
 	for _, unit := range p.layers {
-		p.weight = append(p.weight, elements[unit])
+		for i := range p.weight {
+			n := 0
+			if of := elements[unit]; of != nil {
+				n = of[i]
+			}
+			p.weight[i] = append(p.weight[i], n)
+		}
 		p.likes = append(p.likes, strings.Join(like[unit], " "))
 	}
 	for _, own := range groups {
@@ -186,7 +199,7 @@ func has(groups [][][]string, key string) (n int) {
 }
 
 // groups are the parameters in each group of stages that begin with some layers.
-func (p *pipe) groups(starts []int) (all [][][]string, err error) {
+func (p *pipe) groups(starts []int) (all [][][]string) {
 	for s := range len(starts) - 1 {
 		var ties, own []string
 		for _, unit := range p.layers[starts[s]:starts[s+1]] {
@@ -204,13 +217,10 @@ func (p *pipe) groups(starts []int) (all [][][]string, err error) {
 			for _, unit := range append(ties, own...) {
 				groups[g] = append(groups[g], p.names[g][unit]...)
 			}
-			if len(groups[g]) == 0 {
-				return nil, fmt.Errorf("stage %d of %d would have no parameter in group %d of the optimizer, with which DeepSpeed does not train; choose fewer stages, or others", s, len(starts)-1, g)
-			}
 		}
 		all = append(all, groups)
 	}
-	return all, nil
+	return all
 }
 
 // find finds out with which layers stages begin, as DeepSpeed's PipelineModule cuts: by its ways to do so, of which those count that come to the stages it was trained on.
@@ -222,11 +232,12 @@ func (p *pipe) find(pp int) ([]int, error) {
 		return nil, fmt.Errorf("it has %d layers, too many to find out how DeepSpeed cuts them; say with which those behind the first begin (--stages)", len(p.layers))
 	}
 	var found []int
-	for _, cut := range p.ways() {
+	ways := p.ways(p.weight[1])
+	for i, cut := range p.ways(p.weight[0]) {
 		if !p.trained(cut(len(p.stages))) {
 			continue
 		}
-		starts := cut(pp)
+		starts := ways[i](pp)
 		if found != nil && !p.same(found, starts) {
 			return nil, fmt.Errorf("its %d stages could be cut as %d in several ways, beginning with the layers %v or %v; say which (--stages, without the first)", len(p.stages), pp, found, starts)
 		}
@@ -238,9 +249,9 @@ func (p *pipe) find(pp int) ([]int, error) {
 	return found, nil
 }
 
-// ways are those in which PipelineModule cuts layers in stages: by parameters, evenly, and by a type, which is that of most layers here. Functions behind the last layer with parameters
+// ways are those in which PipelineModule cuts layers of some weights in stages: by parameters, evenly, and by a type, which is that of most layers here. Functions behind the last layer with parameters
 // count for the second, and leave no trace.
-func (p *pipe) ways() (all []func(int) []int) {
+func (p *pipe) ways(weight []int) (all []func(int) []int) {
 	for more := range 3 {
 		all = append(all, func(stages int) []int { return uniform(len(p.layers)+more, stages) })
 	}
@@ -262,7 +273,7 @@ func (p *pipe) ways() (all []func(int) []int) {
 			typed[i] = 1
 		}
 	}
-	for _, weights := range [][]int{p.weight, typed} {
+	for _, weights := range [][]int{weight, typed} {
 		all = append(all, func(stages int) []int { return balanced(weights, stages) })
 	}
 	return all

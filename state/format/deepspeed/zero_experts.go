@@ -17,8 +17,9 @@ const epName = "ep_size_"
 // A mixture says which ranks have which experts in a checkpoint that is laid out; nil for a model without any.
 type mixture struct {
 	ranks     int            // expert parallel ones
+	trained   int            // those that it was trained on; 0 where nothing says it
 	numbers   map[string]int // of experts, by what their names begin with
-	layers    []string       // what these are, in the order of the files
+	layers    []string       // what these are, in the order of the files; each stage of a pipeline numbers its own, from 0
 	single    bool           // whether tensor parallel ranks have experts of their own, and none a part of one
 	dataFirst bool           // whether neighbours have the same experts
 }
@@ -43,10 +44,10 @@ func (z Zero) mixture(tensors []format.Tensor, values []format.Value) (*mixture,
 		return nil, nil
 	}
 	switch tp := max(z.TP, 1); {
+	case z.Stage == 3 && z.PP > 0:
+		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) in a pipeline with ZeRO of stage 3; choose zero1")
 	case z.Stage == 3:
 		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) with ZeRO of stage 3; choose zero1 or zero2")
-	case z.PP > 1:
-		return nil, errors.New("shoal writes no experts (deepspeed.moe) for stages of a pipeline; leave out pp")
 	default:
 		if m.single = tp > 1 && !m.cut(values); !m.single {
 			tp = 1
@@ -84,7 +85,7 @@ func (m *mixture) order(values []format.Value) error {
 			m.dataFirst = m.dataFirst || v.Is == true
 		}
 	}
-	sizes := map[any]bool{}
+	sizes := map[string]bool{}
 	for _, v := range values {
 		g := groupPath.FindStringSubmatch(v.Path)
 		if name, ok := v.Is.(string); ok && g != nil && g[2] == "name" && strings.HasPrefix(name, epName) {
@@ -92,10 +93,13 @@ func (m *mixture) order(values []format.Value) error {
 		}
 		list, _ := v.Is.([]any)
 		for _, x := range list {
-			if name, ok := x.(string); ok && g != nil && g[2] == namesKey && expertName.MatchString(name) {
+			if name, ok := x.(string); ok && (g != nil && g[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".")) && expertName.MatchString(name) {
 				add(expertName.FindStringSubmatch(name)[1])
 			}
 		}
+	}
+	for name := range sizes {
+		m.trained, _ = strconv.Atoi(strings.TrimPrefix(name, epName))
 	}
 	if len(sizes) > 1 {
 		return errors.New("its layers have experts over different numbers of expert parallel ranks, which shoal does not write; choose universal")
@@ -148,6 +152,24 @@ func (m *mixture) owner(param string) int {
 	name := expertName.FindStringSubmatch(param)
 	n, _ := strconv.Atoi(name[2])
 	return n / (m.numbers[name[1]] / m.ranks)
+}
+
+// first reports whether the first of so many expert parallel ranks has a parameter; 0 is as 1.
+func (m *mixture) first(param string, ranks int) bool {
+	if !m.has(param) {
+		return true
+	}
+	name := expertName.FindStringSubmatch(param)
+	n, _ := strconv.Atoi(name[2])
+	return n < m.numbers[name[1]]/max(ranks, 1)
+}
+
+// degrees are how many expert parallel ranks there were, and are to be.
+func (m *mixture) degrees() [2]int {
+	if m == nil {
+		return [2]int{1, 1}
+	}
+	return [2]int{m.trained, m.ranks}
 }
 
 // share gives each expert parallel rank its parameters of a group; nil for a group without experts.
@@ -222,10 +244,31 @@ func (m *mixture) laid(w *zeroWriter, f *flat) (params []string) {
 	return params
 }
 
-// counts is how many experts each layer has.
-func (m *mixture) counts() *pickle.List {
-	list := &pickle.List{}
+// inStage fails where a stage has no experts.
+func (m *mixture) inStage(groups [][]string, stage, of int) error {
+	if m == nil || slices.ContainsFunc(slices.Concat(groups...), m.has) {
+		return nil
+	}
+	return fmt.Errorf("stage %d of %d would have no experts (deepspeed.moe), and DeepSpeed itself hangs then, as only stages with some make the groups of their ranks; choose stages that all have experts (--stages), or fewer", stage, of)
+}
+
+// layersOf are the layers of which a writer has experts, in the order in which their files number them.
+func (m *mixture) layersOf(w *zeroWriter) (layers []string) {
 	for _, prefix := range m.layers {
+		if slices.ContainsFunc(w.given, func(t format.Tensor) bool {
+			_, param := parameterOf(t.Name)
+			return strings.HasPrefix(param, prefix)
+		}) {
+			layers = append(layers, prefix)
+		}
+	}
+	return layers
+}
+
+// counts is how many experts each layer of a writer has.
+func (m *mixture) counts(w *zeroWriter) *pickle.List {
+	list := &pickle.List{}
+	for _, prefix := range m.layersOf(w) {
 		list.Items = append(list.Items, int64(m.numbers[prefix]))
 	}
 	return list
@@ -244,7 +287,7 @@ func (w *zeroWriter) expertFiles() error {
 	if w.mixture == nil {
 		return nil
 	}
-	for layer, prefix := range w.mixture.layers {
+	for layer, prefix := range w.mixture.layersOf(w) {
 		for expert := range w.mixture.numbers[prefix] {
 			first := prefix + strconv.Itoa(expert) + "."
 			if !w.mixture.writes(w, w.mixture.owner(first)) {

@@ -105,7 +105,7 @@ func (w *zeroWriter) layZero() error {
 			return err
 		}
 	}
-	if w.stageOf != nil {
+	if w.layered() {
 		if err := w.layers(); err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 func (w *zeroWriter) modelStates(rank int) error {
 	out, root, module := &file{}, &pickle.Dict{}, &pickle.Dict{}
 	shapes, frozen := &pickle.Dict{}, &pickle.Dict{}
-	if root.Add("module", module); w.stageOf != nil {
+	if root.Add("module", module); w.layered() {
 		root.Set("module", nil) // it is in the files of the layers
 	}
 	hollow, err := out.add(buffer(tensor.F32, 0, nil)) // stands for what is cut
@@ -298,7 +298,7 @@ func (w *zeroWriter) modelStates(rank int) error {
 		still := !trained && !slices.Contains(w.buffers, name)
 		p := hollow
 		beside := !ok && w.prefix == modulePrefix
-		if w.stageOf != nil && !beside && !still {
+		if w.layered() && !beside && !still {
 			module.Add(name, nil)
 			continue
 		}
@@ -331,7 +331,7 @@ func (w *zeroWriter) modelStates(rank int) error {
 	if err != nil {
 		return err
 	}
-	if len(masters.Items) > 0 && w.stageOf != nil {
+	if len(masters.Items) > 0 && w.layered() {
 		return fmt.Errorf("of parameter %v there are master weights only, and the files of a pipeline's layers have the model's own; choose universal", masters.Items[0])
 	}
 	if len(masters.Items) > 0 {
@@ -408,7 +408,7 @@ func (w *zeroWriter) describe(root, module *pickle.Dict) error {
 	root.Set(buffersKey, names)
 	root.Set("dp_world_size", int64(w.ranks))
 	if w.mixture != nil {
-		root.Set("num_experts", w.mixture.counts())
+		root.Set(expertCountsKey, w.mixture.counts(w))
 	}
 	if config, err := pickle.Get[*pickle.Dict](root, "ds_config", "zero_optimization"); err == nil {
 		config.Set("stage", w.stage)

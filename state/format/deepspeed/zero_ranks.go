@@ -30,7 +30,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func
 		return nil, err
 	}
 	s.mixture = mixture
-	stages, err := z.stages(values, s.elements(tensors))
+	stages, err := z.stages(values, s.elements(tensors), mixture)
 	if err != nil {
 		return nil, err
 	}

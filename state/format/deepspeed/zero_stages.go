@@ -38,8 +38,11 @@ type stage struct {
 }
 
 // stages are those of a pipeline, as the values say, or cut anew where there are to be others; count is how many elements a parameter has on a rank.
-func (z Zero) stages(values []format.Value, count func(string) int) (all []*stage, err error) {
+func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) (all []*stage, err error) {
 	groups, tied := saidStages(values)
+	if len(groups) == 0 && m != nil {
+		groups = oneStage(values)
+	}
 	switch {
 	case z.PP == 0 || z.PP == 1 && len(groups) == 0:
 		return []*stage{nil}, nil
@@ -48,12 +51,18 @@ func (z Zero) stages(values []format.Value, count func(string) int) (all []*stag
 	case len(groups) == 0:
 		return nil, fmt.Errorf("it is of no pipeline (values %s.…), which %d stages could have; leave out pp", stagesKey, z.PP)
 	case len(groups) != z.PP || z.Starts != nil:
-		if groups, err = z.recut(groups, tied, count); err != nil {
+		if groups, err = z.recut(groups, tied, count, m); err != nil {
 			return nil, err
 		}
 	}
 	tied = maps.Clone(tied)
 	for i, own := range groups {
+		if err := m.inStage(own, i, len(groups)); err != nil {
+			return nil, err
+		}
+		if g := slices.IndexFunc(own, func(names []string) bool { return len(names) == 0 }); g >= 0 {
+			return nil, fmt.Errorf("stage %d of %d would have no parameter in group %d of the optimizer, with which DeepSpeed does not train; choose fewer stages, or others", i, len(groups), g)
+		}
 		to := &stage{groups: own, first: i == 0, layers: map[int]bool{}, tied: map[string][]int{}}
 		for _, name := range slices.Concat(own...) {
 			if key := tiedOf(name); key != "" {
@@ -66,6 +75,36 @@ func (z Zero) stages(values []format.Value, count func(string) int) (all []*stag
 		all = append(all, to)
 	}
 	return all, nil
+}
+
+// oneStage are the parameters in each group of a pipeline with one stage, as the values say them where all have the names of layers: with experts nothing else tells it from another model.
+func oneStage(values []format.Value) [][][]string {
+	var groups [][]string
+	for _, v := range values {
+		m := groupPath.FindStringSubmatch(v.Path)
+		list, ok := v.Is.([]any)
+		if m == nil || m[2] != namesKey || !ok {
+			continue
+		}
+		group, err := strconv.Atoi(m[1])
+		if err != nil || group >= maxGroups {
+			return nil
+		}
+		for len(groups) <= group {
+			groups = append(groups, nil)
+		}
+		for _, x := range list {
+			name, _ := x.(string)
+			if layer, _ := layerOf(name); layer < 0 && tiedOf(name) == "" {
+				return nil
+			}
+			groups[group] = append(groups[group], name)
+		}
+	}
+	if groups == nil {
+		return nil
+	}
+	return [][][]string{groups}
 }
 
 // tiedOf is the key of the layers that a parameter is of, "" for what is of one layer alone.
@@ -175,6 +214,9 @@ func inStages(first, all []format.Value) []format.Value {
 	first = slices.DeleteFunc(slices.Clone(first), func(v format.Value) bool { return strings.HasSuffix(v.Path, "."+namesKey) })
 	return append(first, slices.DeleteFunc(slices.Clone(all), func(v format.Value) bool { return !said(v) })...)
 }
+
+// layered reports whether the model is in files of layers: that of a pipeline is, but with experts each stage has what is of none in its model states.
+func (w *zeroWriter) layered() bool { return w.stageOf != nil && w.mixture == nil }
 
 // layers lays out the files of the layers of a stage, with what the model has of them.
 func (w *zeroWriter) layers() error {

@@ -2,7 +2,7 @@
 
     PYTHON state/format/deepspeed/testdata/load_parallel.py FOLDER TO KIND STAGE RANKS SIZE [FOLDER TO …]
 
-KIND is moe, of SIZE expert parallel ranks, tensor, of 2 tensor parallel ranks and 2 data parallel ones, or pipe, of SIZE stages. PYTHON has torch and deepspeed. Where the files of the model are found by name, as those of experts and of
+KIND is moe, of SIZE expert parallel ranks, tensor, of 2 tensor parallel ranks and 2 data parallel ones, or pipe or moepipe, of SIZE stages, the latter with one expert parallel rank in each. PYTHON has torch and deepspeed. Where the files of the model are found by name, as those of experts and of
 layers, and the optimizer's state by position, each rank compares the two: its weights are the master weights, rounded. Prints a JSON object with the number of parameters compared, by TO.
 """
 
@@ -27,6 +27,8 @@ def main(folder, to, kind, stage, size, rank, ranks, meeting):
     make_parallel.RANKS = ranks
     if kind == "moe":
         engine, _ = make_parallel.experts(stage, size, 0)
+    elif kind == "moepipe":
+        engine, _ = make_parallel.expertpipe(size, 1, 0)
     elif kind == "pipe":
         engine, _ = make_parallel.pipeline(False, size, 0)
     else:

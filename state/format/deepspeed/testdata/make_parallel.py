@@ -4,7 +4,7 @@
 
 PYTHON has torch and deepspeed 0.19. Makes KIND.zip: pipe (two stages, with a tied layer, ZeRO 1; universalpipe is the same converted), pipebf16 (the same in bf16, whose optimizer DeepSpeed has in a
 class of its own), tensor (two tensor parallel ranks of two data parallel ones, ZeRO 1; universaltensor is the same converted), moe0, moe1 and moe2 (four experts over two expert parallel ranks, without ZeRO, whose state has no names, and with ZeRO 1 and 2), robin (ZeRO 2 with round_robin_gradients), moerobin and moefirst (ZeRO 2 with experts, and round_robin_gradients or
-use_data_before_expert_parallelism; of these what.json has the model alone). what.json in each is as make.py has it; experts have their global numbers.
+use_data_before_expert_parallelism; of these what.json has the model alone), moepipe (two stages with one and with two layers of experts, over two expert parallel ranks each, and a tied layer, ZeRO 1; moepipe0 is without ZeRO and without the tied layer). what.json in each is as make.py has it; experts have their global numbers.
 """
 
 import json
@@ -75,6 +75,48 @@ def experts(stage, ep=2, steps=2, robin=False, first=False):
         engine.step()
     first = groups._get_expert_parallel_rank(f"ep_size_{ep}") * (4 // ep)
     return engine, lambda name: re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(first + int(m[2])), name)
+
+
+def expertpipe(stages=2, ep=2, steps=2, tied=True, stage=1):
+    """A pipeline in which each layer but one has experts. All ranks together have the same batch, whatever they are: no token is dropped."""
+    import deepspeed
+    import torch
+    from deepspeed.moe.layer import MoE
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+    from deepspeed.utils import groups
+
+    class Block(torch.nn.Module):
+        def __init__(self, experts):
+            super().__init__()
+            self.up = torch.nn.Linear(4, 4)
+            self.moe = MoE(4, torch.nn.Linear(4, 4), num_experts=experts, ep_size=ep, k=1, drop_tokens=False, use_rts=False)
+
+        def forward(self, x):
+            return x + self.moe(torch.relu(self.up(x)))[0]
+
+    word = [TiedLayerSpec("word", torch.nn.Linear, 4, 4, bias=False)] if tied else []
+    layers = [*word, LayerSpec(Block, 4), LayerSpec(torch.nn.Linear, 4, 4), LayerSpec(Block, 2), LayerSpec(Block, 4), *word]
+    m = PipelineModule(layers, num_stages=stages, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform", base_seed=5, seed_layers=True)
+    given = split_params_into_different_moe_groups_for_optimizer({"params": list(m.parameters()), "name": "all"})
+    ranks = RANKS // stages  # data parallel ones
+    config = {"train_micro_batch_size_per_gpu": 16 // ranks, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+              "zero_optimization": {"stage": stage}}
+    engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=given, config=config)
+    for _ in range(steps):
+        batch(engine, ranks)
+    first = groups._get_expert_parallel_rank(f"ep_size_{ep}")
+    own = {name: module.num_local_experts for name, module in m.named_modules() if isinstance(module, MoE)}
+    return engine, lambda name: re.sub(r"(.*)(\.deepspeed_moe\.experts\.deepspeed_experts\.)(\d+)", lambda x: x[1] + x[2] + str(first * own[x[1]] + int(x[3])), name)
+
+
+def batch(engine, ranks):
+    """A step of a pipeline, with the batch of its number, and its loss."""
+    import torch
+    numbers = torch.Generator().manual_seed(engine.global_steps)
+    x, y = torch.rand(2, 16, 4, generator=numbers)
+    own = engine.grid.data_parallel_id
+    return float(engine.train_batch(iter([(x.chunk(ranks)[own], y.chunk(ranks)[own])])))
 
 
 def robin():
@@ -187,10 +229,10 @@ def train(rank, kind, out):
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
     torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(f"{out}.meeting", RANKS), rank=int(rank), world_size=RANKS)
     deepspeed.init_distributed(dist_backend="gloo")
-    engine, called = pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else tensors() if kind == "tensor" else experts(int(kind[-1])) if kind[3:].isdigit() else experts(2, robin=kind == "moerobin", first=kind == "moefirst")
+    engine, called = expertpipe(tied=kind == "moepipe", stage=int(kind == "moepipe")) if kind.startswith("moepipe") else pipeline(kind == "pipebf16") if kind.startswith("pipe") else robin() if kind == "robin" else tensors() if kind == "tensor" else experts(int(kind[-1])) if kind[3:].isdigit() else experts(2, robin=kind == "moerobin", first=kind == "moefirst")
     engine.save_checkpoint(out, tag="global_step2", client_state={"note": "ours"} | ({"universal_checkpoint_info": SHARING} if kind == "tensor" else {}))
     what = {f"module.{called(name)}": make.show(t) for name, t in [*engine.module.named_parameters(), *engine.module.named_buffers()]}
-    for name, p in engine.module.named_parameters() if kind not in ("moe0", "moerobin", "moefirst", "robin", "tensor") else []:
+    for name, p in engine.module.named_parameters() if kind not in ("moe0", "moepipe0", "moerobin", "moefirst", "robin", "tensor") else []:
         what[f"optimizer.fp32.{called(name)}"] = make.show(safe_get_full_fp32_param(p))
         for moment in ("exp_avg", "exp_avg_sq"):
             found = safe_get_full_optimizer_state(p, moment) if kind.startswith("pipe") else state(engine.optimizer, p, moment)
@@ -249,4 +291,4 @@ if __name__ == "__main__":
     if sys.argv[1].isdigit():
         train(*sys.argv[1:])
     else:
-        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "tensor", "moe0", "moe1", "moe2", "moerobin", "moefirst", "robin"])
+        main(pathlib.Path(sys.argv[1]), sys.argv[2:] or ["pipe", "pipebf16", "tensor", "moe0", "moe1", "moe2", "moerobin", "moefirst", "moepipe", "moepipe0", "robin"])
