@@ -1,9 +1,12 @@
 package deepspeed_test
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,4 +67,74 @@ func TestDeepSpeedReloads(t *testing.T) {
 			t.Errorf("%s as %+v: %v parameters were compared", x.from, x.z, compared[to])
 		}
 	}
+}
+
+// TestDeepSpeedTrainsOn has DeepSpeed train a pipeline with experts, go on over other stages and expert parallel ranks for a step, and compares loss, weights and optimizer with those of a run that
+// nobody has disturbed.
+func TestDeepSpeedTrainsOn(t *testing.T) {
+	python := formattest.Python(t, "deepspeed")
+	at := t.TempDir()
+	train := func(from, to string, steps int, z deepspeed.Zero) []string {
+		return []string{from, filepath.Join(at, to), fmt.Sprint(steps), fmt.Sprint(z.DP * z.PP), fmt.Sprint(z.PP), fmt.Sprint(z.EP)}
+	}
+	first := deepspeed.Zero{DP: 2, PP: 2, EP: 2}
+	undisturbed := run(t, python, "resume.py", append(train("-", "two", 2, first), train("-", "three", 3, first)...)...)
+	want, _ := undisturbed[filepath.Join(at, "three")].([]any)
+	if len(want) != 3 {
+		t.Fatal(undisturbed)
+	}
+	load := func(name string) (*format.Checkpoint, *format.Files) {
+		files := format.NewFiles(os.DirFS(filepath.Join(at, name)))
+		c, err := deepspeed.Read(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, files
+	}
+	c, files := load("two")
+	others := map[string]deepspeed.Zero{
+		"one":     {Stage: 1, DP: 4, PP: 1, EP: 2},
+		"sharing": {Stage: 1, DP: 2, PP: 2, EP: 1},
+		"stages":  {Stage: 1, DP: 1, PP: 3, EP: 1, Starts: []int{2, 3}},
+	}
+	var args []string
+	for name, z := range others {
+		from := filepath.Join(at, name)
+		if err := os.CopyFS(from, spread(t, z, c, files)); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, train(from, name+" resumed", 1, z)...)
+	}
+	resumed := run(t, python, "resume.py", args...)
+	c, files = load("three")
+	for name := range others {
+		losses, _ := resumed[filepath.Join(at, name+" resumed")].([]any)
+		if len(losses) != 1 || !near(losses[0].(float64), want[2].(float64)) {
+			t.Errorf("%s: the losses are %v, want %v", name, losses, want[2])
+		}
+		again, other := load(name + " resumed")
+		if len(again.Tensors) != len(c.Tensors) {
+			t.Fatalf("%s: %d tensors, want %d", name, len(again.Tensors), len(c.Tensors))
+		}
+		for i := range c.Tensors {
+			x, y := &c.Tensors[i], &again.Tensors[i]
+			a, b := floats(t, files, x), floats(t, other, y)
+			if x.Name != y.Name || !slices.EqualFunc(a, b, near) {
+				t.Errorf("%s: %s is %v, want %s %v", name, y.Name, b, x.Name, a)
+			}
+		}
+	}
+}
+
+// near reports whether numbers differ by no more than what adding up in another order comes to.
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6+1e-5*math.Abs(a) }
+
+// floats are the elements of a tensor in f32.
+func floats(t *testing.T, files *format.Files, x *format.Tensor) (list []float64) {
+	t.Helper()
+	b := formattest.Bytes(t, files, x)
+	for i := 0; i+4 <= len(b); i += 4 {
+		list = append(list, float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))))
+	}
+	return list
 }

@@ -16,15 +16,27 @@ import tempfile
 import make_parallel
 
 
-def main(folder, to, kind, stage, size, rank, ranks, meeting):
+def begin(rank, ranks, meeting):
+    """Has a rank meet the others."""
     os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     import deepspeed
     import deepspeed.comm.torch
     import torch
+    make_parallel.RANKS = ranks
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # else it compiles one, for minutes
     torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(meeting, ranks), rank=rank, world_size=ranks)
     deepspeed.init_distributed(dist_backend="gloo")
-    make_parallel.RANKS = ranks
+
+
+def end():
+    import torch
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def main(folder, to, kind, stage, size):
+    import torch
+    rank = torch.distributed.get_rank()
     if kind == "moe":
         engine, _ = make_parallel.experts(stage, size, 0)
     elif kind == "moepipe":
@@ -46,32 +58,32 @@ def main(folder, to, kind, stage, size, rank, ranks, meeting):
             raise SystemExit(f"rank {rank}: a parameter of {list(p.shape)} is not its master weights, rounded")
         compared += 1
     engine.save_checkpoint(to, tag="again", client_state={"universal_checkpoint_info": make_parallel.SHARING} if kind == "tensor" else {})
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
     return compared
 
 
-def one(out, *where):
-    out.send(main(*where))
+def one(out, where, function, what):
+    begin(*where)
+    out.send(function(*what))
+    end()
 
 
-def spread(folder, to, kind, stage, ranks, size):
-    """Runs each rank as a process of its own, with what is imported already."""
+def spread(ranks, function, *what):
+    """Runs a function on each rank, as a process of its own with what is imported already, and returns what it has on each."""
     fork, (near, far) = multiprocessing.get_context("fork"), multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as at:
-        processes = [fork.Process(target=one, args=(far, folder, to, kind, stage, size, r, ranks, f"{at}/meeting")) for r in range(ranks)]
+        processes = [fork.Process(target=one, args=(far, (r, ranks, f"{at}/meeting"), function, what)) for r in range(ranks)]
         for p in processes:
             p.start()
         for p in processes:
             p.join()
     if any(p.exitcode for p in processes):
-        sys.exit(f"{folder}: a rank failed")
-    return sum(near.recv() for _ in processes)
+        sys.exit(f"{what}: a rank failed")
+    return [near.recv() for _ in processes]
 
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
         os.environ["DS_ACCELERATOR"] = "cpu"
         import deepspeed  # noqa: F401
-        result = {to: spread(folder, to, kind, int(stage), int(ranks), int(size)) for folder, to, kind, stage, ranks, size in zip(*[iter(sys.argv[1:])] * 6)}
+        result = {to: sum(spread(int(ranks), main, folder, to, kind, int(stage), int(size))) for folder, to, kind, stage, ranks, size in zip(*[iter(sys.argv[1:])] * 6)}
     print(json.dumps(result))
