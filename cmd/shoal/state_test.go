@@ -33,7 +33,7 @@ func TestState(t *testing.T) {
 				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip", "sharded": "hf/testdata/sharded.zip",
 				"megatron": "megatron/testdata/tp2pp2.zip", "zero": "deepspeed/testdata/zero2.zip",
 				"mixed": "megatron/testdata/mixed.zip", "distributed": "megatron/testdata/distributed.zip", "alike": "megatron/testdata/alike.zip",
-				"scaled": "megatron/testdata/scaled.zip", "chained": "megatron/testdata/chained.zip", "pipe": "deepspeed/testdata/pipe.zip", "moe": "deepspeed/testdata/moe2.zip", "tensor": "deepspeed/testdata/tensor.zip",
+				"scaled": "megatron/testdata/scaled.zip", "chained": "megatron/testdata/chained.zip", "pipe": "deepspeed/testdata/pipe.zip", "moe": "deepspeed/testdata/moe2.zip", "moepipe": "deepspeed/testdata/moepipe.zip", "tensor": "deepspeed/testdata/tensor.zip",
 			} {
 				dir, _ := formattest.Load(t, formats+path)
 				if err := os.CopyFS(filepath.Join(env.WorkDir, name), dir); err != nil {

@@ -30,7 +30,7 @@ func TestDeepSpeedReloads(t *testing.T) {
 	reloads := []reload{
 		{"moe2", "moe", deepspeed.Zero{Stage: 1, DP: 4, EP: 4}},
 		{"moe1", "moe", deepspeed.Zero{Stage: 2, DP: 2}},
-		{"moepipe", "moepipe", deepspeed.Zero{Stage: 1, DP: 1, PP: 2}},
+		{"moepipe", "moepipe", deepspeed.Zero{Stage: 1, DP: 1, PP: 3}},
 		{"pipe", "pipe", deepspeed.Zero{Stage: 1, DP: 1, PP: 4, Starts: []int{2, 4, 5}}},
 		{"pipe", "pipe", deepspeed.Zero{Stage: 1, DP: 2, PP: 1}},
 		{"tensor", "tensor", deepspeed.Zero{Stage: 3, DP: 2, TP: 2}},

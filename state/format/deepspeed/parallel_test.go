@@ -2,6 +2,7 @@ package deepspeed_test
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -150,6 +151,27 @@ func TestExpertsAsTrained(t *testing.T) {
 		if len(written) != len(dir) {
 			t.Errorf("%d files, and there were %d", len(written), len(dir))
 		}
+	}
+}
+
+// TestExpertStagesTied cuts a pipeline anew whose tied layers have no files: which one of the first stage it is follows from the numbers of the others there, that of the last stage counts as the last. In one
+// stage it does not follow.
+func TestExpertStagesTied(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/moepipe.zip")
+	c, files := read(t, dir)
+	again, other := read(t, spread(t, deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 4}}, c, files))
+	if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
+		t.Error(diff)
+	}
+	for stage, due := range []string{"[tied_modules.word.weight 1.up.weight", "[2.weight", "[tied_modules.word.weight 4.up.weight"} {
+		if names, _ := again.Value(fmt.Sprintf("pipeline_stages.%d.0", stage)); !strings.HasPrefix(fmt.Sprint(names), due) {
+			t.Errorf("stage %d has %v, want %s…", stage, names, due)
+		}
+	}
+	one, files := read(t, spread(t, deepspeed.Zero{Stage: 1, DP: 4, PP: 1}, c, files))
+	const want = `which layers are tied as "word" is not known`
+	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: 2, Starts: []int{3}}, one.Tensors, one.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
 	}
 }
 

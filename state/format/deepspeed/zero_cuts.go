@@ -121,7 +121,8 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 	return p, nil
 }
 
-// place finds out which unit each layer is. A tied layer to which a stage gives a function of its own has no file: such a one of the last stage counts as the last layer.
+// place finds out which unit each layer is. A tied layer has no file where a stage gives it a function of its own, and with experts none has: such a one of the last stage counts as the last layer, and in a stage before it is
+// the one layer that is left.
 func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 	put := func(layer int, unit string) {
 		for len(p.layers) <= layer {
@@ -174,10 +175,12 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			}
 			switch {
 			case here > 0 && (len(tied[key]) > 1 || pp == 1 || has(groups, key) > 1):
-			case here == 0 && s == len(groups)-1:
+			case here == 0 && s == len(groups)-1 && (len(tied[key]) > 0 || has(groups, key) > 1):
 				hidden = append(hidden, tiedPrefix+key)
+			case here == 0 && s < len(groups)-1 && p.only(from, to) >= 0:
+				put(p.only(from, to), tiedPrefix+key)
 			default:
-				return fmt.Errorf("a layer that is tied as %q has no file, as a stage gives it a function of its own, and which of other stages has it is not known; choose universal", key)
+				return fmt.Errorf("which layers are tied as %q is not known, as not all have files: a stage that gives one a function of its own writes none, and with experts there are none; choose as many stages as there were, or universal", key)
 			}
 		}
 	}
@@ -186,6 +189,20 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 	}
 	p.hidden = len(hidden)
 	return nil
+}
+
+// only is the one layer between two that nobody has; -1 if there is none, or several. Such a one can be a function too.
+func (p *pipe) only(from, to int) (layer int) {
+	layer = -1
+	for l := from + 1; l < min(to, len(p.layers)); l++ {
+		if p.layers[l] == "" && layer >= 0 {
+			return -1
+		}
+		if p.layers[l] == "" {
+			layer = l
+		}
+	}
+	return layer
 }
 
 // has counts the stages that have what is tied by a key.
