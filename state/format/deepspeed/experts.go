@@ -39,6 +39,11 @@ const unnamed = "without ZeRO an optimizer numbers its parameters and names none
 // have a file for an expert of all layers.
 type expertAt struct{ layer, expert, mp int }
 
+// expertFileName is the name of the file of an expert.
+func expertFileName(layer, expert, mp int) string {
+	return fmt.Sprintf("layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer, expert, mp)
+}
+
 // seeExpert sorts a file of experts in; it reports whether it is one.
 func (r *reader) seeExpert(name string) (bool, error) {
 	into := r.experts
@@ -125,7 +130,7 @@ func (r *reader) layer(stage, layer, experts int) (prefix string, err error) {
 				continue
 			}
 			if file == "" {
-				return "", fmt.Errorf("there is no file of expert %d of layer %d of the mixture, mp rank %d (layer_%d_expert_%d_mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was not copied", expert, layer, mp, layer, expert, mp)
+				return "", fmt.Errorf("there is no file of expert %d of layer %d of the mixture, mp rank %d (%s); a rank did not finish its save, or it was not copied", expert, layer, mp, expertFileName(layer, expert, mp))
 			}
 			names, err := r.expert(file, expert, mp)
 			if err != nil {

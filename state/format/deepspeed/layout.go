@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/state/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -148,7 +149,44 @@ func (w *writer) lay() error {
 	if err := w.model(); err != nil {
 		return err
 	}
+	if err := w.expertsOpened(); err != nil {
+		return err
+	}
 	w.point(UniversalName)
+	return nil
+}
+
+// expertsOpened lays out the files of experts that DeepSpeed opens before it takes their weights from zero/, with nothing in them: those of one stage with all layers, and of a pipeline those of the stages behind
+// the first. In which order layers are numbered does not matter for that.
+func (w *writer) expertsOpened() error {
+	most := 0
+	layers := func(params []string) int {
+		found := map[string]map[string]bool{} // numbers of experts, by what their names begin with
+		for _, p := range params {
+			if name := expertName.FindStringSubmatch(p); name != nil {
+				if found[name[1]] == nil {
+					found[name[1]] = map[string]bool{}
+				}
+				found[name[1]][name[2]] = true
+				most = max(most, len(found[name[1]]))
+			}
+		}
+		return len(found)
+	}
+	stages := []int{layers(w.params)}
+	groups, _ := saidStages(w.values)
+	for i := 1; i < len(groups); i++ {
+		stages = append(stages, layers(slices.Concat(groups[i]...)))
+	}
+	for mp, n := range stages {
+		for layer := range n {
+			for expert := range most {
+				if err := w.write(expertFileName(layer, expert, mp), &pickle.Dict{}, nil); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	return nil
 }
 

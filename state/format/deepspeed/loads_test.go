@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/format/deepspeed"
@@ -97,10 +98,17 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 		"sharing": {Stage: 1, DP: 2, PP: 2, EP: 1},
 		"stages":  {Stage: 1, DP: 1, PP: 3, EP: 1, Starts: []int{2, 3}},
 	}
+	others["universal"] = deepspeed.Zero{DP: 1, PP: 2, EP: 1}
+	others["universal of one stage"] = deepspeed.Zero{DP: 2, PP: 1, EP: 1}
 	var args []string
 	for name, z := range others {
-		from := filepath.Join(at, name)
-		if err := os.CopyFS(from, spread(t, z, c, files)); err != nil {
+		from, dir := filepath.Join(at, name), fstest.MapFS{}
+		if z.Stage == 0 {
+			dir = universal(t, c, files)
+		} else {
+			dir = spread(t, z, c, files)
+		}
+		if err := os.CopyFS(from, dir); err != nil {
 			t.Fatal(err)
 		}
 		args = append(args, train(from, name+" resumed", 1, z)...)

@@ -305,7 +305,7 @@ func (w *zeroWriter) expertFiles() error {
 				}
 				root.Add(name, p)
 			}
-			if err := w.put(fmt.Sprintf("layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer, expert, w.mp), root, out); err != nil {
+			if err := w.put(expertFileName(layer, expert, w.mp), root, out); err != nil {
 				return err
 			}
 		}

@@ -77,7 +77,7 @@ def experts(stage, ep=2, steps=2, robin=False, first=False):
     return engine, lambda name: re.sub(r"(deepspeed_experts\.)(\d+)", lambda m: m[1] + str(first + int(m[2])), name)
 
 
-def expertpipe(stages=2, ep=2, steps=2, tied=True, stage=1):
+def expertpipe(stages=2, ep=2, steps=2, tied=True, stage=1, universal=False):
     """A pipeline in which each layer but one has experts. All ranks together have the same batch, whatever they are: no token is dropped."""
     import deepspeed
     import torch
@@ -101,7 +101,7 @@ def expertpipe(stages=2, ep=2, steps=2, tied=True, stage=1):
     given = split_params_into_different_moe_groups_for_optimizer({"params": list(m.parameters()), "name": "all"})
     ranks = RANKS // stages  # data parallel ones
     config = {"train_micro_batch_size_per_gpu": 16 // ranks, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
-              "zero_optimization": {"stage": stage}}
+              "zero_optimization": {"stage": stage}, "checkpoint": {"load_universal": universal}}
     engine, _, _, _ = deepspeed.initialize(model=m, model_parameters=given, config=config)
     for _ in range(steps):
         batch(engine, ranks)

@@ -15,7 +15,7 @@ import make_parallel
 
 
 def train(folder, to, steps, stages, ep):
-    engine, _ = make_parallel.expertpipe(stages, ep, 0, tied=False)
+    engine, _ = make_parallel.expertpipe(stages, ep, 0, tied=False, universal=os.path.exists(f"{folder}/latest_universal"))
     if folder != "-":
         engine.load_checkpoint(folder)
     losses = [make_parallel.batch(engine, make_parallel.RANKS // stages) for _ in range(steps)]
