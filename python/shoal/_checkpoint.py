@@ -71,6 +71,8 @@ class Checkpoints:
     """The checkpoints of a job in a folder. One for each job."""
 
     def __init__(self, job: "Group", state: "State", root: str, every: "int | timedelta", keep: int) -> None:
+        if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
+            raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
         self.root = root.rstrip("/") if is_url(root) else os.path.abspath(root)
         self.keep = keep = whole("keep", keep, 1, "how many checkpoints stay, an integer from 1 on")
         self._job, self._state = job, state

@@ -69,6 +69,13 @@ def memory(nbytes: int) -> memoryview:
 
 def flatten(name: str, value: Any, items: List[Item]) -> Any:
     """The plan of a value. Appends its arrays to `items`. Raises TypeError for what cannot travel."""
+    try:
+        return _flatten(name, value, items)
+    except RecursionError:
+        raise _immovable(name, "in itself, or nested too deeply") from None
+
+
+def _flatten(name: str, value: Any, items: List[Item]) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -80,11 +87,11 @@ def flatten(name: str, value: Any, items: List[Item]) -> Any:
     if isinstance(value, Dealt):
         return _dealt(name, value, items)
     if isinstance(value, list):
-        return [flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
+        return [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
     if isinstance(value, tuple):
-        return {"tuple": [flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]}
+        return {"tuple": [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]}
     if isinstance(value, dict):
-        return {"dict": [[_key(name, k), flatten(f"{name}/{k}", v, items)] for k, v in value.items()]}
+        return {"dict": [[_key(name, k), _flatten(f"{name}/{k}", v, items)] for k, v in value.items()]}
     if is_torch(value):
         dense = value.detach().cpu().contiguous()
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))

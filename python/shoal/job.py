@@ -123,10 +123,9 @@ class Job(Group):
             raise ValueError(f"this job writes its checkpoints to {self._checkpoints.root} already: it has one folder")
         if self._progress is not None and self._progress.meshed:
             raise ShoalError("the job trains on a mesh already: call job.checkpoint before shoal.train")
-        root = os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else folder
-        if not isinstance(root, str) or not root:
+        if not isinstance(folder, (str, bytes, os.PathLike)):
             raise wrong("folder", folder, "a path, or s3://BUCKET/PREFIX")
-        self._checkpoints = Checkpoints(self, self._state, root, every, keep)
+        self._checkpoints = Checkpoints(self, self._state, os.fsdecode(folder), every, keep)
         if self._progress is not None:
             self._progress.checkpoints = self._checkpoints
 

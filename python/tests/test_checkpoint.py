@@ -247,6 +247,19 @@ def test_a_full_disk_without_an_agent(small_disk):
     assert not list(small_disk.glob("checkpoints/*step-*")) and not list(small_disk.glob("checkpoints/.staging-*"))
 
 
+@pytest.mark.parametrize("folder", ["", " ", b"", "s3://", "a\0b"], ids=repr)
+def test_a_name_of_nothing_is_refused(folder):
+    with shoal.join() as job, pytest.raises(ValueError, match=re.escape("): name a folder, or s3://BUCKET/PREFIX")):
+        job.checkpoint(folder)
+
+
+def test_state_in_itself_is_refused():
+    state = []
+    state.append(state)
+    with shoal.join() as job, pytest.raises(TypeError, match="state is in itself, or nested too deeply, which cannot move"):
+        job.register("state", lambda: state, lambda value: None)
+
+
 def test_what_is_no_folder_is_said_to_be_none(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):

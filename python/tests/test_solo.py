@@ -115,7 +115,6 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.checkpoint("there", keep="x"), TypeError, "keep='x': how many checkpoints stay"),
         (lambda j, x: j.checkpoint("there", keep=0), ValueError, "keep=0: how many checkpoints stay"),
         (lambda j, x: j.checkpoint(3), TypeError, "folder=3: a path, or s3://"),
-        (lambda j, x: j.checkpoint(""), TypeError, "folder='': a path, or s3://"),
         (lambda j, x: j.steps("x", 2), TypeError, "samples='x': how many samples the data set has"),
         (lambda j, x: j.steps(10, 2.5), TypeError, "batch=2.5: how many samples a step takes"),
         (lambda j, x: j.steps(10, 0), ValueError, "batch=0: how many samples a step takes"),
