@@ -134,7 +134,7 @@ func (m *machine) counted(n uint64) ([]byte, error) {
 // spend takes memory for values.
 func (m *machine) spend(bytes int64) error {
 	if m.left -= bytes; m.left < 0 {
-		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for a pickle of %d bytes", m.limit, len(m.data))
+		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for a pickle of %d bytes; save long lists of numbers as tensors or arrays", m.limit, len(m.data))
 	}
 	return nil
 }

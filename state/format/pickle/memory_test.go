@@ -45,6 +45,15 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestLongList reads a list of more numbers than the memory for values has room for, as a sampler's order that was saved as a list: it says in which form it is read.
+func TestLongList(t *testing.T) {
+	const n = 12_000_000
+	list := "\x80\x02]" + strings.Repeat("("+strings.Repeat("J\x01\x02\x03\x04", 1000)+"e", n/1000) + "."
+	if _, err := load([]byte(list), pickle.Options{}); err == nil || !strings.Contains(err.Error(), "save long lists of numbers as tensors or arrays") {
+		t.Error(err)
+	}
+}
+
 // TestObjectsFit reads many small objects, as a checkpoint of many ranks has one for each part of a tensor: in Python's own words, with all that is said twice
 // taken from the memo, they are as short as they can be.
 func TestObjectsFit(t *testing.T) {

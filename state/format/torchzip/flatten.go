@@ -63,7 +63,7 @@ func (w *walker) enter(path string, depth, bytes int) error {
 		return fmt.Errorf("%.200q…: a name of more than %d bytes", path, maxPath)
 	}
 	if w.left -= bytes + costStep; w.left < 0 {
-		return fmt.Errorf("%.200q: what is saved comes apart into more than %d bytes of names and values", path, maxMemory)
+		return fmt.Errorf("%.200q: what is saved comes apart into more than %d bytes of names and values; save long lists of numbers as tensors or arrays", path, maxMemory)
 	}
 	return nil
 }
