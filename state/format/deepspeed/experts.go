@@ -74,8 +74,21 @@ func (r *reader) seeExpert(name string) (bool, error) {
 	return true, nil
 }
 
+// autoLayersKey is where model states list the layers of experts that DeepSpeed's AutoEP has placed.
+const autoLayersKey = "ds_autoep_layers"
+
+// automatic fails for the experts of AutoEP, of which an optimizer has one tensor for all that a rank has, and in stage 3 the model too.
+func automatic(file string) error {
+	return fmt.Errorf("%s is of experts that DeepSpeed's AutoEP has placed, whose optimizer has those of a rank as one tensor, which shoal reads from universal checkpoints only; convert the checkpoint with ds_to_universal of that DeepSpeed", file)
+}
+
 // mixture reads the experts of the model, each from a file of its own, stage by stage.
 func (r *reader) mixture() error {
+	if first, err := r.open(r.models[at{0, 0}]); err == nil { // else who reads it says so
+		if list, err := pickle.Get[*pickle.List](first.Root, autoLayersKey); err == nil && len(list.Items) > 0 {
+			return automatic(first.Name)
+		}
+	}
 	for a, name := range r.experts {
 		if a.mp >= r.mp {
 			return fmt.Errorf("%s is of a model parallel rank of which there are no model states", name)
@@ -272,6 +285,9 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 	}
 	for _, t := range part.Tensors {
 		m := expertName.FindStringSubmatch(t.Name)
+		if m == nil && autoExpert.MatchString(strings.TrimSuffix(t.Name, "."+strconv.Itoa(expert))) {
+			return nil, automatic(f.Name)
+		}
 		if m == nil || m[2] != strconv.Itoa(expert) {
 			return nil, fmt.Errorf("%s has %q, which is no parameter of expert %d by DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
 		}

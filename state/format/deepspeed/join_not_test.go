@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/fstest"
 
+	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/state/format/deepspeed"
 	"github.com/shoal-ml/shoal/state/format/formattest"
 	"github.com/shoal-ml/shoal/state/format/pickle"
 	"github.com/shoal-ml/shoal/tensor"
@@ -173,6 +176,38 @@ func TestJoinRest(t *testing.T) {
 	for _, x := range c.Tensors {
 		if x.At != nil {
 			t.Errorf("%s at %q: %q", x.Name, x.At, x.Apart)
+		}
+	}
+}
+
+// TestAutoExpertsNot says of experts that AutoEP has placed what can be done with them, and writes them as universal checkpoints only.
+func TestAutoExpertsNot(t *testing.T) {
+	for key, want := range map[string]string{"ds_autoep_layers": "global_step7/mp_rank_00_model_states.pt is of experts that DeepSpeed's AutoEP has placed", "others": "global_step7/layer_0_expert_0_mp_rank_00_model_states.pt is of experts that DeepSpeed's AutoEP"} {
+		s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
+		s.file("global_step7/mp_rank_00_model_states.pt", func(f *store) any {
+			return dict("module", dict("up", f.add(numbered(1, 2, 2))), key, list(dict("moe_layer_id", int64(0))))
+		})
+		s.file("global_step7/layer_0_expert_0_mp_rank_00_model_states.pt", func(f *store) any { return dict("mlp.experts.w1.0", f.add(numbered(5, 2, 2))) })
+		dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
+		dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("global_step7")}
+		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	dir, _ := formattest.Load(t, "testdata/universal1.zip")
+	c, files := read(t, dir)
+	for i := range c.Tensors {
+		c.Tensors[i].Name = strings.Replace(c.Tensors[i].Name, "2.weight", "2.experts.w1", 1)
+	}
+	c.Values = append(c.Values, format.Value{Path: "universal_checkpoint_info.expert_parameter_patterns", Is: []any{`.*\.experts\.w[123]$`}})
+	const want = "it has experts that DeepSpeed's AutoEP has placed"
+	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2}, c.Tensors, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
+	}
+	written := universal(t, c, files)
+	for _, x := range [][3]string{{"experts.w1", "is_expert_param", "true"}, {"experts.w1", "ep_num_experts", "3"}, {"bias", "is_expert_param", "nothing"}} {
+		if is := at(t, written, "global_step2_universal/zero/2."+x[0]+"/exp_avg.pt", x[1:2]); is != x[2] {
+			t.Errorf("%s of %s is %s, want %s", x[1], x[0], is, x[2])
 		}
 	}
 }

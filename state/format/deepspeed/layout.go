@@ -1,6 +1,7 @@
 package deepspeed
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -109,6 +110,9 @@ func (w *writer) sort(tensors []format.Tensor) error {
 		return fmt.Errorf("%w, by which DeepSpeed cuts parameters for tensor parallel ranks; convert it with ds_to_universal", err)
 	}
 	for _, v := range w.values {
+		if v.Path == infoKey+"."+expertsKey && w.stage > 0 && slices.ContainsFunc(w.params, autoExpert.MatchString) {
+			return errors.New("it has experts that DeepSpeed's AutoEP has placed (" + v.Path + "), whose ZeRO files shoal does not write; choose universal")
+		}
 		if v.Path == stateKey+".zero_stage" {
 			stage := fmt.Sprint(v.Is) // a number, or that of an enumeration, or its name there
 			w.alone = (w.rules == nil || !w.rules.tells) && (stage == "3" || strings.HasSuffix(stage, "[3]") || strings.HasSuffix(stage, ".weights"))

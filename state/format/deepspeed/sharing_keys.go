@@ -48,6 +48,10 @@ func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	if s.vocabulary {
 		d.Add("vocab_tensor", true)
 	}
+	if r != nil && r.said[expertsKey] != nil && autoExpert.MatchString(name) && len(t.Shape) > 0 { // by which AutoEP cuts it
+		d.Add("is_expert_param", true)
+		d.Add("ep_num_experts", int64(t.Shape[0]))
+	}
 	return d, nil
 }
 
