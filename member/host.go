@@ -154,12 +154,12 @@ func (m *Machine) needs(h *Host) bool {
 		!slices.ContainsFunc(m.hosts, func(o *Host) bool { return o != h && !o.Draining && (m.load(o) > 0 || m.free(o) > 0) })
 }
 
-// Kept lists the hosts that are to be left and cannot be, since those who were on others, or on their way there, are lost.
+// Kept lists the hosts that are to be left and cannot be, since those who were on others, or on their way there, are lost: those with members, and the head.
 func (m *Machine) Kept() (hosts []string) {
 	if m.Have()-m.unplaced > 0 || m.cfg.Spares > 0 && m.hold > 0 || m.ending() || m.over {
 		return nil
 	}
-	return slices.DeleteFunc(m.Draining(), func(name string) bool { return len(m.on(name, active)) == 0 })
+	return slices.DeleteFunc(m.Draining(), func(name string) bool { return name != m.record.Head && len(m.on(name, active)) == 0 })
 }
 
 // Drain asks for a host to be left: at the next boundary its members are released, unless nobody else would be left yet. They are

@@ -50,7 +50,8 @@ def _refusals():
     opt = torch.optim.SGD(linear.parameters(), lr=0.1)
 
     class Stream(torch.utils.data.IterableDataset):
-        pass
+        def __iter__(self):
+            return iter([1, 2])
 
     return [
         (lambda: shoal.torch.loader([1, 2], global_batch=0), ValueError, "global_batch=0: how many samples a step takes"),
