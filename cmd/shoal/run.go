@@ -52,8 +52,9 @@ the run. The first worker that fails ends the job. Ctrl-C stops the workers, a s
 stays behind, however it ends.
 
 A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go) goes on without workers that are killed
-by a signal, and shoal resize changes their number. With --min N it also goes on without workers that fail by themselves,
-and waits at the end of a step while it has fewer than N, until shoal resize or a host that joins gives it more.
+by a signal, or that came later and fail, and shoal resize changes their number. With --min N it also goes on without others
+that fail by themselves, and waits at the end of a step while it has fewer than N, until shoal resize or a host that joins
+gives it more.
 
 With --spares N, behind its first step, the job starts N workers more, which run the script up to its loop and wait there. One of them
 takes the place of a worker that is lost when the step ends, and they are the first to enter when the job is made larger; others
