@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
@@ -45,11 +44,10 @@ type Checkpoint struct {
 	chosen  bool               // whether only some of the tensors are wanted
 }
 
-// A stamp tells whether a file was changed, or another one put in its place.
+// A stamp tells whether a file was changed. The number of its inode is no part: on disks of a network that may change by itself.
 type stamp struct {
 	size  int64
 	mtime time.Time
-	inode uint64 // 0 where it is not known
 }
 
 // Open reads the headers of a checkpoint: path is its folder, or a file, or the URL of a folder in a bucket. Errors name files as they stand
@@ -175,11 +173,7 @@ func (c *Checkpoint) stamp(name string) (stamp, error) {
 	if err != nil {
 		return stamp{}, err
 	}
-	s := stamp{size: info.Size(), mtime: info.ModTime()}
-	if at, known := info.Sys().(*syscall.Stat_t); known {
-		s.inode = at.Ino
-	}
-	return s, nil
+	return stamp{info.Size(), info.ModTime()}, nil
 }
 
 // unchanged fails when a file is not as it was when the checkpoint was opened.
@@ -189,7 +183,7 @@ func (c *Checkpoint) unchanged() error {
 		if err != nil {
 			return err
 		}
-		if before := c.seen[name]; now.size != before.size || !now.mtime.Equal(before.mtime) || now.inode != before.inode {
+		if before := c.seen[name]; now.size != before.size || !now.mtime.Equal(before.mtime) {
 			return fmt.Errorf("%s: %s was changed while it was read; nothing of the result is kept as good: wait until its writer is done, and start again", c.path, name)
 		}
 	}

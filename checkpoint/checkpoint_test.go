@@ -133,7 +133,7 @@ func try(t *testing.T, from, to string) error {
 	return err
 }
 
-// TestSourceChanges touches a file of the source while it is moved, or puts another in its place that was written in the same moment.
+// TestSourceChanges touches a file of the source while it is moved, or puts another of the same size in its place.
 func TestSourceChanges(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"touched": func(path string) error { return os.Chtimes(path, time.Time{}, time.Unix(1, 0)) },
@@ -143,7 +143,7 @@ func TestSourceChanges(t *testing.T) {
 				err = os.WriteFile(path+".new", make([]byte, info.Size()), 0o666)
 			}
 			if err == nil {
-				err = os.Chtimes(path+".new", time.Time{}, info.ModTime())
+				err = os.Chtimes(path+".new", time.Time{}, info.ModTime().Add(time.Second))
 			}
 			return errors.Join(err, os.Rename(path+".new", path))
 		},

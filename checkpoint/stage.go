@@ -98,12 +98,12 @@ func (s *stage) prepare(_ context.Context, job *move.Job) error {
 func (s *stage) close() error { return s.to.memory.Close() }
 
 // fail implements target: what is good stays for a later run. Where nothing was moved, nothing stays.
-func (s *stage) fail(_ context.Context, void bool) error {
-	_ = s.journal.Close() // publish may have done so
+func (s *stage) fail(_ context.Context, void bool) (err error) {
 	if void || len(s.records) == 0 {
-		return os.RemoveAll(s.folder())
+		err = os.RemoveAll(s.folder()) // as long as it is locked
 	}
-	return nil
+	_ = s.journal.Close() // publish may have done so
+	return err
 }
 
 // errFinished says that an earlier run of the same move was stopped after it had published, and before it could clean up.
