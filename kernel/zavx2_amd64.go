@@ -159,6 +159,11 @@ func avx2StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks in
 //go:noescape
 func avx2StreamCopy(dst *byte, src *byte, blocks int)
 
+// avx2Weigh: sums = Σ weight·word in 3 parts, over blocks of 32 words.
+//
+//go:noescape
+func avx2Weigh(weight *uint64, words *byte, blocks int, sums *[3][4]uint64)
+
 // avx2LoadScaledF64: acc = a*src.
 //
 //go:noescape

@@ -159,7 +159,7 @@ func avx512StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks 
 //go:noescape
 func avx512StreamCopy(dst *byte, src *byte, blocks int)
 
-// avx512Weigh: sums = Σ weight·word in two parts, over blocks of 32 words.
+// avx512Weigh: sums = Σ weight·word in 2 parts, over blocks of 32 words.
 //
 //go:noescape
 func avx512Weigh(weight *uint64, words *byte, blocks int, sums *[2][8]uint64)
