@@ -13,25 +13,25 @@ var (
 )
 
 func weigh(weight []uint64, data []byte) (hi, lo uint64) {
-	switch {
-	case hasWeigh512:
-		return weigh512(weight, data)
-	case hasWeigh256:
-		return weigh256(weight, data)
-	}
-	return weighGeneric(weight, data)
-}
-
-func weigh512(weight []uint64, data []byte) (hi, lo uint64) {
 	n := len(weight) / weighBlock
-	if n == 0 {
+	if n == 0 || !hasWeigh256 {
 		return weighGeneric(weight, data)
 	}
 	_ = data[4*len(weight)-1]
-	var sums [2][8]uint64
-	avx512Weigh(&weight[0], &data[0], n, &sums)
+	if hasWeigh512 {
+		hi, lo = weigh512(&weight[0], &data[0], n)
+	} else {
+		hi, lo = weigh256(&weight[0], &data[0], n)
+	}
 	n *= weighBlock
-	hi, lo = weighGeneric(weight[n:], data[4*n:])
+	h, l := weighGeneric(weight[n:], data[4*n:])
+	return plus(hi, lo, h, l)
+}
+
+// weigh512 weighs blocks.
+func weigh512(weight *uint64, data *byte, n int) (hi, lo uint64) {
+	var sums [2][8]uint64
+	avx512Weigh(weight, data, n, &sums)
 	for i := range sums[0] {
 		hi, lo = plus(hi, lo, 0, sums[0][i])
 		hi, lo = plus(hi, lo, sums[1][i]>>12, sums[1][i]<<52)
@@ -39,16 +39,10 @@ func weigh512(weight []uint64, data []byte) (hi, lo uint64) {
 	return hi, lo
 }
 
-func weigh256(weight []uint64, data []byte) (hi, lo uint64) {
-	n := len(weight) / weighBlock
-	if n == 0 {
-		return weighGeneric(weight, data)
-	}
-	_ = data[4*len(weight)-1]
+// weigh256 weighs blocks.
+func weigh256(weight *uint64, data *byte, n int) (hi, lo uint64) {
 	var sums [3][4]uint64
-	avx2Weigh(&weight[0], &data[0], n, &sums)
-	n *= weighBlock
-	hi, lo = weighGeneric(weight[n:], data[4*n:])
+	avx2Weigh(weight, data, n, &sums)
 	for i := range sums[0] {
 		hi, lo = plus(hi, lo, 0, sums[0][i])
 		hi, lo = plus(hi, lo, sums[1][i]>>43, sums[1][i]<<21)

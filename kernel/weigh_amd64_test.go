@@ -11,7 +11,7 @@ import (
 
 // TestWeighInVectors compares every way that this processor has, since Weigh takes the fastest only, with plain Go.
 func TestWeighInVectors(t *testing.T) {
-	ways := map[string]func([]uint64, []byte) (hi, lo uint64){}
+	ways := map[string]func(weight *uint64, data *byte, n int) (hi, lo uint64){}
 	if hasWeigh256 {
 		ways["avx2"] = weigh256
 	}
@@ -19,7 +19,7 @@ func TestWeighInVectors(t *testing.T) {
 		ways["avx512"] = weigh512
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{1, 31, 32, 33, 63, 64, 100, 2048, maxWeighed - 1, maxWeighed} {
+	for _, n := range []int{weighBlock, 2 * weighBlock, 3 * weighBlock, 2048, maxWeighed} {
 		for _, largest := range []bool{false, true} {
 			weight, data := make([]uint64, n), make([]byte, 4*n)
 			for i := range weight {
@@ -31,7 +31,7 @@ func TestWeighInVectors(t *testing.T) {
 			}
 			wantHi, wantLo := weighGeneric(weight, data)
 			for name, weigh := range ways {
-				if hi, lo := weigh(weight, data); hi != wantHi || lo != wantLo {
+				if hi, lo := weigh(&weight[0], &data[0], n/weighBlock); hi != wantHi || lo != wantLo {
 					t.Errorf("%s: %d words, largest %v: %x %x, want %x %x", name, n, largest, hi, lo, wantHi, wantLo)
 				}
 			}
