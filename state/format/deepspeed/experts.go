@@ -113,8 +113,12 @@ func (r *reader) mixture() error {
 	var names []any
 	old := false
 	for stage, layers := range all {
+		units, err := r.units(stage)
+		if err != nil {
+			return err
+		}
 		for _, layer := range slices.Sorted(maps.Keys(layers)) {
-			prefix, err := r.layer(stage, layer, layers[layer])
+			prefix, err := r.layer(stage, layer, layers[layer], units)
 			if err != nil {
 				return err
 			}
@@ -130,12 +134,8 @@ func (r *reader) mixture() error {
 	return nil
 }
 
-// layer reads the experts of a layer, and returns what the names of their parameters begin with.
-func (r *reader) layer(stage, layer, experts int) (prefix string, err error) {
-	units, err := r.units(stage)
-	if err != nil {
-		return "", err
-	}
+// layer reads the experts of a layer, and returns what the names of their parameters begin with. In a pipeline it is of one of the units that the stage has.
+func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix string, err error) {
 	for expert := range experts {
 		for mp := stage * r.tp; mp < (stage+1)*r.tp; mp++ {
 			file := r.experts[expertAt{layer, expert, mp}]
