@@ -152,11 +152,7 @@ func TestSourceChanges(t *testing.T) {
 			dir := t.TempDir()
 			from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
 			writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
-			c, err := Open(from)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := opened(t, from)
 			out, _, err := c.Lay(Form{Format: "hf"})
 			if err != nil {
 				t.Fatal(err)

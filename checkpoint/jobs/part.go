@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -232,7 +232,7 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 
 // roomFor says what to do where the disk is full.
 func roomFor(err error) string {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if durable.Full(err) {
 		return "; make room there, or keep fewer, and the next one is written"
 	}
 	return ""

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -241,7 +241,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 
 // goOn says what to do after a command that was stopped, or for which the disk was too small.
 func goOn(ctx context.Context, err error, dst string) error {
-	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	full := durable.Full(err)
 	switch {
 	case jobs.IsURL(dst) && ctx.Err() != nil:
 		return errors.New("the same command begins anew")

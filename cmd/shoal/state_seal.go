@@ -2,13 +2,12 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -37,7 +36,7 @@ A sealed checkpoint is compared with its manifest whenever it is moved.`,
 			defer c.Close()
 			gently(cmd.Context())
 			m, err := checkpoint.Seal(cmd.Context(), c, workers)
-			if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			if durable.Full(err) {
 				err = fmt.Errorf("%w; nothing is sealed: make room, and seal it again", err)
 			}
 			if err != nil {
