@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/format/hf"
 )
 
 var inLayer = regexp.MustCompile(`^model\.layers\.(\d+)\.(.+)$`)

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 // decoder is the catalogue of a decoder of the shape of Qwen 3 0.6B with Adam, 14 bytes a parameter, with so many of its 28 layers.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/tensor"
 )

@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"strconv"
 
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/boxes"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/state/plan"

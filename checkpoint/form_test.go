@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/format"
 )
 
 // TestCarried has outputs with all tensors, one that is implied, and one that is nowhere.

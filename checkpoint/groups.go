@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/format/optim"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/megatron"
-	"github.com/shoal-ml/shoal/state/format/optim"
 	"github.com/shoal-ml/shoal/tensor"
 )
 

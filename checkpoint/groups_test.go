@@ -11,12 +11,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/dcp"
-	"github.com/shoal-ml/shoal/state/format/deepspeed"
-	"github.com/shoal-ml/shoal/state/format/optim"
-	"github.com/shoal-ml/shoal/state/format/pickle"
-	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/dcp"
+	"github.com/shoal-ml/shoal/format/deepspeed"
+	"github.com/shoal-ml/shoal/format/optim"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/state/plan"

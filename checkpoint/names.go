@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/hf"
-	"github.com/shoal-ml/shoal/state/format/megatron"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/format/megatron"
 )
 
 // Facts are what people say of a model whose tensors and arguments do not tell it. What is 0 or empty they do not say.

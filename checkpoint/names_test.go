@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/hf"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/hf"
 	"github.com/shoal-ml/shoal/tensor"
 )
 

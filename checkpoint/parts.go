@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/state/move"
 )

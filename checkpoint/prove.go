@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
 )
 

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/move"
 )
 

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
 // zipped is a file of torch.save, of tensors of about one and a half blocks.

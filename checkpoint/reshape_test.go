@@ -17,13 +17,13 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/ranks"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/layout/layouttest"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 // rankFiles are the files of a layout, with what a gather and scatter of whole arrays puts into the memory of each rank.

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3"
-	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 

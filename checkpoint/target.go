@@ -7,7 +7,7 @@ import (
 	"path"
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/state/move"

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 // writeOdd writes a checkpoint of 50 MB with tensors that are smaller and larger than a part, and end anywhere in one.

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 

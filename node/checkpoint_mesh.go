@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
-	"github.com/shoal-ml/shoal/state/format/ranks"
+	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 

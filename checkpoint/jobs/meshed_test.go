@@ -17,11 +17,11 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
-	"github.com/shoal-ml/shoal/state/format/ranks"
+	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/layout/layouttest"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 // memories are the bytes of each tensor of each rank, as an oracle has them.

@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
-	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/manifest"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 // older makes of a shard one as they were written before: of its metadata it keeps the rank and what is the worker's own.

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/state/format"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 // A Sealed is a checkpoint that is whole, as its seal says.

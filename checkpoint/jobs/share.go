@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-ml/shoal/state/format"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 const shardingInfo = "DCP_SHARDING_INFO" // torch's key for where in a tensor a shard lies

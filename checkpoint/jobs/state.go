@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/tensor"
-	"github.com/shoal-ml/shoal/tensor/safetensors"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format/optim"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/state/format/optim"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/state/format"
 )
 
 // movedJSON is what a move has written in the output for programs, in bytes.

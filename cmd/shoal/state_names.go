@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/state/format/hf"
-	"github.com/shoal-ml/shoal/state/format/megatron"
 )
 
 // modelFlags say what names the tensors of a model get, and what the files do not tell of it.

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/shoal-ml/shoal/state/format"
-	"github.com/shoal-ml/shoal/state/format/formattest"
-	"github.com/shoal-ml/shoal/state/format/pickle"
-	"github.com/shoal-ml/shoal/state/format/torchzip"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
-	"github.com/shoal-ml/shoal/state/format/formattest"
+	"github.com/shoal-ml/shoal/format/formattest"
 )
 
 // TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder. Beside what TestScripts

@@ -1,0 +1,266 @@
+// Package dcp reads and writes checkpoints of torch.distributed.checkpoint, on which Megatron-Core's torch_dist is built: a pickle .metadata
+// that lists tensors and their chunks, and files in which each chunk is what torch.save writes for it.
+package dcp
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// MetadataName is the file that makes a folder a checkpoint; torch writes it last.
+const MetadataName = ".metadata"
+
+const (
+	maxMetadata       = 2 << 30
+	maxMetadataMemory = 8 << 30
+
+	module   = "torch.distributed.checkpoint."
+	megatron = "megatron.core.dist_checkpointing.strategies.torch."
+)
+
+var globals = torchzip.Globals.With(pickle.Inert(
+	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata", module+"metadata.BytesStorageMetadata",
+	module+"metadata.ChunkStorageMetadata", module+"metadata.TensorProperties", module+"metadata._MEM_FORMAT_ENCODING",
+	module+"metadata.MetadataIndex", module+"metadata.StorageMeta", module+"filesystem._StorageInfo",
+	// Megatron-Core keeps the plans of the ranks in .metadata too, which nothing here needs.
+	module+"planner.SavePlan", module+"planner.WriteItem", module+"planner.WriteItemType", module+"planner.TensorWriteData",
+	module+"planner.BytesIOWriteData", module+"filesystem._StoragePrefix", megatron+"MCoreMetadata", megatron+"MCoreSavePlan",
+))
+
+// stored is where an item lies in a file.
+type stored struct {
+	file           string
+	offset, length int64
+}
+
+// reader collects a checkpoint.
+type reader struct {
+	format.Checkpoint
+	files *format.Files
+	items map[string]stored // by key
+	first map[string]int    // by name, the lowest rank that has written something of it
+	known pickle.Globals    // that what is no tensor may mention
+}
+
+// rankFile is what torch calls the files of a rank.
+var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
+
+// key is a name and the offset of a chunk, or "" where the item is no tensor.
+func key(name, offset string) string { return name + "\x00" + offset }
+
+// Read reads the folder.
+func Read(files *format.Files) (*format.Checkpoint, error) { return ReadKnowing(files, nil) }
+
+// ReadKnowing reads the folder; what is no tensor may mention some more names than torch does.
+func ReadKnowing(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
+	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}, first: map[string]int{}, known: known}
+	text, err := files.All(MetadataName, maxMetadata)
+	if err != nil {
+		return nil, err
+	}
+	root, err := pickle.Load(text, pickle.Options{File: MetadataName, Globals: globals, Memory: pickle.Bound(text, pickle.PerByte, maxMetadataMemory)})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.metadata(root); err != nil {
+		return nil, fmt.Errorf("DCP: %s: %w", MetadataName, err)
+	}
+	return &r.Checkpoint, r.Finish()
+}
+
+func (r *reader) metadata(root any) error {
+	tensors, err := pickle.Get[*pickle.Dict](root, "state_dict_metadata")
+	if err != nil {
+		return err
+	}
+	items, err := pickle.Get[*pickle.Dict](root, "storage_data")
+	if err != nil {
+		return err
+	}
+	for _, item := range items.Items {
+		if err := r.item(item); err != nil {
+			return fmt.Errorf("storage_data: %w", err)
+		}
+	}
+	for _, item := range tensors.Items {
+		name, ok := item.Key.(string)
+		if !ok {
+			return fmt.Errorf("%s as the name of a tensor", pickle.A(item.Key))
+		}
+		switch o, _ := item.Value.(*pickle.Object); {
+		case o != nil && o.Class.Name == "TensorStorageMetadata":
+			err = r.tensor(name, o)
+		case o != nil && o.Class.Name == "BytesStorageMetadata":
+			err = r.value(name)
+		default:
+			err = fmt.Errorf("%s is neither tensor nor bytes", pickle.A(item.Value))
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		if rank, known := r.first[name]; known { // torch lists what each rank saves, in its order and one rank after the other
+			r.Listed = append(r.Listed, format.Listed{Name: name, Rank: rank})
+		}
+	}
+	return nil
+}
+
+// item reads one entry of storage_data: what it is of, and where it lies.
+func (r *reader) item(item pickle.Item) error {
+	name, err := pickle.Get[string](item.Key, "fqn")
+	if err != nil {
+		return err
+	}
+	at := ""
+	if offset, err := pickle.Get[any](item.Key, "offset"); err == nil { // else None, and the item is no tensor
+		span, err := pickle.Sizes(offset)
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		at = fmt.Sprint(span)
+	}
+	s := stored{}
+	if s.file, err = pickle.Get[string](item.Value, "relative_path"); err != nil {
+		return err
+	}
+	if s.offset, err = pickle.Get[int64](item.Value, "offset"); err != nil {
+		return err
+	}
+	if s.length, err = pickle.Get[int64](item.Value, "length"); err != nil {
+		return err
+	}
+	if how, err := pickle.Get[any](item.Value, "transform_descriptors"); err == nil && how != nil {
+		return fmt.Errorf("%q is stored transformed (compressed or encrypted), which shoal does not read; save it without extensions", name)
+	}
+	if !fs.ValidPath(s.file) || strings.ContainsAny(s.file, `\:`) || s.offset < 0 || s.length < 0 {
+		return fmt.Errorf("%q lies in %q at %d with %d bytes, which is no place in the folder", name, s.file, s.offset, s.length)
+	}
+	r.items[key(name, at)] = s
+	if m := rankFile.FindStringSubmatch(s.file); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		if lowest, seen := r.first[name]; !seen || n < lowest {
+			r.first[name] = n
+		}
+	}
+	return nil
+}
+
+func (r *reader) tensor(name string, o *pickle.Object) error {
+	t := format.Tensor{Name: name}
+	properties, err := pickle.Get[*pickle.Object](o, "properties")
+	if err != nil {
+		return err
+	}
+	state, ok := properties.State.(pickle.Tuple)
+	if !ok || len(state) == 0 {
+		return errors.New("its properties are of a version of torch that shoal does not know")
+	}
+	if t.DType, err = torchzip.DType(state[0]); err != nil {
+		return err
+	}
+	size, err := pickle.Get[any](o, "size")
+	if err != nil {
+		return err
+	}
+	if t.Shape, err = pickle.Sizes(size); err != nil {
+		return err
+	}
+	chunks, err := pickle.Get[*pickle.List](o, "chunks")
+	if err != nil {
+		return err
+	}
+	for _, c := range chunks.Items {
+		p, err := r.chunk(&t, c)
+		if err != nil {
+			return err
+		}
+		t.Pieces = append(t.Pieces, p)
+	}
+	r.Tensors = append(r.Tensors, t)
+	return nil
+}
+
+func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
+	var none format.Piece
+	offset, err := pickle.Get[any](c, "offsets")
+	if err != nil {
+		return none, err
+	}
+	at, err := pickle.Sizes(offset)
+	if err != nil {
+		return none, err
+	}
+	size, err := pickle.Get[any](c, "sizes")
+	if err != nil {
+		return none, err
+	}
+	shape, err := pickle.Sizes(size)
+	if err != nil {
+		return none, err
+	}
+	if len(at) != len(t.Shape) || len(shape) != len(t.Shape) {
+		return none, fmt.Errorf("a chunk of %d dimensions at %v in shape %v", len(shape), at, t.Shape)
+	}
+	box := make(tensor.Box, len(at))
+	for d := range at {
+		box[d] = tensor.Span{From: at[d], To: at[d] + shape[d]}
+		if box[d].To > t.Shape[d] || box[d].To < 0 {
+			return none, fmt.Errorf("the chunk %v lies outside shape %v", box, t.Shape)
+		}
+	}
+	f, err := r.open(key(t.Name, fmt.Sprint(at)))
+	if err != nil {
+		return none, fmt.Errorf("the chunk %v: %w", box, err)
+	}
+	held, ok := f.Root.(*torchzip.Tensor)
+	if !ok || held.DType != t.DType || !slices.Equal(held.Shape, shape) {
+		return none, fmt.Errorf("the chunk %v: %s holds something else there", box, f.Name)
+	}
+	p := held.As(t.Name).Pieces[0]
+	p.Box = box
+	return p, nil
+}
+
+// open opens what torch.save wrote for an item.
+func (r *reader) open(key string) (*torchzip.File, error) {
+	s, ok := r.items[key]
+	if !ok {
+		return nil, fmt.Errorf("%s does not say where it lies", MetadataName)
+	}
+	file, err := r.files.Open(s.file)
+	if err != nil {
+		return nil, err
+	}
+	if s.length > file.Size-s.offset {
+		return nil, fmt.Errorf("%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file, s.offset, s.length, file.Size)
+	}
+	return torchzip.OpenAt(r.files, s.file, s.offset, s.length, r.known)
+}
+
+// value reads what is no tensor: torch.save wrote it too.
+func (r *reader) value(name string) error {
+	f, err := r.open(key(name, ""))
+	var unknown *pickle.UnknownGlobal
+	switch {
+	case errors.As(err, &unknown):
+		r.Values = append(r.Values, format.Value{Path: name, Is: format.Unread{Why: err}})
+		return nil
+	case err != nil:
+		return err
+	}
+	if d, is := f.Root.(*pickle.Dict); is && len(d.Items) == 0 {
+		r.Values = append(r.Values, format.Value{Path: name, Is: map[string]any{}})
+		return nil
+	}
+	return f.Flatten(&r.Checkpoint, name, f.Root)
+}

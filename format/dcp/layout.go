@@ -1,0 +1,215 @@
+package dcp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+)
+
+// version is that of the metadata.
+const version = "1.0.0"
+
+// layout collects what .metadata says.
+type layout struct {
+	*format.Output
+	also    map[string][]string     // as in Content
+	tensors map[string]int          // index in Output.Tensors
+	chunks  map[string]*pickle.List // of each tensor
+	state   *pickle.Dict            // state_dict_metadata
+	plan    *pickle.Dict            // planner_data: the path of each item, which is its name
+	items   *pickle.Dict            // storage_data
+	sizes   map[string]int64        // of the files
+	seen    map[string]bool         // chunks and values
+}
+
+// Content is what a checkpoint is laid out of.
+type Content struct {
+	Ranks   [][]format.Shard    // what each rank writes; no two have the same shard
+	Values  []format.Value      // the first rank writes them
+	Objects []Object            // and these
+	Also    map[string][]string // further names of tensors, under which .metadata lists the same chunks
+}
+
+// An Object is an item that is no tensor, as torch.save writes it: torchzip.Placeholder(i, Tensors[i]) in Root stands for a tensor.
+type Object struct {
+	Name    string
+	Root    any
+	Tensors []format.Tensor
+}
+
+// Layout lays out a checkpoint as torch's distributed checkpoint does: one file a rank with its shards, the values in the
+// file of the first, and .metadata. No two ranks may have the same shard: replicas are written once.
+func Layout(ranks [][]format.Shard, values []format.Value) (*format.Output, error) {
+	return Content{Ranks: ranks, Values: values}.Layout()
+}
+
+// Layout lays the content out, as Layout does.
+func (c Content) Layout() (*format.Output, error) {
+	l := &layout{
+		Output: &format.Output{Checkpoint: format.Checkpoint{Format: "torch DCP", Values: slices.Clone(c.Values)}}, also: c.Also,
+		tensors: map[string]int{}, chunks: map[string]*pickle.List{}, sizes: map[string]int64{}, seen: map[string]bool{},
+		state: &pickle.Dict{}, plan: &pickle.Dict{}, items: &pickle.Dict{},
+	}
+	for i, shards := range c.Ranks {
+		file := fmt.Sprintf("__%d_0.distcp", i)
+		for _, s := range shards {
+			if err := l.shard(file, s); err != nil {
+				return nil, fmt.Errorf("DCP: tensor %q: %w", s.Name, err)
+			}
+		}
+		if i == 0 {
+			if err := l.others(file, c); err != nil {
+				return nil, err
+			}
+		}
+		if l.sizes[file] > 0 {
+			l.Files = append(l.Files, format.OutputFile{Name: file, Size: l.sizes[file]})
+		}
+	}
+	text, err := l.metadata()
+	if err != nil {
+		return nil, err
+	}
+	l.Files = append(l.Files, format.OutputFile{Name: MetadataName, Size: int64(len(text))})
+	l.Frames = append(l.Frames, format.Frame{File: MetadataName, Bytes: text})
+	return l.Output, l.Finish()
+}
+
+// shard adds a shard behind what the file has.
+func (l *layout) shard(file string, s format.Shard) error {
+	if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
+		return fmt.Errorf("box %v lies outside shape %v", s.Box, s.Shape)
+	}
+	offsets := make([]int, len(s.Box))
+	for d, x := range s.Box {
+		offsets[d] = x.From
+	}
+	names := append([]string{s.Name}, l.also[s.Name]...)
+	i, known := l.tensors[s.Name]
+	if !known {
+		i = len(l.Tensors)
+		l.tensors[s.Name] = i
+		l.Tensors = append(l.Tensors, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
+		for _, name := range names {
+			if l.chunks[name] != nil {
+				return fmt.Errorf("two tensors are to be called %q", name)
+			}
+			l.describe(name, s)
+		}
+	}
+	if t := &l.Tensors[i]; t.DType != s.DType || !t.Shape.Equal(s.Shape) {
+		return fmt.Errorf("a shard of %v %v, and another of %v %v", s.DType, s.Shape, t.DType, t.Shape)
+	}
+	start := key(s.Name, fmt.Sprint(offsets))
+	if l.seen[start] {
+		return errors.New("two shards start at the same place")
+	}
+	l.seen[start] = true
+	base := l.sizes[file]
+	at, size, err := torchzip.LayoutTensor(l.Output, file, base, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+	if err != nil {
+		return err
+	}
+	l.Tensors[i].Pieces = append(l.Tensors[i].Pieces, format.Piece{Box: s.Box, File: file, Offset: at})
+	for _, name := range names {
+		chunks := l.chunks[name]
+		chunks.Items = append(chunks.Items, object("metadata.ChunkStorageMetadata", "offsets", torchSize(offsets), "sizes", torchSize(s.Box.Shape())))
+		l.store(file, base, size, name, torchSize(offsets), int64(len(chunks.Items)-1))
+	}
+	return nil
+}
+
+// describe adds a tensor to state_dict_metadata; its chunks follow.
+func (l *layout) describe(name string, s format.Shard) {
+	strided := &pickle.Object{Class: pickle.Global{Module: "torch.serialization", Name: "_get_layout"}, Args: []any{"torch.strided"}}
+	contiguous := &pickle.Object{Class: class("metadata._MEM_FORMAT_ENCODING"), Args: []any{int64(0)}}
+	properties := pickle.New{
+		Class: class("metadata.TensorProperties"),
+		State: pickle.Tuple{torchzip.DTypeGlobal(s.DType), strided, false, contiguous, false},
+	}
+	l.chunks[name] = &pickle.List{}
+	l.item(name, object("metadata.TensorStorageMetadata", "properties", properties, "size", torchSize(s.Shape), "chunks", l.chunks[name]))
+}
+
+func (l *layout) item(name string, what any) {
+	l.state.Items = append(l.state.Items, pickle.Item{Key: name, Value: what})
+	l.plan.Items = append(l.plan.Items, pickle.Item{Key: name, Value: pickle.Tuple{name}})
+}
+
+// others adds what is no tensor.
+func (l *layout) others(file string, c Content) error {
+	for _, v := range c.Values {
+		root, err := torchzip.Pickled(l.Output, v)
+		if err == nil {
+			err = l.object(file, Object{Name: v.Path, Root: root})
+		}
+		if err != nil {
+			return fmt.Errorf("DCP: value %q: %w", v.Path, err)
+		}
+	}
+	for _, o := range c.Objects {
+		if err := l.object(file, o); err != nil {
+			return fmt.Errorf("DCP: object %q: %w", o.Name, err)
+		}
+	}
+	return nil
+}
+
+// object adds an item that is no tensor behind what the file has. Tensors in it are some of the output.
+func (l *layout) object(file string, o Object) error {
+	base := l.sizes[file]
+	size, at, err := torchzip.LayoutAt(l.Output, file, base, o.Root, o.Tensors)
+	if err != nil {
+		return err
+	}
+	if l.chunks[o.Name] != nil {
+		return errors.New("a tensor has this name")
+	}
+	for i, t := range o.Tensors {
+		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
+		l.Tensors = append(l.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
+	}
+	l.item(o.Name, object("metadata.BytesStorageMetadata"))
+	l.store(file, base, size, o.Name, nil, nil)
+	return nil
+}
+
+// store says where an item lies. The hint is the place of a chunk among those of its tensor.
+func (l *layout) store(file string, at, size int64, name string, offset, hint any) {
+	l.sizes[file] = at + size
+	l.items.Items = append(l.items.Items, pickle.Item{
+		Key:   object("metadata.MetadataIndex", "fqn", name, "index", hint, "offset", offset),
+		Value: object("filesystem._StorageInfo", "relative_path", file, "offset", at, "length", size),
+	})
+}
+
+func (l *layout) metadata() ([]byte, error) {
+	meta := object("metadata.StorageMeta", "checkpoint_id", nil, "save_id", nil, "load_id", nil, "modules", &pickle.List{})
+	return pickle.Append(nil, object("metadata.Metadata", "state_dict_metadata", l.state, "planner_data", l.plan,
+		"storage_data", l.items, "storage_meta", meta, "version", version))
+}
+
+func class(name string) pickle.Global {
+	name = module + name
+	i := strings.LastIndexByte(name, '.')
+	return pickle.Global{Module: name[:i], Name: name[i+1:]}
+}
+
+// object is one of a data class of torch's, with names and values of its fields in turn.
+func object(of string, fields ...any) pickle.New {
+	d := &pickle.Dict{}
+	for i := 0; i < len(fields); i += 2 {
+		d.Items = append(d.Items, pickle.Item{Key: fields[i], Value: fields[i+1]})
+	}
+	return pickle.New{Class: class(of), State: d}
+}
+
+// torchSize is a torch.Size.
+func torchSize(list []int) *pickle.Object {
+	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(list)}}
+}

@@ -1,0 +1,441 @@
+// Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
+// cut over the data parallel ranks, with tensor parallelism, pipelines and experts, and universal checkpoints, which have a file for each parameter
+// and kind of state. It writes both, and ZeRO for tensor parallel ranks, expert parallel ones (stages 1 and 2), and pipelines (stage 1).
+//
+// The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
+// fp32 is the master copy of the weights.
+package deepspeed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// LatestName and UniversalName are the files that name the newest checkpoint of a folder, and the newest universal one.
+const (
+	LatestName    = "latest"
+	UniversalName = "latest_universal"
+)
+
+// globals are DeepSpeed's own classes in its files.
+var globals = pickle.Inert(
+	"deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+	"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", "deepspeed.utils.tensor_fragment.fragment_address",
+	"deepspeed.checkpoint.universal_checkpoint.SubparamShape",
+)
+
+var (
+	modelFile = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
+	optimFile = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+	layerFile = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
+	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
+)
+
+// at is the rank that wrote a file.
+type at struct{ mp, dp int }
+
+// reader collects a checkpoint.
+type reader struct {
+	format.Checkpoint
+	files  *format.Files
+	dir    string
+	models map[at]string
+	optims map[at]string
+	layers map[layerAt]string // of a pipeline
+	mp, dp int                // sizes; mp is pp * tp
+	pp, tp int
+
+	experts, expp map[expertAt]string // of a mixture: models, and optimizers
+	numbers       map[string]int      // of experts, by the beginning of their names
+	apart         bool                // whether the optimizer's state is in expp
+	single        bool                // whether tensor parallel ranks have experts of their own, and none a part of one
+	together      map[groupAt]bool    // of single, the groups of experts that all ranks of a stage share
+	locals        map[string]string   // what experts' parameters are called on their rank
+	opened        map[int][]*rank     // optimizer states, by model parallel rank
+
+	info    []format.Value    // universal_checkpoint_info of the first model parallel rank
+	torn    error             // why that is not to be believed
+	params  map[string]bool   // that model states name
+	aliases map[string]string // of parameters that are others once more
+	steps   map[string]any    // numbers of steps and the like, by path
+}
+
+// Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{}, together: map[groupAt]bool{},
+		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
+	for _, name := range []string{UniversalName, LatestName} {
+		tag, err := files.All(name, 1024)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil {
+			r.dir = strings.TrimSpace(string(tag))
+		}
+		if !fs.ValidPath(r.dir) || strings.ContainsAny(r.dir, `/\:`) {
+			return nil, fmt.Errorf("%s: %q is no name of a folder", name, r.dir)
+		}
+	}
+	entries, err := fs.ReadDir(files.FS(), r.dir)
+	if err != nil {
+		return nil, err
+	}
+	universal := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "zero" && e.IsDir() })
+	for _, e := range entries {
+		if err := r.see(e.Name(), universal); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.models) == 0 {
+		return nil, errors.New("DeepSpeed: the folder has no mp_rank_*_model_states.pt")
+	}
+	if err = r.degrees(); err != nil {
+		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
+	if universal {
+		err = r.universal()
+	} else {
+		err = r.zero()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("DeepSpeed: %w", err)
+	}
+	if r.tp > 1 {
+		if err := r.join(); err != nil {
+			return nil, err
+		}
+	}
+	return &r.Checkpoint, r.Finish()
+}
+
+// see sorts a file in by its name. A universal checkpoint can have the model states for stage 3 too, in which there are no weights.
+func (r *reader) see(name string, universal bool) error {
+	if is, err := r.seeExpert(name); is {
+		return err
+	}
+	switch {
+	case layerFile.MatchString(name):
+		m := layerFile.FindStringSubmatch(name)
+		layer, err := strconv.Atoi(m[1])
+		tp, err2 := 0, error(nil)
+		if m[2] != "" {
+			tp, err2 = strconv.Atoi(m[2])
+		}
+		if err != nil || err2 != nil || layer > 1<<20 || tp > 1<<20 {
+			return fmt.Errorf("DeepSpeed: %s: a layer of such a number", name)
+		}
+		if other := r.layers[layerAt{layer, tp}]; other != "" {
+			return fmt.Errorf("DeepSpeed: %s and %s are of the same layer", other, name)
+		}
+		r.layers[layerAt{layer, tp}] = name
+		return nil
+	case refusedPP.MatchString(name):
+		return fmt.Errorf("DeepSpeed: %s is of a pipeline with another axis beside data and model, which shoal does not read; convert the checkpoint with ds_to_universal", name)
+	}
+	for expression, into := range map[*regexp.Regexp]map[at]string{modelFile: r.models, optimFile: r.optims} {
+		m := expression.FindStringSubmatch(name)
+		if m == nil {
+			continue
+		}
+		dp, _ := strconv.Atoi(m[1]) // "" is rank 0: the file is not cut over data parallel ranks
+		mp, err := strconv.Atoi(m[2])
+		if err != nil || dp > 1<<20 || mp > 1<<20 {
+			return fmt.Errorf("DeepSpeed: %s: a rank of %s", name, m[2])
+		}
+		if other := into[at{mp, dp}]; other != "" && universal && (m[1] == "") != strings.HasPrefix(other, "mp_") {
+			if m[1] != "" {
+				continue
+			}
+		} else if other != "" {
+			return fmt.Errorf("DeepSpeed: %s and %s are of the same rank", other, name)
+		}
+		into[at{mp, dp}] = name
+		r.mp, r.dp = max(r.mp, mp+1), max(r.dp, dp+1)
+	}
+	return nil
+}
+
+func (r *reader) open(name string) (*torchzip.File, error) {
+	return torchzip.Open(r.files, path.Join(r.dir, name), globals)
+}
+
+// place is the place of a model parallel rank. Stages have none: parameters have names that no two of them have.
+func (r *reader) place(mp int) format.Place {
+	if r.tp == 1 {
+		return nil
+	}
+	return format.Place{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
+}
+
+// placeInStage is that of a model parallel rank for what has no name that is of one stage.
+func (r *reader) placeInStage(mp int) format.Place {
+	if r.pp == 1 {
+		return r.place(mp)
+	}
+	return append(format.Place{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
+}
+
+// zero reads model and optimizer states of every rank.
+func (r *reader) zero() error {
+	if r.pp > 1 && len(r.layers)+len(r.experts) == 0 {
+		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its layers (layer_00-*model_states.pt); copy them from where it was written", r.models[at{0, 0}], r.pp)
+	}
+	if err := r.mixture(); err != nil {
+		return err
+	}
+	if len(r.optims) == 0 {
+		if err := r.numberedExperts(); err != nil {
+			return err
+		}
+	}
+	var stages []*model
+	for mp := range r.mp {
+		group, err := r.group(mp)
+		if err != nil {
+			return err
+		}
+		if len(r.optims) == 0 {
+			if err := r.without(group[0]); err != nil {
+				return err
+			}
+		}
+		if mp%r.tp == 0 {
+			stages = append(stages, group[0])
+		}
+		if err := r.modules(mp, group); err != nil {
+			return err
+		}
+		if len(r.optims) > 0 {
+			if err := r.optimizer(mp, group[0]); err != nil {
+				return err
+			}
+		}
+		r.names(group[0])
+	}
+	if err := r.once(); err != nil {
+		return err
+	}
+	if len(r.layers) > 0 {
+		if err := r.layered(stages); err != nil {
+			return err
+		}
+	}
+	return r.values()
+}
+
+// without takes the model states of a model parallel rank for all that there is, as those without ZeRO are.
+func (r *reader) without(m *model) error {
+	if len(m.shapes) == 0 {
+		return nil
+	}
+	if m.cut {
+		return fmt.Errorf("there are no optimizer states files (*_optim_states.pt), and %s is of stage 3, in which only they have the weights that are trained; copy them from where it was written", m.file.Name)
+	}
+	m.again = nil // of no master weights
+	r.Doubt = "it was trained with ZeRO, and there are no optimizer states files (*_optim_states.pt)"
+	return nil
+}
+
+func noModel(mp, dp int) error {
+	return fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+}
+
+// group opens the model states of a model parallel rank: one file, or in stage 3 one for each data parallel rank.
+func (r *reader) group(mp int) (group []*model, err error) {
+	for dp := range r.dp {
+		name := r.models[at{mp, dp}]
+		if name == "" && dp > 0 && !group[0].cut {
+			break
+		}
+		if name == "" {
+			return nil, noModel(mp, dp)
+		}
+		m, err := r.model(name)
+		if err != nil {
+			return nil, err
+		}
+		group = append(group, m)
+	}
+	return group, r.inform(mp, group[0])
+}
+
+// model is what a model states file says.
+type model struct {
+	file   *torchzip.File
+	cut    bool     // stage 3: one of several files, with a part of each parameter or none
+	shapes []params // of each group; nil without ZeRO
+	frozen params
+	module *pickle.Dict
+	again  map[string]format.Tensor // what the module has of the master weights
+}
+
+// params are parameters with their whole shapes, in order.
+type params []param
+
+type param struct {
+	name  string
+	shape tensor.Shape
+}
+
+func (r *reader) model(name string) (*model, error) {
+	f, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{file: f, cut: strings.HasPrefix(name, "zero_")}
+	if names, err := pickle.Get[*pickle.List](f.Root, ownKey, mastersKey); err == nil {
+		m.again = map[string]format.Tensor{}
+		for _, x := range names.Items {
+			if name, ok := x.(string); ok {
+				m.again[name] = format.Tensor{}
+			}
+		}
+	}
+	if m.module, err = pickle.Get[*pickle.Dict](f.Root, "module"); err != nil {
+		if none, _ := pickle.Get[any](f.Root, "module"); none != nil || len(r.layers) == 0 && r.pp == 1 && r.Format != universalFormat {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		m.module = &pickle.Dict{} // a pipeline's is in the files of its layers
+	}
+	if groups, err := pickle.Get[*pickle.List](f.Root, "param_shapes"); err == nil {
+		for _, g := range groups.Items {
+			shapes, err := shapesOf(g)
+			if err != nil {
+				return nil, fmt.Errorf("%s: param_shapes: %w", name, err)
+			}
+			m.shapes = append(m.shapes, shapes)
+		}
+	}
+	if frozen, err := pickle.Get[*pickle.Dict](f.Root, "frozen_param_shapes"); err == nil {
+		if m.frozen, err = shapesOf(frozen); err != nil {
+			return nil, fmt.Errorf("%s: frozen_param_shapes: %w", name, err)
+		}
+	}
+	return m, nil
+}
+
+func shapesOf(v any) (params, error) {
+	d, ok := v.(*pickle.Dict)
+	if !ok {
+		return nil, fmt.Errorf("%s instead of a dict", pickle.A(v))
+	}
+	var list params
+	for _, item := range d.Items {
+		name, ok := item.Key.(string)
+		if !ok {
+			return nil, fmt.Errorf("%s as a name", pickle.A(item.Key))
+		}
+		shape, err := pickle.Sizes(item.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		if _, err := tensor.Shape(shape).Elements(); err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		list = append(list, param{name, shape})
+	}
+	return list, nil
+}
+
+// modules adds the tensors of the model. In stage 3 its parameters are cut: the frozen ones are kept as flat parts, the
+// others as master weights only, and the module has placeholders.
+func (r *reader) modules(mp int, group []*model) error {
+	first := group[0]
+	if first.cut && len(first.module.Items) == 0 && r.Format == universalFormat {
+		return fmt.Errorf("%s has no model in it, as shoal writes it for stage 3 beside the model states with the weights: mp_rank_%02d_model_states.pt is missing; %s", first.file.Name, mp, again)
+	}
+	part := format.Checkpoint{}
+	if err := first.file.Flatten(&part, "module", first.module); err != nil {
+		return err
+	}
+	shared, err := pickle.Get[*pickle.Dict](first.file.Root, sharedKey)
+	if err != nil {
+		shared = &pickle.Dict{}
+	}
+	elsewhere := map[string]bool{} // than in the module
+	for _, p := range slices.Concat(append(first.shapes, first.frozen)...) {
+		elsewhere[p.name] = true
+	}
+	for _, t := range part.Tensors {
+		name := strings.TrimPrefix(t.Name, "module.")
+		if _, tied := shared.Get(name); tied && first.cut {
+			continue
+		}
+		if _, ok := first.again[name]; ok {
+			first.again[name] = t
+			continue
+		}
+		if first.cut && elsewhere[name] {
+			continue
+		}
+		t.At = r.place(mp)
+		r.Tensors = append(r.Tensors, t)
+	}
+	if !first.cut {
+		return nil
+	}
+	for _, p := range first.frozen {
+		var parts []*torchzip.Tensor
+		for _, m := range group {
+			t, err := pickle.Get[*torchzip.Tensor](m.file.Root, "frozen_param_fragments", p.name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.file.Name, err)
+			}
+			parts = append(parts, t)
+		}
+		t, err := even(p, parts, 0)
+		if err != nil {
+			return fmt.Errorf("%s: %w", first.file.Name, err)
+		}
+		t.Name, t.At = "module."+p.name, r.place(mp)
+		r.Tensors = append(r.Tensors, t)
+	}
+	return nil
+}
+
+// values adds what the first rank says beside tensors.
+func (r *reader) values() error {
+	f, err := r.open(r.models[at{0, 0}])
+	if err != nil {
+		return err
+	}
+	root, ok := f.Root.(*pickle.Dict)
+	if !ok {
+		return fmt.Errorf("%s: %s instead of a dict", f.Name, pickle.A(f.Root))
+	}
+	part := format.Checkpoint{}
+	for _, item := range root.Items {
+		key, _ := item.Key.(string)
+		switch key {
+		case "optimizer":
+			if r.apart {
+				continue
+			}
+		case "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", ownKey, "":
+			continue
+		}
+		if err := f.Flatten(&part, key, item.Value); err != nil {
+			return err
+		}
+	}
+	if r.mp > 1 {
+		if err := r.others(&part); err != nil {
+			return err
+		}
+	}
+	r.Values = append(r.Values, part.Values...)
+	r.Tensors = append(r.Tensors, part.Tensors...)
+	return nil
+}

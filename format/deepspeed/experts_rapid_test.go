@@ -1,0 +1,493 @@
+package deepspeed_test
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed"
+	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const inLayer = ".deepspeed_moe.experts.deepspeed_experts."
+
+// mixed is a model with layers of experts, in the order in which a program has its parameters. Groups are of these; those behind the first are of experts.
+type mixed struct {
+	params []even
+	groups []int    // of each parameter
+	layers []string // of experts
+	counts []int    // how many each layer has
+	named  bool     // whether patterns name experts
+	robin  bool
+	first  bool // use_data_before_expert_parallelism
+}
+
+// mixedOver is a mesh over which it was trained.
+type mixedOver struct {
+	stage, dp, tp, ep int
+	parts             bool  // of experts on tensor parallel ranks
+	names             bool  // whether model states have param_shapes
+	starts            []int // the blocks with which stages of a pipeline begin; nil for none
+}
+
+// stages are what each stage has; without a pipeline there is one.
+func (m *mixed) stages(o mixedOver) (all []*mixed) {
+	of := func(name string) int {
+		block, _, _ := strings.Cut(name, ".")
+		n, _ := strconv.Atoi(block)
+		for s := len(o.starts) - 1; s > 0; s-- {
+			if n >= o.starts[s] {
+				return s
+			}
+		}
+		return 0
+	}
+	for s := range max(len(o.starts), 1) {
+		own := &mixed{named: m.named, robin: m.robin, first: m.first}
+		for i, p := range m.params {
+			if of(p.name) == s {
+				own.params, own.groups = append(own.params, p), append(own.groups, m.groups[i])
+			}
+		}
+		for i, l := range m.layers {
+			if of(l) == s {
+				own.layers, own.counts = append(own.layers, l), append(own.counts, m.counts[i])
+			}
+		}
+		all = append(all, own)
+	}
+	return all
+}
+
+// expertOf is the layer and the number of an expert's parameter; -1 for others.
+func (m *mixed) expertOf(name string) (layer, expert int, rest string) {
+	for i, l := range m.layers {
+		if below, ok := strings.CutPrefix(name, l+inLayer); ok {
+			number, rest, _ := strings.Cut(below, ".")
+			n, _ := strconv.Atoi(number)
+			return i, n, rest
+		}
+	}
+	return -1, -1, name
+}
+
+// spot is an expert parallel rank, and which of those with its experts: of a rank in DeepSpeed's order.
+func (m *mixed) spot(o mixedOver, dp, tp int) (e, index, count int) {
+	rank, ranks := dp, o.dp
+	if !o.parts {
+		rank, ranks = dp*o.tp+tp, o.dp*o.tp
+	}
+	count = ranks / o.ep
+	if m.first {
+		return rank / count, rank % count, count
+	}
+	return rank % o.ep, rank / o.ep, count
+}
+
+// local are the parameters of a group on an expert parallel rank, with the names and parts that the rank has.
+func (m *mixed) local(o mixedOver, group, e, tp int) (all []even) {
+	for i, p := range m.params {
+		layer, expert, rest := m.expertOf(p.name)
+		switch {
+		case m.groups[i] != group:
+			continue
+		case layer >= 0:
+			own := m.counts[layer] / o.ep
+			if expert/own != e {
+				continue
+			}
+			p.name = m.layers[layer] + inLayer + strconv.Itoa(expert%own) + "." + rest
+			if o.parts {
+				p.whole = p.part(tp, o.tp)
+			}
+		default:
+			p.whole = p.part(tp, o.tp)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// write writes what DeepSpeed saves.
+func (m *mixed) write(t testing.TB, o mixedOver) fstest.MapFS {
+	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
+	info := m.info()
+	for i, own := range m.stages(o) {
+		own.save(s, o, i*o.tp, info)
+	}
+	dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
+	dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("global_step7")}
+	return dir
+}
+
+// save writes what the ranks of a stage save, of which the first model parallel one is given.
+func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
+	for tp := range o.tp {
+		mp := mp + tp
+		s.file(fmt.Sprintf("global_step7/mp_rank_%02d_model_states.pt", mp), func(f *store) any {
+			module, shapes, counts := dict(), list(), list()
+			for i, p := range m.params {
+				if layer, _, _ := m.expertOf(p.name); layer < 0 {
+					module.Add(m.params[i].name, f.add(p.part(tp, o.tp)))
+				}
+			}
+			e, _, _ := m.spot(o, 0, tp)
+			for g := range slices.Max(m.groups) + 1 {
+				d := dict()
+				for _, p := range m.dealt(o, g, e, tp) {
+					d.Add(p.name, torchzip.Ints(p.whole.shape))
+				}
+				shapes.Items = append(shapes.Items, d)
+			}
+			for _, n := range m.counts {
+				counts.Items = append(counts.Items, int64(n))
+			}
+			root := dict("module", module, "num_experts", counts, "global_steps", int64(7), "dp_world_size", int64(o.dp), "mp_world_size", int64(o.tp*max(len(o.starts), 1)), "universal_checkpoint_info", info)
+			if o.names {
+				root.Add("param_shapes", shapes)
+			}
+			return root
+		})
+		written := map[int]bool{}
+		for dp := range o.dp {
+			e, index, _ := m.spot(o, dp, tp)
+			if index > 0 || written[e] {
+				continue
+			}
+			written[e] = true
+			for layer := range m.layers {
+				for expert := range m.counts[layer] {
+					if expert/(m.counts[layer]/o.ep) == e {
+						s.file(fmt.Sprintf("global_step7/layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer, expert, mp), func(f *store) any {
+							d := dict()
+							for _, p := range m.params {
+								if l, x, _ := m.expertOf(p.name); l == layer && x == expert {
+									if o.parts {
+										p.whole = p.part(tp, o.tp)
+									}
+									d.Add(p.name, f.add(p.whole))
+								}
+							}
+							return d
+						})
+					}
+				}
+			}
+			s.file(fmt.Sprintf("global_step7/expp_rank_%d_mp_rank_%02d_optim_states.pt", e, mp), func(f *store) any { return dict("optimizer", nil) })
+		}
+		for dp := range o.dp {
+			s.file(fmt.Sprintf("global_step7/zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp), func(f *store) any { return m.optimizer(f, o, dp, tp) })
+		}
+	}
+}
+
+// dealt are the local parameters of a group in the order in which they lie.
+func (m *mixed) dealt(o mixedOver, group, e, tp int) []even {
+	all := m.local(o, group, e, tp)
+	_, _, count := m.spot(o, 0, tp)
+	if group == 0 {
+		count = o.dp
+	}
+	if !m.robin {
+		return all
+	}
+	var turns []even
+	for first := range count {
+		for i := first; i < len(all); i += count {
+			turns = append(turns, all[i])
+		}
+	}
+	return turns
+}
+
+func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
+	weights, states, counts, paddings, mappings, groups := list(), dict(), list(), list(), list(), list()
+	for g := range slices.Max(m.groups) + 1 {
+		e, index, count := m.spot(o, dp, tp)
+		if g == 0 {
+			index, count = dp, o.dp
+		}
+		var flat []float32
+		mapping := dict()
+		all := m.dealt(o, g, e, tp)
+		n := 0
+		for _, p := range all {
+			n += len(p.whole.data)
+		}
+		size := (n + 2*count - 1) / (2 * count) * 2
+		start := 0
+		for _, p := range m.local(o, g, e, tp) { // DeepSpeed says where they would lie in the model's order
+			from, to := max(start, index*size), min(start+len(p.whole.data), (index+1)*size)
+			if from < to {
+				mapping.Add(p.name, pickle.New{Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment", Name: "fragment_address"}, State: dict("numel", int64(to-from), "start", int64(from-index*size))})
+			}
+			start += len(p.whole.data)
+		}
+		for _, p := range all {
+			flat = append(flat, p.whole.data...)
+		}
+		flat = append(flat, make([]float32, size*count-n)...)
+		lean := array{data: flat[min(index*size, n):min((index+1)*size, n)]}
+		lean.shape = tensor.Shape{len(lean.data)}
+		full := array{tensor.Shape{size}, flat[index*size : (index+1)*size]}
+		moments := full.times(-1)
+		clear(moments.data[len(lean.data):]) // what is filled up is no -0
+		weights.Items = append(weights.Items, f.add(lean))
+		states.Items = append(states.Items, pickle.Item{Key: int64(g), Value: dict("step", f.add(array{tensor.Shape{}, []float32{float32(g + 3)}}), "exp_avg", f.add(moments))})
+		counts.Items, paddings.Items, mappings.Items = append(counts.Items, int64(count)), append(paddings.Items, int64(size-len(lean.data))), append(mappings.Items, mapping)
+		group := dict("lr", float64(g), "params", list(int64(g)))
+		if g > 0 {
+			group.Add("name", fmt.Sprintf("ep_size_%d", o.ep))
+			group.Add("moe", true)
+		}
+		groups.Items = append(groups.Items, group)
+	}
+	state := dict("zero_stage", int64(o.stage), "single_partition_of_fp32_groups", weights, "base_optimizer_state", dict("state", states, "param_groups", groups),
+		"partition_count", counts, "group_paddings", paddings, "param_slice_mappings", mappings, "ds_version", "0.19.0")
+	config := dict("use_data_before_expert_parallelism", m.first, "zero_optimization", dict("round_robin_gradients", m.robin, "stage", int64(o.stage)))
+	return dict("optimizer_state_dict", state, "ds_config", config, "ds_version", "0.19.0")
+}
+
+// info says how tensor parallel ranks share parameters.
+func (m *mixed) info() *pickle.Dict {
+	by := map[string]map[string]bool{"alike": {}, "columns": {}}
+	for _, p := range m.params {
+		layer, _, rest := m.expertOf(p.name)
+		if by[p.rule] == nil || layer >= 0 && !m.named {
+			continue
+		}
+		pattern := regexp.QuoteMeta(p.name) + "$"
+		if layer >= 0 {
+			pattern = regexp.QuoteMeta(m.layers[layer]+inLayer) + `\d+\.` + rest
+		}
+		by[p.rule][pattern] = true
+	}
+	d := dict("universal_checkpoint_version", 0.2, "parameter_with_2_sub_params_cat_dim_0", list())
+	for _, x := range [][2]string{{"alike", "tp_replicated_parameter_patterns"}, {"columns", "parameter_with_row_parallelism_patterns"}} {
+		l := list()
+		for _, pattern := range slices.Sorted(maps.Keys(by[x[0]])) {
+			l.Items = append(l.Items, pattern)
+		}
+		d.Add(x[1], l)
+	}
+	return d
+}
+
+// drawMixed draws a model. Numbers of rows come out even over each of the tensor parallel ranks that are drawn.
+func drawMixed(r *rapid.T) *mixed {
+	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
+	m := &mixed{named: rapid.Bool().Draw(r, "patterns name experts"), robin: rapid.Bool().Draw(r, "round robin"), first: rapid.Bool().Draw(r, "data before experts")}
+	first := 1
+	add := func(name, rule string, group int, shape ...int) {
+		if strings.Contains(name, inLayer) && !m.named {
+			rule = "rest"
+		}
+		p := even{name: name, rule: rule, whole: numbered(first, shape...)}
+		first += len(p.whole.data)
+		m.params, m.groups = append(m.params, p), append(m.groups, group)
+	}
+	biases, bias := n("group of biases", 1, 2), rapid.Bool().Draw(r, "biases")
+	for b := range n("blocks", 1, 4) {
+		for i := range n("parameters", 0, 2) {
+			add(fmt.Sprintf("%d.p%d", b, i), rapid.SampledFrom([]string{"rest", "columns", "alike"}).Draw(r, "rule"), 0, 12*n("rows", 1, 2), 12)
+		}
+		if b > 0 && rapid.Bool().Draw(r, "no experts") {
+			continue
+		}
+		layer := fmt.Sprintf("%d.moe", b)
+		m.layers, m.counts = append(m.layers, layer), append(m.counts, rapid.SampledFrom([]int{4, 8, 12}).Draw(r, "experts"))
+		add(layer+".deepspeed_moe.gate.wg.weight", "alike", 0, m.counts[len(m.counts)-1], 3)
+		rows := 12 * n("rows of experts", 1, 2)
+		for e := range m.counts[len(m.counts)-1] {
+			add(fmt.Sprintf("%s%s%d.up.weight", layer, inLayer, e), "rest", 1, rows, 2)
+			if bias {
+				add(fmt.Sprintf("%s%s%d.up.bias", layer, inLayer, e), "alike", biases, 12)
+			}
+			add(fmt.Sprintf("%s%s%d.down.weight", layer, inLayer, e), "columns", 1, 2, 12)
+		}
+	}
+	return m
+}
+
+// over draws a mesh.
+func (m *mixed) over(r *rapid.T, name string) (o mixedOver) {
+	n := func(what string, of ...int) int { return rapid.SampledFrom(of).Draw(r, name+what) }
+	o = mixedOver{stage: n("stage", 1, 2), tp: n("tp", 1, 2, 3), ep: n("ep", 1, 2, 4), parts: m.named, names: rapid.Bool().Draw(r, name+"param_shapes")}
+	o.dp = o.ep * n("sharers", 1, 2, 3)
+	if o.tp == 1 {
+		o.parts = true
+	}
+	if !o.parts { // as DeepSpeed loads it
+		o.tp = min(o.ep, 2)
+		o.dp /= o.tp
+	}
+	if rapid.Bool().Draw(r, name+"pipeline") {
+		o.stage, o.starts = 1, []int{0} // with another DeepSpeed trains none
+		for i, l := range m.layers[1:] {
+			before, _, _ := strings.Cut(m.layers[i], ".")
+			block, _, _ := strings.Cut(l, ".")
+			from, _ := strconv.Atoi(before)
+			to, _ := strconv.Atoi(block)
+			if rapid.Bool().Draw(r, name+"cut") {
+				o.starts = append(o.starts, rapid.IntRange(from+1, to).Draw(r, name+"start"))
+			}
+		}
+	}
+	return o
+}
+
+// whole is everything that is in it, as the reader has it.
+func (m *mixed) whole() map[string]string {
+	all := map[string]string{}
+	for i, p := range m.params {
+		all["module."+p.name], all["optimizer.fp32."+p.name], all["optimizer.exp_avg."+p.name] = p.whole.String(), p.whole.String(), p.whole.times(-1).String()
+		all["optimizer.step."+p.name] = array{tensor.Shape{}, []float32{float32(m.groups[i] + 3)}}.String()
+	}
+	return all
+}
+
+// TestExpertsRandom reads what DeepSpeed saves of experts over random ranks, writes it for others, and compares every tensor of every file with what DeepSpeed saves there, which is cut here.
+func TestExpertsRandom(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		m := drawMixed(r)
+		from, to := m.over(r, "source: "), m.over(r, "")
+		c, files := read(t, m.write(t, from))
+		if diff := differing(m.whole(), formattest.Contents(t, files, c)); diff != "" {
+			for _, x := range c.Tensors {
+				if x.Apart != "" {
+					r.Fatalf("%s stays in parts: %s", x.Name, x.Apart)
+				}
+			}
+			r.Fatal(diff)
+		}
+		if faults := c.Check(files); len(faults) > 0 {
+			r.Fatal(faults)
+		}
+		if !m.robin && rapid.Bool().Draw(r, "by way of universal") { // which does not tell the order of what is dealt out
+			c, files = read(t, universal(t, c, files))
+		}
+		z := deepspeed.Zero{Stage: to.stage, DP: to.dp, TP: to.tp, EP: to.ep, PP: len(to.starts)}
+		if z.PP > 1 {
+			z.Starts = to.starts[1:]
+		} else if len(from.starts) > 1 {
+			z.Stage, z.PP, to.stage = 1, 1, 1 // the order in one stage follows from that in several
+		}
+		dir := spread(t, z, c, files)
+		due := m.write(t, to)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(due)), slices.Sorted(maps.Keys(dir))); diff != "" {
+			r.Fatal(diff)
+		}
+		for name := range due {
+			if name == deepspeed.LatestName {
+				continue
+			}
+			if diff := differing(tensors(t, due, name), tensors(t, dir, name)); diff != "" {
+				r.Errorf("%s: %s", name, diff)
+			}
+			for _, path := range [][]string{{"param_shapes"}, {"num_experts"}, {"optimizer_state_dict", "partition_count"}, {"optimizer_state_dict", "group_paddings"}, {"optimizer_state_dict", "param_slice_mappings"}, {"optimizer_state_dict", "base_optimizer_state", "param_groups"}} {
+				if path[0] == "param_shapes" && !to.names || path[len(path)-1] == "param_slice_mappings" && m.robin {
+					continue
+				}
+				if want, got := at(t, due, name, path), at(t, dir, name, path); want != got {
+					r.Errorf("%s: %v is %s, want %s", name, path, got, want)
+				}
+			}
+		}
+		again, other := read(t, dir)
+		if diff := differing(m.whole(), formattest.Contents(t, other, again)); diff != "" {
+			r.Fatal(diff)
+		}
+		if faults := again.Check(other); len(faults) > 0 {
+			r.Fatal(faults)
+		}
+	})
+}
+
+// TestExpertsOfStages reads experts that one stage of a pipeline has and another has not, and writes none such: DeepSpeed hangs with them.
+func TestExpertsOfStages(t *testing.T) {
+	m := &mixed{layers: []string{"1.moe"}, counts: []int{1}, groups: []int{0, 1, 0, 1}, params: []even{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)}, {name: "0.v", rule: "rest", whole: numbered(9, 4, 2)},
+		{name: "1.w", whole: numbered(20, 4, 2)}, {name: "1.moe" + inLayer + "0.w", whole: numbered(40, 4, 2)}}}
+	over := mixedOver{stage: 1, dp: 2, tp: 1, ep: 1, parts: true, names: true, starts: []int{0, 1}}
+	c, files := read(t, m.write(t, over))
+	if diff := differing(m.whole(), formattest.Contents(t, files, c)); diff != "" {
+		t.Error(diff)
+	}
+	const want = "stage 0 of 2 would have no experts (deepspeed.moe), and DeepSpeed itself hangs then"
+	for _, z := range []deepspeed.Zero{{Stage: 1, DP: 2, PP: 2}, {Stage: 1, DP: 2, PP: 2, Starts: []int{1}}} {
+		if _, err := deepspeed.LayoutZero(z, c.Tensors, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// differing are the tensors that are not as they should be, in few words; empty for none.
+func differing(want, got map[string]string) (text string) {
+	brief := func(s string) string { return s[:min(len(s), 60)] }
+	for name := range want {
+		if want[name] != got[name] {
+			text += fmt.Sprintf("\n%s is %q, want %q", name, brief(got[name]), brief(want[name]))
+		}
+	}
+	for name := range got {
+		if _, due := want[name]; !due {
+			text += "\n" + name + " is one too many"
+		}
+	}
+	return text
+}
+
+// at is what a file has at a path, as a text.
+func at(t *testing.T, dir fstest.MapFS, name string, path []string) string {
+	f, err := torchzip.Open(format.NewFiles(dir), name, deepspeed.Globals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := pickle.Get[any](f.Root, path...)
+	if err != nil {
+		return "nothing"
+	}
+	return text(v)
+}
+
+// text is a value as a text, in which the order of what a group has does not count.
+func text(v any) string {
+	switch v := v.(type) {
+	case *pickle.Dict:
+		var all []string
+		group := false
+		for _, item := range v.Items {
+			all = append(all, fmt.Sprint(item.Key)+": "+text(item.Value))
+			group = group || item.Key == "params"
+		}
+		if group {
+			slices.Sort(all)
+		}
+		return "{" + strings.Join(all, ", ") + "}"
+	case *pickle.List:
+		return text(pickle.Tuple(v.Items))
+	case pickle.Tuple:
+		var all []string
+		for _, x := range v {
+			all = append(all, text(x))
+		}
+		return "[" + strings.Join(all, ", ") + "]"
+	case *pickle.Object:
+		if v.Class.Name == "Size" {
+			return text(v.Args[0])
+		}
+		return text(v.State)
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,69 @@
+package deepspeed
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/format/pickle"
+)
+
+// units are the layers of which a stage has something beside experts.
+func (r *reader) units(stage int) (map[string]bool, error) {
+	names, err := r.moduleNames(stage * r.tp)
+	units := map[string]bool{}
+	for _, name := range names {
+		units[unitOf(name)] = true
+	}
+	return units, err
+}
+
+// moduleNames are those of what model states have of the model.
+func (r *reader) moduleNames(mp int) (names []string, err error) {
+	name := r.models[at{mp, 0}]
+	if name == "" {
+		return nil, noModel(mp, 0)
+	}
+	f, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	module, err := pickle.Get[*pickle.Dict](f.Root, "module")
+	if err != nil {
+		return nil, nil // who reads it says so
+	}
+	for _, item := range module.Items {
+		if name, ok := item.Key.(string); ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// stagesByName finds out how many tensor parallel ranks a stage has whose model is in the model states, as that of a pipeline with experts: these have the same names, and stages have
+// no name in common but of what is tied. Else all ranks are of one stage.
+func (r *reader) stagesByName() (tp int, err error) {
+	lists := make([][]string, r.mp)
+	seen := map[string]int{} // the first rank of each name
+	for mp := range lists {
+		if lists[mp], err = r.moduleNames(mp); err != nil {
+			return 0, err
+		}
+	}
+	for tp = 1; tp < r.mp && slices.Equal(lists[tp], lists[0]); tp++ {
+	}
+	for mp, names := range lists {
+		first := mp / tp * tp
+		if len(names) == 0 || !slices.Equal(names, lists[first]) {
+			return r.mp, nil
+		}
+		for _, name := range names {
+			if at, again := seen[name]; again && at != first && tiedOf(name) == "" {
+				return r.mp, nil
+			}
+			seen[name] = first
+		}
+	}
+	if r.mp%tp != 0 {
+		return r.mp, nil
+	}
+	return tp, nil
+}

@@ -1,0 +1,29 @@
+package deepspeed
+
+import "github.com/shoal-ml/shoal/format"
+
+// Globals are what the files of DeepSpeed mention.
+var Globals = globals
+
+// Balanced and Uniform are the layers with which stages begin.
+var (
+	Balanced = balanced
+	Uniform  = uniform
+)
+
+// Once makes one of what two stages say of a tied layer.
+func Once(values []format.Value) ([]format.Value, error) {
+	r := &reader{Checkpoint: format.Checkpoint{Values: values}, pp: 2}
+	err := r.once()
+	return r.Values, err
+}
+
+// Fits reports whether a pattern fits a name.
+func Fits(pattern, name string) (bool, error) {
+	l, left := &patterns{exact: map[string][]int{}}, newEffort()
+	if err := l.add(pattern, left); err != nil {
+		return false, err
+	}
+	fitting, err := l.fit(name, left)
+	return len(fitting) > 0, err
+}

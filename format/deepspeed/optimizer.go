@@ -1,0 +1,336 @@
+package deepspeed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// rank is the optimizer states file of a data parallel rank.
+type rank struct {
+	file   *torchzip.File
+	stage  int64              // 0 where none is said: the optimizer that DeepSpeed has for bf16 with gradients in f32
+	said   int64              // the stage that its buffers are of
+	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
+	groups []flatGroup
+	others []map[string]any // what each group has beside, such as the number of steps
+	odd    *pickle.Dict     // what it keeps that cannot be cut like the weights, by its path
+}
+
+// flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of the weights.
+type flatGroup map[string]*torchzip.Tensor
+
+// optimizer adds the optimizer state of a model parallel rank.
+func (r *reader) optimizer(mp int, m *model) error {
+	ranks, stage, err := r.ranksOf(mp)
+	if err != nil {
+		return err
+	}
+	if len(m.shapes) == 0 && stage < 3 {
+		every := ranks
+		if r.single {
+			if every, err = r.everyRank(mp); err != nil {
+				return err
+			}
+		}
+		if m.shapes, err = r.mapped(mp, m, every); err != nil {
+			return err
+		}
+	}
+	for _, one := range ranks {
+		if len(one.fp32) != len(ranks[0].fp32) || len(m.shapes) != len(one.fp32) {
+			return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d", one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
+		}
+	}
+	order := slices.Clone(m.shapes)
+	whole := r.pp == 1 // whether one rank says of all parameters which group they are in
+	for g := range ranks[0].fp32 {
+		cuts, err := r.cuts(mp, g, m, ranks)
+		if err != nil {
+			return err
+		}
+		if len(cuts) == 0 {
+			continue
+		}
+		for _, c := range cuts {
+			if err := r.addGroup(mp, g, stage, m, c); err != nil {
+				return err
+			}
+		}
+		configured := roundRobin(m, ranks[0])
+		whole = whole && cuts[0].robin == configured // else it is not known over how many ranks they are to be dealt out anew
+		if configured {
+			order[g] = slices.Clone(m.shapes[g])
+			for i, k := range robin(len(order[g]), len(cuts[0].ranks)) {
+				order[g][k] = m.shapes[g][i]
+			}
+		}
+		if len(cuts) > 1 {
+			order[g] = together(cuts, order[g])
+		}
+	}
+	if (len(r.layers) > 0 || r.pp > 1) && mp%r.tp == 0 {
+		r.staged(mp/r.tp, order)
+	}
+	for dp, one := range ranks {
+		if err := r.beside(mp, dp, len(ranks), one); err != nil {
+			return err
+		}
+	}
+	if mp > 0 {
+		return nil
+	}
+	if whole {
+		groups, err := pickle.Get[*pickle.List](ranks[0].file.Root, "optimizer_state_dict", optimizerKeys(stage)[1], "param_groups")
+		if err == nil {
+			r.Values = append(r.Values, grouped(groups, order)...)
+		}
+	}
+	return r.configured(m, ranks[0])
+}
+
+// configured adds what optimizer states say of the configuration and the version where the model states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
+func (r *reader) configured(m *model, one *rank) error {
+	part := format.Checkpoint{}
+	for _, key := range []string{"ds_config", "ds_version"} {
+		v, err := pickle.Get[any](one.file.Root, key)
+		if _, said := pickle.Get[any](m.file.Root, key); said == nil || err != nil {
+			continue
+		}
+		if err := one.file.Flatten(&part, key, v); err != nil {
+			return err
+		}
+	}
+	r.Values = append(r.Values, part.Values...)
+	return nil
+}
+
+// ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they are of.
+func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
+	if ranks = r.opened[mp]; ranks != nil {
+		return ranks, ranks[0].said, nil
+	}
+	for dp := range r.dp {
+		name := r.optims[at{mp, dp}]
+		if name == "" {
+			return nil, 0, fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+		}
+		f, err := r.open(name)
+		if err != nil {
+			return nil, 0, err
+		}
+		one, s, err := openRank(f)
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if dp > 0 && s != stage {
+			return nil, 0, fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name, s, stage)
+		}
+		one.said = s
+		stage, ranks = s, append(ranks, one)
+	}
+	r.opened[mp] = ranks
+	return ranks, stage, nil
+}
+
+// addGroup adds the state of a group of parameters, or of the experts in it that some ranks share.
+func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
+	tensors, err := optimizerGroup(g, stage, c)
+	if err != nil {
+		return err
+	}
+	for _, v := range c.ranks[0].counts(g, c.called) {
+		if mp%r.tp == 0 {
+			r.Values = append(r.Values, v)
+			r.steps[v.Path] = v.Is
+		} else if is, there := r.steps[v.Path]; !there || is != v.Is {
+			return fmt.Errorf("%s says that %q is %v, and another tensor parallel rank %v", c.ranks[0].file.Name, v.Path, v.Is, is)
+		}
+	}
+	for _, t := range tensors {
+		if t.At = r.place(mp); len(c.called) > 0 && expertName.MatchString(c.called[0].name) {
+			t.At = r.expertPlace(mp)
+		}
+		if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
+			if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
+				t.Replicas = append(t.Replicas, same.Pieces...)
+			}
+		}
+		r.Tensors = append(r.Tensors, t)
+	}
+	return nil
+}
+
+// mapped finds the parameters of each group where the model states do not name them, as those of a mixture of experts before DeepSpeed 0.19.6: by what the ranks have
+// of them, in this order, and the shapes by the model.
+func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
+	shapes := map[string]tensor.Shape{}
+	for _, t := range r.Tensors {
+		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok && (t.At == nil || t.At.Compare(r.place(mp)) == 0) {
+			shapes[name] = t.Shape
+		}
+	}
+	groups := make([]params, len(ranks[0].fp32))
+	for g := range groups {
+		names, err := mappedNames(g, ranks)
+		if err != nil {
+			return nil, fmt.Errorf("%w, and the model states name none (param_shapes)", err)
+		}
+		for _, name := range names {
+			shape, there := shapes[name]
+			if !there {
+				return nil, fmt.Errorf("%s has state of parameter %q, and the model has none of this name", ranks[0].file.Name, name)
+			}
+			groups[g] = append(groups[g], param{name, shape})
+		}
+		if roundRobin(m, ranks[0]) { // these names are in the model's order
+			count, err := ranks[0].count(g, len(ranks))
+			if err != nil {
+				return nil, err
+			}
+			groups[g] = dealtOut(groups[g], count)
+		}
+	}
+	return groups, nil
+}
+
+// mappedNames are the parameters of a group in the order of param_slice_mappings.
+func mappedNames(g int, ranks []*rank) (names []string, err error) {
+	seen := map[string]bool{}
+	for _, one := range ranks {
+		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
+		if err != nil || g >= len(maps.Items) {
+			return nil, fmt.Errorf("%s says no parameters of group %d (param_slice_mappings)", one.file.Name, g)
+		}
+		d, ok := maps.Items[g].(*pickle.Dict)
+		if !ok {
+			return nil, fmt.Errorf("%s: param_slice_mappings has %s", one.file.Name, pickle.A(maps.Items[g]))
+		}
+		for _, item := range d.Items {
+			if name, _ := item.Key.(string); !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names, nil
+}
+
+// openRank finds the flat buffers in a file.
+func openRank(f *torchzip.File) (*rank, int64, error) {
+	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
+	if err != nil {
+		return nil, 0, err
+	}
+	stage, err := stageOf(state)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, cut := state.Get("ds_zero_partition_groups"); cut {
+		return nil, 0, fmt.Errorf("its groups are cut over different ranks (a mixture of experts), which shoal does not read yet")
+	}
+	keys := optimizerKeys(stage)
+	weights, inner := keys[0], keys[1]
+	buffers, err := pickle.Get[*pickle.List](state, weights)
+	if err != nil {
+		return nil, 0, err
+	}
+	one := &rank{file: f}
+	if _, said := state.Get("zero_stage"); said {
+		one.stage = stage
+	}
+	for _, b := range buffers.Items {
+		t, ok := b.(*torchzip.Tensor)
+		if !ok || len(t.Shape) != 1 {
+			return nil, 0, fmt.Errorf("%s holds %s where a flat buffer is due", weights, pickle.A(b))
+		}
+		one.fp32 = append(one.fp32, t)
+	}
+	err = one.innerState(state, inner)
+	return one, stage, err
+}
+
+// optimizerKeys are the keys of the flat buffers of the weights, and of torch's optimizer, in a stage.
+func optimizerKeys(stage int64) [2]string {
+	if stage == 3 {
+		return [2]string{"fp32_flat_groups", "optimizer_state_dict"}
+	}
+	return [2]string{"single_partition_of_fp32_groups", "base_optimizer_state"}
+}
+
+func stageOf(state *pickle.Dict) (int64, error) {
+	v, ok := state.Get("zero_stage")
+	if _, flat := state.Get("single_partition_of_fp32_groups"); flat && !ok {
+		return 1, nil // the optimizer that DeepSpeed has for bf16 with gradients in f32, which cuts as stage 1 does
+	}
+	switch o := v.(type) {
+	case *pickle.Object:
+		if len(o.Args) == 1 {
+			v = o.Args[0]
+		}
+	case pickle.Member:
+		v = int64(slices.Index([]string{"disabled", "optimizer_states", "gradients", "weights"}, o.Name))
+	}
+	stage, is := v.(int64)
+	if !ok || !is || stage < 1 || stage > 3 {
+		return 0, fmt.Errorf("zero_stage is %v; shoal reads the stages 1, 2 and 3", v)
+	}
+	return stage, nil
+}
+
+// innerState finds the state that torch's optimizer keeps for each group.
+func (one *rank) innerState(state *pickle.Dict, key string) error {
+	groups := len(one.fp32)
+	one.groups, one.others, one.odd = make([]flatGroup, groups), make([]map[string]any, groups), &pickle.Dict{}
+	inner, err := pickle.Get[*pickle.Dict](state, key, "state")
+	if err != nil {
+		return fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
+	}
+	for _, item := range inner.Items {
+		g, ok := item.Key.(int64)
+		kinds, is := item.Value.(*pickle.Dict)
+		if !ok || !is || g < 0 || g >= int64(groups) {
+			return fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
+		}
+		one.groups[g], one.others[g] = flatGroup{}, map[string]any{}
+		for _, kind := range kinds.Items {
+			name, ok := kind.Key.(string)
+			if !ok {
+				return fmt.Errorf("%s.state.%d has %s as a key", key, g, pickle.A(kind.Key))
+			}
+			switch v := kind.Value.(type) {
+			case *torchzip.Tensor:
+				one.groups[g][name] = v
+			case int64, float64:
+				one.others[g][name] = v
+			default:
+				one.odd.Add(fmt.Sprintf("%s.state.%d.%s", key, g, name), v)
+			}
+		}
+	}
+	beside, err := pickle.Get[*pickle.Dict](state, key)
+	if err != nil {
+		return err
+	}
+	for _, item := range beside.Items {
+		if name, _ := item.Key.(string); name != "" && name != "state" && name != "param_groups" {
+			one.odd.Add(key+"."+name, item.Value)
+		}
+	}
+	return nil
+}
+
+// counts are the numbers that a group has beside tensors, for each of its parameters, as universal checkpoints have them.
+func (one *rank) counts(g int, shapes params) (values []format.Value) {
+	for kind, v := range one.others[g] {
+		for _, p := range shapes {
+			values = append(values, format.Value{Path: "optimizer." + kind + "." + p.name, Is: v})
+		}
+	}
+	return values
+}

@@ -1,0 +1,282 @@
+package deepspeed
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+// infoKey is where programs say in the model states how tensor parallel ranks share parameters: DeepSpeed's own converter, ds_to_universal, goes by it, and so does shoal.
+const infoKey = "universal_checkpoint_info"
+
+// Keys below it. The first are lists of patterns, which fit names of parameters.
+const (
+	replicatedKey  = "tp_replicated_parameter_patterns"
+	averagedKey    = "parameter_to_average_patterns"
+	halvesKey      = "parameter_with_2_sub_params_cat_dim_0"
+	columnsKey     = "parameter_with_row_parallelism_patterns"
+	vocabularyKey  = "vocabulary_parameter_patterns"
+	subParamsKey   = "parameter_with_sub_params"             // dicts, each with patterns
+	unsupportedKey = "autotp_unsupported_parameter_patterns" // a dict, by patterns: reasons
+	widthsKey      = "sub_param_shard_widths"                // a dict, by patterns of subParamsKey
+	versionKey     = "universal_checkpoint_version"
+	originalKey    = "original_vocab_size"
+	paddedKey      = "padded_vocab_size"
+	expertsKey     = "expert_parameter_patterns"
+)
+
+// sharingKeys are all that count.
+var sharingKeys = []string{
+	replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey, subParamsKey, unsupportedKey, widthsKey, versionKey, originalKey, paddedKey, expertsKey,
+}
+
+// widthsVersion is the version of universal_checkpoint_info from which on widthsKey is due, and AutoTP names all parameters that ranks have alike.
+const widthsVersion = 0.4
+
+// A sharing says how tensor parallel ranks share a parameter.
+type sharing struct {
+	alike, averaged bool       // instead of being cut; averaged if DeepSpeed takes the mean of what they have
+	dim, blocks     int        // of the cut, if it is even
+	sub             *subParams // if it is not
+	pattern         string     // by which sub was found
+	vocabulary      bool       // whether rows that fill up the vocabulary are left out
+	rest            bool       // whether no pattern fits, so that it is cut as all that none fits
+}
+
+// rules are what universal_checkpoint_info says.
+type rules struct {
+	said    map[string]any // by the path below infoKey
+	lists   []*patterns
+	subs    []*subParams // for each pattern in the list of subParamsKey
+	version float64
+	left    *effort
+	found   map[string]ruling
+	tells   bool // whether there is anything of how tensor parallel parts fit together
+}
+
+// ruling is what the rules say of a parameter.
+type ruling struct {
+	sharing
+	err error
+}
+
+// rulesOf reads universal_checkpoint_info. It returns nil where there is none.
+func rulesOf(values []format.Value) (*rules, error) {
+	r := &rules{said: map[string]any{}, left: newEffort(), found: map[string]ruling{}}
+	for _, v := range values {
+		if path, ok := strings.CutPrefix(v.Path, infoKey+"."); ok {
+			r.said[path] = v.Is
+		}
+	}
+	if len(r.said) == 0 {
+		return nil, nil
+	}
+	for _, key := range []string{replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey} {
+		l := r.list(key)
+		is, there := r.said[key]
+		r.tells = r.tells || there && key != vocabularyKey
+		if err := l.addAll(is, r.left); err != nil {
+			return nil, err
+		}
+	}
+	switch v := r.said[versionKey].(type) {
+	case float64:
+		r.version = v
+	case int64:
+		r.version = float64(v)
+	}
+	several, err := r.subParams()
+	if err != nil {
+		return nil, err
+	}
+	l := r.list(unsupportedKey)
+	for _, path := range sortedBelow(r.said, unsupportedKey) {
+		if err := l.add(path, r.left); err != nil {
+			return nil, err
+		}
+	}
+	r.tells = r.tells || several || len(l.texts) > 0
+	return r, nil
+}
+
+// list makes a list of patterns.
+func (r *rules) list(key string) *patterns {
+	l := &patterns{key: key, exact: map[string][]int{}}
+	r.lists = append(r.lists, l)
+	return l
+}
+
+// addAll adds the patterns of a value; nil has none.
+func (l *patterns) addAll(v any, left *effort) error {
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		return fmt.Errorf("%s.%s is a %T, and a list of patterns is due", infoKey, l.key, v)
+	}
+	for _, x := range list {
+		text, ok := x.(string)
+		if !ok {
+			return fmt.Errorf("%s.%s has a %T, and patterns are texts", infoKey, l.key, x)
+		}
+		if err := l.add(text, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sortedBelow lists what there is below a key, ascending.
+func sortedBelow(said map[string]any, key string) (paths []string) {
+	for path := range said {
+		if below, ok := strings.CutPrefix(path, key+"."); ok {
+			paths = append(paths, below)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// of says how a parameter is shared. It fails where the patterns do not say one thing, or that DeepSpeed cannot put it together.
+func (r *rules) of(name string) (sharing, error) {
+	f, known := r.found[name]
+	if !known {
+		f.sharing, f.err = r.find(name)
+		r.found[name] = f
+	}
+	return f.sharing, f.err
+}
+
+// find goes through the lists in DeepSpeed's order: the first that has a pattern counts, and it may have one.
+func (r *rules) find(name string) (s sharing, err error) {
+	fits := map[string][]string{}
+	var sub *subParams
+	for _, l := range r.lists {
+		fitting, err := l.fit(name, r.left)
+		if err != nil {
+			return s, err
+		}
+		for _, i := range fitting {
+			fits[l.key] = append(fits[l.key], l.texts[i])
+		}
+		if l.key == subParamsKey && len(fitting) > 0 { // of these the first counts
+			sub = r.subs[fitting[0]]
+		}
+	}
+	one := func(key string) bool {
+		if two := fits[key]; len(two) > 1 && err == nil {
+			err = fmt.Errorf("two patterns of %s.%s fit it, %.200q and %.200q, and DeepSpeed wants one", infoKey, key, two[0], two[1])
+		}
+		return len(fits[key]) > 0
+	}
+	if why := fits[unsupportedKey]; len(why) > 0 {
+		return s, fmt.Errorf("DeepSpeed says of it that %s (%s.%s)", brief(r.said[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
+	}
+	s.blocks = 1
+	switch {
+	case one(replicatedKey):
+		s.alike = true
+	case one(averagedKey):
+		s.averaged = true
+	case one(halvesKey):
+		s.blocks = 2
+	case sub != nil:
+		s.sub, s.pattern = sub, fits[subParamsKey][0]
+	case one(columnsKey):
+		s.dim = 1
+	default:
+		s.rest = true
+	}
+	if one(vocabularyKey) {
+		s.vocabulary, s.rest = true, false
+	}
+	return s, err
+}
+
+// unused fails when a pattern fitted no name: then names are not those of which the program thought, and what it meant would be cut as all that no pattern fits.
+func (r *rules) unused() error {
+	for _, l := range r.lists {
+		if i := slices.Index(l.used, false); i >= 0 && l.key != unsupportedKey {
+			return fmt.Errorf("the pattern %.200q of %s.%s fits no parameter, for which DeepSpeed's ds_to_universal refuses the checkpoint; with its --no_strict it does not", l.texts[i], infoKey, l.key)
+		}
+	}
+	return nil
+}
+
+// vague fails for what DeepSpeed's AutoTP says before 0.19.6: it names none of the parameters that it leaves alone, which all ranks have alike, and of fused ones not how it cuts
+// them. All its patterns are of one name, and it gives a version.
+func (r *rules) vague() error {
+	if _, said := r.said[versionKey]; !said || r.version >= widthsVersion {
+		return nil
+	}
+	for _, l := range r.lists {
+		if len(l.loose) > 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is of the version %v, as AutoTP of DeepSpeed before 0.19.6 writes it, which does not say of all parameters how they are cut; save it with a newer DeepSpeed", infoKey, r.version)
+}
+
+// cut is that of a parameter of which these are the parts.
+func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, error) {
+	if s.sub == nil {
+		return format.Blocks(parts, ranks, s.dim, s.blocks)
+	}
+	even, err := format.Blocks(parts, ranks, s.sub.dim, 1)
+	if err != nil {
+		return even, err
+	}
+	c := format.Cut{Dim: s.sub.dim}
+	whole := slices.Clone(parts[0].Shape)
+	whole[c.Dim] = 0
+	for _, n := range even.Widths[0] {
+		whole[c.Dim] += n
+	}
+	sizes, err := s.sub.sizesIn(whole)
+	if err != nil {
+		return c, err
+	}
+	if r.version >= widthsVersion {
+		c.Widths, err = r.widths(s, sizes, ranks)
+		return c, err
+	}
+	for _, n := range sizes {
+		if n%ranks != 0 {
+			return c, fmt.Errorf("one of its sub-parameters is %d long, which %d ranks cannot have shared evenly, and there is no %s.%s", n, ranks, infoKey, widthsKey)
+		}
+		c.Widths = append(c.Widths, slices.Repeat([]int{n / ranks}, ranks))
+	}
+	return c, nil
+}
+
+// crop leaves out of a tensor the rows that fill up the vocabulary. It fails where it is not sure that these are at the end of it.
+func (r *rules) crop(t *format.Tensor) error {
+	original, said := r.said[originalKey].(int64)
+	padded, known := r.said[paddedKey].(int64)
+	if !said || original < 1 {
+		return fmt.Errorf("%s.%s has it, and does not say how large the vocabulary is (%s)", infoKey, vocabularyKey, originalKey)
+	}
+	if len(t.Shape) < 2 {
+		return fmt.Errorf("%s.%s has it, and it has the shape %v; DeepSpeed fills up matrices only", infoKey, vocabularyKey, t.Shape)
+	}
+	rows := int64(t.Shape[0])
+	switch {
+	case known && rows != padded:
+		return fmt.Errorf("its parts come to %d rows, and %s.%s says that there are %d", rows, infoKey, paddedKey, padded)
+	case rows <= original:
+		return nil
+	case !known:
+		return fmt.Errorf("its parts come to %d rows, more than %s.%s says, %d, and no %s says that these fill it up; DeepSpeed's ds_to_universal cuts them off", rows, infoKey, originalKey, original, paddedKey)
+	}
+	t.Crop(0, int(original))
+	return nil
+}
+
+// brief is a value as a text that is not long.
+func brief(v any) string {
+	text := fmt.Sprint(v)
+	if len(text) > 200 {
+		text = text[:200] + "…"
+	}
+	return text
+}

@@ -1,0 +1,171 @@
+package deepspeed
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of ZeRO's files are under it too.
+const stateKey = "optimizer_state"
+
+const universalFormat = "DeepSpeed universal"
+
+// universal reads zero/NAME/KIND.pt, and the model states of the first rank.
+func (r *reader) universal() error {
+	r.Format = universalFormat
+	shapes, trained := map[string]tensor.Shape{}, map[string]string{}
+	var order []params
+	for mp := range r.mp {
+		group, err := r.group(mp)
+		if err != nil {
+			return err
+		}
+		if err := r.modules(mp, group); err != nil {
+			return err
+		}
+		m := group[0]
+		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); mp == 0 && !robin { // else the order is that of a number of ranks
+			order = m.shapes
+		} else if !slices.EqualFunc(order, m.shapes, sameNames) { // it is that of a stage
+			order = nil
+		}
+		r.names(m)
+		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
+			shapes[p.name] = p.shape
+		}
+		for _, p := range slices.Concat(m.shapes...) {
+			trained[p.name] = m.file.Name
+		}
+	}
+	names, err := fs.ReadDir(r.files.FS(), path.Join(r.dir, "zero"))
+	if err != nil {
+		return err
+	}
+	counted := false // whether parameters have their steps
+	found := map[string][]string{}
+	for _, name := range names {
+		if !name.IsDir() {
+			continue
+		}
+		kinds, err := fs.ReadDir(r.files.FS(), path.Join(r.dir, "zero", name.Name()))
+		if err != nil {
+			return err
+		}
+		found[name.Name()] = nil
+		for _, kind := range kinds {
+			k, ok := strings.CutSuffix(kind.Name(), ".pt")
+			if !ok {
+				continue
+			}
+			if err := r.kind(path.Join("zero", name.Name(), kind.Name()), "optimizer."+k+"."+name.Name(), shapes); err != nil {
+				return err
+			}
+			counted = counted || k == "step"
+			found[name.Name()] = append(found[name.Name()], k)
+		}
+	}
+	if err := r.complete(found, trained); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !name.IsDir() {
+			if err := r.common(path.Join("zero", name.Name()), names, counted, order); err != nil {
+				return err
+			}
+		}
+	}
+	return r.values()
+}
+
+// sameNames reports whether groups have the same parameters, of which tensor parallel ranks have parts.
+func sameNames(a, b params) bool {
+	return slices.EqualFunc(a, b, func(x, y param) bool { return x.name == y.name })
+}
+
+// common reads what the parameters have in common, such as learning rates. After stage 3 the file has the flat buffers of
+// the first rank beside, which are in the files of the parameters too, and the number of steps, which is not.
+func (r *reader) common(file string, params []fs.DirEntry, counted bool, order []params) error {
+	f, err := r.open(file)
+	if err != nil {
+		return err
+	}
+	part := format.Checkpoint{}
+	if err := f.Flatten(&part, strings.TrimSuffix(path.Base(file), ".pt"), f.Root); err != nil {
+		return err
+	}
+	for _, v := range part.Values {
+		if !strings.HasPrefix(v.Path, stateKey+".optimizer_state_dict.") { // it stands under param_groups too
+			r.Values = append(r.Values, v)
+		}
+	}
+	for _, t := range part.Tensors {
+		if strings.HasPrefix(t.Name, stateKey+".optimizer_state_dict.") || strings.HasPrefix(t.Name, stateKey+".fp32_flat_groups.") {
+			continue
+		}
+		if is, err := t.Number(r.files.Read); err == nil { // such as a learning rate
+			r.Values = append(r.Values, format.Value{Path: t.Name, Is: is})
+		} else {
+			r.Tensors = append(r.Tensors, t)
+		}
+	}
+	if groups, err := pickle.Get[*pickle.List](f.Root, "param_groups"); err == nil {
+		r.Values = append(r.Values, grouped(groups, order)...)
+	}
+	inner, _ := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", "state")
+	if counted || inner == nil || len(inner.Items) == 0 {
+		return nil
+	}
+	step, err := pickle.Get[any](inner.Items[0].Value, "step")
+	for _, p := range params {
+		if err != nil || !p.IsDir() {
+			continue
+		}
+		switch name := "optimizer.step." + p.Name(); t := step.(type) {
+		case *torchzip.Tensor:
+			r.Tensors = append(r.Tensors, t.As(name))
+		case int64, float64:
+			r.Values = append(r.Values, format.Value{Path: name, Is: t})
+		}
+	}
+	return nil
+}
+
+// kind reads one kind of state of a parameter: a dict with the tensor under "param"; or a tensor alone, which after stage 3
+// is flat and gets its shape from the model; or a number such as the step.
+func (r *reader) kind(file, name string, shapes map[string]tensor.Shape) error {
+	f, err := r.open(file)
+	if err != nil {
+		return err
+	}
+	t, isTensor := f.Root.(*torchzip.Tensor)
+	if param, err := pickle.Get[*torchzip.Tensor](f.Root, "param"); err == nil {
+		t, isTensor = param, true
+	}
+	if !isTensor {
+		part := format.Checkpoint{}
+		if err := f.Flatten(&part, name, f.Root); err != nil {
+			return err
+		}
+		r.Tensors, r.Values = append(r.Tensors, part.Tensors...), append(r.Values, part.Values...)
+		return nil
+	}
+	whole, known := shapes[path.Base(path.Dir(file))]
+	if n, err := whole.Elements(); known && err == nil && len(t.Shape) == 1 && t.Shape[0] == n {
+		s, err := even(param{name, whole}, []*torchzip.Tensor{t}, 0)
+		if err != nil {
+			return err
+		}
+		s.Name = name
+		r.Tensors = append(r.Tensors, s)
+		return nil
+	}
+	r.Tensors = append(r.Tensors, t.As(name))
+	return nil
+}

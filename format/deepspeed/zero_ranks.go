@@ -1,0 +1,256 @@
+package deepspeed
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// A sharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out for them.
+type sharer struct {
+	rules   *rules
+	ranks   int
+	buffers map[string]bool   // of the model: what is no parameter
+	aliases map[string]string // of parameters that are others once more
+	mixture *mixture
+}
+
+// layRanks lays out what each model parallel rank saves, as one with its parts alone would, and puts the parts together.
+func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+	mixture, err := z.mixture(tensors, values)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSharer(z.TP, tensors, values)
+	if err != nil {
+		return nil, err
+	}
+	s.mixture = mixture
+	stages, err := z.stages(values, s.elements(tensors), mixture)
+	if err != nil {
+		return nil, err
+	}
+	cuts, parts := map[string]*format.Cut{}, map[string][]format.Part{}
+	var all *format.Output
+	for _, stage := range stages {
+		for tp := range max(z.TP, 1) {
+			var local []format.Tensor
+			for i := range tensors {
+				t := tensors[i]
+				if t.Shape, err = s.part(&tensors[i], tp, cuts); err != nil {
+					return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+				}
+				if stage.has(&t, stages) {
+					local = append(local, t)
+				}
+			}
+			w := z.writer(local, stage.values(values))
+			w.mixture = s.mixture
+			w.mp, w.tp, w.stageOf = slices.Index(stages, stage)*w.tps+tp, tp, stage
+			if err := w.run(local, read); err != nil {
+				return nil, err
+			}
+			for i := range w.Tensors {
+				t := &w.Tensors[i]
+				parts[t.Name] = append(parts[t.Name], format.Part{Tensor: t, Rank: tp})
+			}
+			if all == nil {
+				all = w.Output
+				continue
+			}
+			all.Files, all.Frames, all.Sums = append(all.Files, w.Files...), append(all.Frames, w.Frames...), append(all.Sums, w.Sums...)
+			all.Implied = append(all.Implied, w.Implied...)
+		}
+	}
+	all.Implied, all.Tensors = wholes(all.Implied, tensors), nil
+	if stages[0] != nil {
+		all.Values = inStages(all.Values, values)
+	}
+	for i := range tensors {
+		t := &tensors[i]
+		if len(parts[t.Name]) == 0 {
+			continue
+		}
+		joined, err := put(parts[t.Name], cuts[t.Name], t)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+		all.Tensors = append(all.Tensors, joined)
+	}
+	return all, all.Finish()
+}
+
+// put puts parts together as the tensor of which they are parts.
+func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.Tensor, err error) {
+	if cut == nil {
+		return format.Same(parts)
+	}
+	if joined, err = format.Join(parts, *cut); err == nil && joined.Shape[cut.Dim] > t.Shape[cut.Dim] {
+		joined.Crop(cut.Dim, t.Shape[cut.Dim]) // what fills up the vocabulary stays zero
+	}
+	return joined, err
+}
+
+// wholes are proofs of whole tensors instead of parts of them.
+func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proof) {
+	seen := map[string]bool{}
+	of := func(name string) format.Tensor {
+		return tensors[slices.IndexFunc(tensors, func(t format.Tensor) bool { return t.Name == name })]
+	}
+	for _, p := range proofs {
+		if seen[p.Model.Name] {
+			continue // another rank has said it
+		}
+		seen[p.Model.Name] = true
+		all = append(all, &format.Proof{Main: of(p.Main.Name), Model: of(p.Model.Name)})
+	}
+	return all
+}
+
+func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*sharer, error) {
+	if ranks <= 1 {
+		return &sharer{ranks: 1}, nil
+	}
+	r, err := rulesOf(values)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil || !r.tells {
+		return nil, fmt.Errorf("nothing says how tensor parallel ranks share the parameters (values %s.…, which a checkpoint of several such ranks has); leave out tp, or choose universal", infoKey)
+	}
+	if err := r.vague(); err != nil {
+		return nil, err
+	}
+	s := &sharer{rules: r, ranks: ranks, buffers: map[string]bool{}, aliases: map[string]string{}}
+	state := map[string]bool{}
+	for _, t := range tensors {
+		if m := stateName.FindStringSubmatch(t.Name); m != nil {
+			state[m[2]] = true
+		}
+	}
+	buffers, said := buffersOf(values)
+	for _, t := range tensors {
+		if kind, param := parameterOf(t.Name); kind == "" && param != "" && !state[param] {
+			s.buffers[param] = !said || buffers[param] // the others are frozen, and cut as parameters are
+		}
+	}
+	for _, v := range values { // the second names of parameters are as the first
+		if name, ok := strings.CutPrefix(v.Path, sharedKey+"."); ok {
+			delete(s.buffers, name)
+			s.aliases[name], _ = v.Is.(string)
+		}
+	}
+	return s, nil
+}
+
+// buffersOf are the names of the buffers; said is whether the values tell them.
+func buffersOf(values []format.Value) (names map[string]bool, said bool) {
+	names = map[string]bool{}
+	for _, v := range values {
+		if list, ok := v.Is.([]any); ok && v.Path == buffersKey {
+			said = true
+			for _, x := range list {
+				if name, is := x.(string); is {
+					names[name] = true
+				}
+			}
+		}
+	}
+	return names, said
+}
+
+// part is the shape of what a rank has of a tensor; cuts gets how it is cut, nothing for what all have alike.
+func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (tensor.Shape, error) {
+	c := cuts[t.Name]
+	if c == nil && tp == 0 {
+		var err error
+		if c, err = s.cut(t); err != nil {
+			return nil, err
+		}
+		if c != nil {
+			cuts[t.Name] = c
+		}
+	}
+	if c == nil {
+		return t.Shape, nil
+	}
+	shape := slices.Clone(t.Shape)
+	shape[c.Dim] = 0
+	for _, widths := range c.Widths {
+		shape[c.Dim] += widths[tp]
+	}
+	return shape, nil
+}
+
+// elements counts those of a parameter on the first rank; what cannot be shared counts whole, and is refused later.
+func (s *sharer) elements(tensors []format.Tensor) func(string) int {
+	counts, cuts := map[string]int{}, map[string]*format.Cut{}
+	for i := range tensors {
+		if kind, param := parameterOf(tensors[i].Name); kind == "" || kind == "fp32" {
+			shape, err := s.part(&tensors[i], 0, cuts)
+			if err != nil {
+				shape = tensors[i].Shape
+			}
+			counts[param] = shape.Box().Elements()
+		}
+	}
+	return func(param string) int { return counts[param] }
+}
+
+// first is the name under which the patterns know a parameter: that of an expert has its number on a rank.
+func (s *sharer) first(param string) string {
+	return s.mixture.local(cmp.Or(s.aliases[param], param))
+}
+
+// cut says how ranks share a tensor, evenly; nil if all have it alike.
+func (s *sharer) cut(t *format.Tensor) (*format.Cut, error) {
+	_, param := parameterOf(t.Name)
+	if s.ranks == 1 || param == "" || len(t.Shape) == 0 || s.mixture.apart(param) {
+		return nil, nil
+	}
+	how, err := s.rules.of(s.first(param))
+	if err != nil {
+		return nil, err
+	}
+	padded, said := s.rules.said[paddedKey].(int64)
+	fills := said && how.vocabulary && len(t.Shape) > 0 && int(padded) > t.Shape[0]
+	if fills && (how.alike || how.averaged || how.sub != nil || how.dim != 0) {
+		return nil, fmt.Errorf("it has %d rows of the vocabulary and %d are due, in a tensor that is not cut along these; choose universal", t.Shape[0], padded)
+	}
+	if how.alike || how.averaged || how.rest && s.buffers[param] {
+		return nil, nil
+	}
+	c := &format.Cut{Dim: how.dim}
+	var sizes []int
+	if how.sub != nil {
+		if c.Dim = how.sub.dim; c.Dim >= len(t.Shape) {
+			return nil, fmt.Errorf("it has shape %v, and is to be cut along dimension %d", t.Shape, c.Dim)
+		}
+		if sizes, err = how.sub.sizesIn(t.Shape); err != nil {
+			return nil, err
+		}
+	} else {
+		if c.Dim >= len(t.Shape) {
+			return nil, fmt.Errorf("it has shape %v, and is to be cut along dimension %d", t.Shape, c.Dim)
+		}
+		n := t.Shape[c.Dim]
+		if fills {
+			n = int(padded)
+		}
+		if n%how.blocks != 0 {
+			return nil, fmt.Errorf("its dimension %d of %d does not come apart in %d equal blocks", c.Dim, n, how.blocks)
+		}
+		sizes = slices.Repeat([]int{n / how.blocks}, how.blocks)
+	}
+	for _, n := range sizes {
+		if n%s.ranks != 0 {
+			return nil, fmt.Errorf("%d along dimension %d are not shared evenly by %d tensor parallel ranks", n, c.Dim, s.ranks)
+		}
+		c.Widths = append(c.Widths, slices.Repeat([]int{n / s.ranks}, s.ranks))
+	}
+	return c, nil
+}

@@ -1,0 +1,219 @@
+package deepspeed_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed"
+	"github.com/shoal-ml/shoal/format/formattest"
+)
+
+// zero writes a checkpoint as one of ZeRO.
+func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+	t.Helper()
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values, files.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
+		t.Fatalf("the same is laid out otherwise: %v", err)
+	}
+	return formattest.WritePadded(t, out, c, files)
+}
+
+// TestZero makes checkpoints of every stage over other numbers of ranks of those of every stage, and of universal ones. State is the same; what stage 3 does not
+// keep is in the master weights, and stands for the model's where that is left out.
+func TestZero(t *testing.T) {
+	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		from := formattest.Contents(t, files, c)
+		for stage := 1; stage <= 3; stage++ {
+			for ranks := 1; ranks <= 5; ranks++ {
+				want := maps.Clone(from)
+				for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {
+					if stage == 3 {
+						delete(want, "module."+p)
+					}
+				}
+				for _, p := range []string{"1.weight", "counts"} { // DeepSpeed's converter makes state of them
+					maps.DeleteFunc(want, func(name, _ string) bool {
+						return strings.HasPrefix(name, "optimizer.") && strings.HasSuffix(name, "."+p)
+					})
+				}
+				again, files := read(t, zero(t, stage, ranks, c, files))
+				for _, f := range again.Check(files) {
+					t.Error(f)
+				}
+				if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
+					t.Errorf("%s as stage %d over %d:\n-read +written: %s", name, stage, ranks, diff)
+				}
+				for path, want := range map[string]any{"note": "ours", "global_steps": int64(2), "dp_world_size": int64(ranks), "ds_config.zero_optimization.stage": int64(stage), "optimizer_state.param_groups.1.weight_decay": 0.0, "optimizer_state.param_groups.0.lr": 1e-2} {
+					if v, ok := again.Value(path); !ok || v != want {
+						t.Errorf("%s as stage %d: %s = %v, want %v", name, stage, path, v, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestZeroLacksOptimizer takes the optimizer states files away, in which stage 3 has the weights.
+func TestZeroLacksOptimizer(t *testing.T) {
+	dir, want := formattest.Load(t, "testdata/zero3.zip")
+	c, files := read(t, dir)
+	for stage := 1; stage <= 3; stage++ {
+		written := zero(t, stage, 1, c, files)
+		maps.DeleteFunc(written, func(name string, _ *fstest.MapFile) bool { return strings.HasSuffix(name, "_optim_states.pt") })
+		if stage == 3 {
+			if _, err := deepspeed.Read(format.NewFiles(written)); err == nil || !strings.Contains(err.Error(), "there are no optimizer states files") {
+				t.Error(err)
+			}
+			continue
+		}
+		again, other := read(t, written)
+		if !strings.Contains(again.Doubt, "there are no optimizer states files") {
+			t.Errorf("stage %d: %q", stage, again.Doubt)
+		}
+		what := formattest.What{"module.1.weight": want["module.1.weight"], "module.counts": want["module.counts"]}
+		for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} { // its master weights, in the model's place
+			what["module."+p] = want["optimizer.fp32."+p]
+		}
+		formattest.Compare(t, other, again, what)
+	}
+}
+
+// TestZeroShared keeps what is frozen and shared, of which stage 3 has no master weights, and proves what is of trained ones, be it of the model's own.
+func TestZeroShared(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/zero2.zip")
+	c, files := read(t, dir)
+	for i := range c.Tensors {
+		switch x := c.Tensors[i]; x.Name {
+		case "module.1.weight":
+			x.Name = "module.still"
+			c.Tensors = append(c.Tensors, x)
+		case "optimizer.fp32.0.weight": // a model in f32 of which there is no other copy
+			x.Name = "module.head"
+			c.Tensors = append(c.Tensors, x)
+			c.Tensors[i].Name = "module.0.weight"
+		case "module.0.weight":
+			c.Tensors[i].Name = "gone"
+		}
+	}
+	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "gone" })
+	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Is: "1.weight"}, format.Value{Path: "shared_params.head", Is: "0.weight"})
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values, files.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	implied := map[string]string{}
+	for _, p := range out.Implied {
+		implied[p.Model.Name] = p.Main.Name
+	}
+	if implied["module.head"] != "module.0.weight" || len(implied) != 4 {
+		t.Errorf("implied are %v", implied)
+	}
+	for _, x := range c.Tensors {
+		if !slices.ContainsFunc(out.Tensors, func(y format.Tensor) bool { return x.Name == y.Name }) && implied[x.Name] == "" {
+			t.Errorf("%s is gone", x.Name)
+		}
+	}
+	again, other := read(t, formattest.WritePadded(t, out, c, files))
+	from, to := formattest.Contents(t, files, c), formattest.Contents(t, other, again)
+	if from["module.still"] != to["module.still"] {
+		t.Error("what is frozen and shared is another")
+	}
+}
+
+// run has Python run a script of testdata, and returns what it prints.
+func run(t *testing.T, python, script string, args ...string) (found map[string]any) {
+	t.Helper()
+	out, err := exec.Command(python, append([]string{"testdata/" + script}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", script, args, err, err.(*exec.ExitError).Stderr)
+	}
+	if err := json.Unmarshal(out, &found); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestDeepSpeedConsolidates has DeepSpeed's zero_to_fp32 find the master weights in what is written, in every stage over even and uneven numbers of ranks.
+func TestDeepSpeedConsolidates(t *testing.T) {
+	python := formattest.Python(t, "deepspeed")
+	wants, folders := map[string]formattest.What{}, []string{}
+	for from, name := range []string{"zero1", "zero2", "zero3"} {
+		dir, want := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		for stage := 1; stage <= 3; stage++ {
+			folder := t.TempDir()
+			if err := os.CopyFS(folder, zero(t, stage, 2*stage+from-1, c, files)); err != nil {
+				t.Fatal(err)
+			}
+			wants[folder], folders = want, append(folders, folder)
+		}
+	}
+	for folder, found := range run(t, python, "fp32.py", folders...) {
+		found, want := found.(map[string]any), wants[folder]
+		for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {
+			if w := want["optimizer.fp32."+p]; !cmp.Equal(found[p], any([]any{w[0], w[1], w[2]})) {
+				t.Errorf("%s: %s is %v, want %v", folder, p, found[p], w)
+			}
+		}
+		if w := want["module.counts"]; !cmp.Equal(found["counts"], any([]any{w[0], w[1], w[2]})) {
+			t.Errorf("%s: the buffer is %v, want %v", folder, found["counts"], w)
+		}
+		if w, ok := found["1.weight"]; ok && w.([]any)[2] != want["module.1.weight"][2] {
+			t.Errorf("%s: the frozen parameter is %v", folder, w)
+		}
+	}
+}
+
+// TestDeepSpeedResumes has DeepSpeed load what is written over three ranks, which two have trained, and go on.
+func TestDeepSpeedResumes(t *testing.T) {
+	python := formattest.Python(t, "deepspeed")
+	wants, args := map[string]formattest.What{}, []string{}
+	for from, stage := range map[string]int{"zero3": 2, "zero2": 3} {
+		dir, want := formattest.Load(t, "testdata/"+from+".zip")
+		c, files := read(t, dir)
+		folder := t.TempDir()
+		if err := os.CopyFS(folder, zero(t, stage, 3, c, files)); err != nil {
+			t.Fatal(err)
+		}
+		if stage == 2 { // what is rounded
+			_, rounded := formattest.Load(t, "testdata/zero2.zip")
+			for name := range rounded {
+				if strings.HasPrefix(name, "module.") {
+					want[name] = rounded[name]
+				}
+			}
+		}
+		want["module.counts"] = [3]any{"torch.bfloat16", []any{3.0}, "0000803f0040"} // DeepSpeed trains the whole model in bf16
+		wants[folder], args = want, append(args, folder, fmt.Sprint(stage), "3")
+	}
+	for folder, found := range run(t, python, "load.py", args...) {
+		found, n := found.(map[string]any), 0
+		for path, x := range found {
+			if w, ok := wants[folder][path]; ok {
+				n++
+				if !cmp.Equal(x, any([]any{w[0], w[1], w[2]})) {
+					t.Errorf("%s: %s is %v, want %v", folder, path, x, w)
+				}
+			}
+		}
+		if n != 18 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 || found["step"] != 2.0 {
+			t.Errorf("%s: %d tensors, %v", folder, n, found)
+		}
+	}
+}

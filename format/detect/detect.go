@@ -1,0 +1,124 @@
+// Package detect finds out of which format a checkpoint is, and reads it with the reader for that.
+package detect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/dcp"
+	"github.com/shoal-ml/shoal/format/deepspeed"
+	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/format/torchzip"
+)
+
+// Open reads the checkpoint that is a folder, or with a name the one that is that file in it. The files returned are those
+// of which the pieces of the tensors speak; who has opened them closes them.
+func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
+	var c *format.Checkpoint
+	files := format.NewFiles(fsys)
+	read, dir, err := choose(fsys, name)
+	if err == nil && dir != "." {
+		if fsys, err = fs.Sub(fsys, dir); err == nil {
+			files = format.NewFiles(fsys)
+		}
+	}
+	if err == nil {
+		c, err = read(files)
+	}
+	if err != nil {
+		if what := files.Stranger(); what != nil {
+			err = what
+		}
+		return nil, nil, errors.Join(err, files.Close())
+	}
+	return c, files, nil
+}
+
+type reader func(*format.Files) (*format.Checkpoint, error)
+
+// choose returns the reader for a checkpoint, and the folder that it is for.
+func choose(fsys fs.FS, name string) (reader, string, error) {
+	if name != "" {
+		r, err := chooseFile(fsys, name)
+		return r, ".", err
+	}
+	has := func(pattern string) bool {
+		found, err := fs.Glob(fsys, pattern)
+		return err == nil && len(found) > 0
+	}
+	switch {
+	case has(ranks.LayoutName):
+		return ranks.Read, ".", nil
+	case has(dcp.MetadataName):
+		return megatron.ReadDist, ".", nil
+	case has(megatron.LatestName):
+		return chooseMegatron(fsys)
+	case has("mp_rank_*/model_optim_rng.pt"):
+		return readMegatron, ".", nil
+	case has(deepspeed.LatestName), has(deepspeed.UniversalName), has("*mp_rank_*_model_states.pt"):
+		return deepspeed.Read, ".", nil
+	case has("*.safetensors"), has(safetensors.IndexName):
+		return hf.Read, ".", nil
+	}
+	return nil, "", errors.New("the folder is no checkpoint that shoal knows: there are no *.safetensors, .metadata (torch DCP), " +
+		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt (DeepSpeed) in it; a single .pt file is given by its own name")
+}
+
+// chooseMegatron follows Megatron's file for the newest iteration, which can be of its own format or torch's.
+func chooseMegatron(fsys fs.FS) (reader, string, error) {
+	dir, err := megatron.Latest(format.NewFiles(fsys))
+	if err != nil {
+		return nil, "", err
+	}
+	if _, err := fs.Stat(fsys, dir+"/"+dcp.MetadataName); err == nil {
+		return megatron.ReadDist, dir, nil
+	}
+	return readMegatron, dir, nil
+}
+
+// readMegatron reads Megatron's own format and puts the tensors of the model together.
+func readMegatron(files *format.Files) (*format.Checkpoint, error) {
+	c, err := megatron.Read(files)
+	if err != nil {
+		return nil, err
+	}
+	return c, megatron.Join(c)
+}
+
+func chooseFile(fsys fs.FS, name string) (reader, error) {
+	if name == safetensors.IndexName {
+		return hf.Read, nil
+	}
+	if name == ranks.LayoutName {
+		return ranks.Read, nil
+	}
+	if name == dcp.MetadataName {
+		return megatron.ReadDist, nil
+	}
+	files := format.NewFiles(fsys)
+	defer files.Close()
+	f, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, min(9, f.Size))
+	if err := f.ReadFull(head, 0); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(head) == 9 && head[8] == '{', strings.HasSuffix(name, ".safetensors"):
+		return func(files *format.Files) (*format.Checkpoint, error) { return hf.ReadFile(files, name) }, nil
+	case strings.HasPrefix(string(head), "PK"), strings.HasPrefix(string(head), "\x80"):
+		return func(files *format.Files) (*format.Checkpoint, error) { return torchzip.Read(files, name) }, nil
+	}
+	if err := files.Stranger(); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%s is neither a safetensors file nor one of torch.save", name)
+}

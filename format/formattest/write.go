@@ -1,0 +1,83 @@
+package formattest
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Write writes an output with the elements of another checkpoint, which has the same tensors, and demands that every byte is
+// written once.
+func Write(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) fstest.MapFS {
+	t.Helper()
+	w := write(t, o, from, files)
+	for name, done := range w.done {
+		if i := slices.Index(done, false); i >= 0 {
+			t.Errorf("nothing is written to byte %d of %s", i, name)
+		}
+	}
+	return w.dir
+}
+
+// WritePadded is Write for an output with padding, to which nothing is written: it stays zero.
+func WritePadded(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) fstest.MapFS {
+	t.Helper()
+	return write(t, o, from, files).dir
+}
+
+func write(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) *writer {
+	t.Helper()
+	w := &writer{t, fstest.MapFS{}, map[string][]bool{}}
+	for _, f := range o.Files {
+		w.dir[f.Name], w.done[f.Name] = &fstest.MapFile{Data: make([]byte, f.Size)}, make([]bool, f.Size)
+	}
+	for _, f := range o.Frames {
+		w.write(f.File, f.Offset, f.Bytes)
+	}
+	for i := range o.Tensors {
+		s := &o.Tensors[i]
+		j := slices.IndexFunc(from.Tensors, func(x format.Tensor) bool { return x.Name == s.Name })
+		if j < 0 {
+			t.Fatalf("there is no tensor %q", s.Name)
+		}
+		whole := make([]byte, s.Bytes())
+		if err := files.Read(&from.Tensors[j], whole); err != nil {
+			t.Fatal(err)
+		}
+		size := s.DType.Size()
+		for _, p := range slices.Concat(s.Pieces, s.Replicas) {
+			for run := range tensor.Runs(p.Box, s.Shape.View(), p.View()) {
+				w.write(p.File, p.Offset+int64(run.B*size), whole[run.A*size:(run.A+run.N)*size])
+			}
+		}
+	}
+	for _, s := range o.Sums {
+		sum := crc32.ChecksumIEEE(w.dir[s.File].Data[s.From:s.To])
+		for _, at := range s.At {
+			w.write(s.File, at, binary.LittleEndian.AppendUint32(nil, sum))
+		}
+	}
+	return w
+}
+
+type writer struct {
+	t    testing.TB
+	dir  fstest.MapFS
+	done map[string][]bool
+}
+
+func (w *writer) write(name string, at int64, b []byte) {
+	done := w.done[name][at:]
+	for i := range b {
+		if done[i] {
+			w.t.Fatalf("byte %d of %s is written twice", at+int64(i), name)
+		}
+		done[i] = true
+	}
+	copy(w.dir[name].Data[at:], b)
+}

@@ -1,0 +1,174 @@
+package hf
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// FileName is what a checkpoint of one file is called.
+const FileName = "model.safetensors"
+
+// Layout lays tensors out as Hugging Face's libraries do: in one file when they fit into most bytes, else in several with an
+// index. Of the tensors, only names, element types and shapes count; their order decides which file they are in.
+func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*format.Output, error) {
+	entries := make([]safetensors.Tensor, len(tensors))
+	for i, t := range tensors {
+		entries[i] = safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape}
+	}
+	files, err := safetensors.Split(entries, most)
+	if err != nil {
+		return nil, err
+	}
+	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
+	if len(files) <= 1 {
+		h, err := addFile(o, FileName, entries, metadata)
+		if err != nil {
+			return nil, err
+		}
+		o.Tensors = append(o.Tensors, wholes(h, FileName)...)
+		return o, o.Finish()
+	}
+	index := &safetensors.Index{Files: map[string]string{}}
+	var bytes int64
+	for i, file := range files {
+		name := safetensors.ShardName(i, len(files))
+		h, err := addFile(o, name, file, metadata)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range h.Tensors {
+			if other := index.Files[t.Name]; other != "" {
+				return nil, fmt.Errorf("safetensors: tensor %q stands in %s and %s", t.Name, other, name)
+			}
+			index.Files[t.Name] = name
+			bytes += t.End - t.Begin
+		}
+		o.Tensors = append(o.Tensors, wholes(h, name)...)
+	}
+	text := index.AppendJSON(nil, bytes)
+	o.Files = append(o.Files, format.OutputFile{Name: safetensors.IndexName, Size: int64(len(text))})
+	o.Frames = append(o.Frames, format.Frame{File: safetensors.IndexName, Bytes: text})
+	return o, o.Finish()
+}
+
+func wholes(h *safetensors.Header, file string) (list []format.Tensor) {
+	for _, t := range h.Tensors {
+		list = append(list, whole(h, t, file))
+	}
+	return list
+}
+
+// addFile lays one file out and adds it to an output.
+func addFile(o *format.Output, name string, entries []safetensors.Tensor, metadata map[string]string) (*safetensors.Header, error) {
+	h, err := safetensors.Layout(entries, metadata)
+	if err != nil {
+		return nil, err
+	}
+	start, err := h.AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	o.Files = append(o.Files, format.OutputFile{Name: name, Size: h.Size()})
+	o.Frames = append(o.Frames, format.Frame{File: name, Bytes: start})
+	return h, nil
+}
+
+// LayoutShards lays out a file for each rank with the boxes that the rank has, and where they lie in their tensors, as torch's
+// distributed checkpoint does. A file has one box of a tensor, so a rank with several of one, as flat buffers give, has several files. No two
+// boxes overlap.
+func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.Output, error) {
+	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
+	rounds, most := make([][][]format.Shard, len(ranks)), 1
+	for i, shards := range ranks {
+		var err error
+		if rounds[i], err = once(shards); err != nil {
+			return nil, err
+		}
+		most = max(most, len(rounds[i]))
+	}
+	index := map[string]int{}
+	for i := range ranks {
+		for k, shards := range rounds[i] {
+			name := fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", i+1, k+1, most)
+			origin := format.Origin{Rank: i, Ranks: len(ranks), File: k + 1, Files: len(rounds[i])}
+			if err := addShards(o, name, shards, metadata, origin, index); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return o, o.Finish()
+}
+
+// once shares the boxes of a rank out over files so that each has at most one of a tensor; a rank without any has a file too.
+func once(shards []format.Shard) ([][]format.Shard, error) {
+	files, seen := [][]format.Shard{nil}, map[string][]tensor.Box{}
+	for _, s := range shards {
+		if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
+			return nil, fmt.Errorf("safetensors: tensor %q: box %v lies outside shape %v", s.Name, s.Box, s.Shape)
+		}
+		before := seen[s.Name]
+		for _, b := range before {
+			if b.Overlaps(s.Box) {
+				return nil, fmt.Errorf("safetensors: tensor %q: box %v overlaps box %v of the same rank", s.Name, s.Box, b)
+			}
+		}
+		if len(before) == len(files) {
+			files = append(files, nil)
+		}
+		files[len(before)] = append(files[len(before)], s)
+		seen[s.Name] = append(before, s.Box)
+	}
+	return files, nil
+}
+
+// addShards lays out one file with boxes, which says how large the tensors are and which file it is, so that a reader misses others; index says where in the output a tensor is.
+func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string, origin format.Origin, index map[string]int) error {
+	origin.Shapes = map[string]tensor.Shape{}
+	boxes, info := map[string]format.Shard{}, map[string]map[string][]int{}
+	var entries []safetensors.Tensor
+	for _, s := range shards {
+		at := make([]int, len(s.Box))
+		for d, x := range s.Box {
+			at[d] = x.From
+		}
+		boxes[s.Name], info[s.Name] = s, map[string][]int{"saved_offsets": at}
+		entries = append(entries, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+		origin.Shapes[s.Name] = append(tensor.Shape{}, s.Shape...)
+	}
+	own := map[string]string{"format": "pt"}
+	maps.Copy(own, metadata)
+	text, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	if own[format.OriginKey], err = origin.Text(); err != nil {
+		return err
+	}
+	own["DCP_VERSION"], own[shardingInfo] = "1.0", string(text)
+	h, err := addFile(o, name, entries, own)
+	if err != nil {
+		return err
+	}
+	for _, e := range h.Tensors {
+		s := boxes[e.Name]
+		k, known := index[e.Name]
+		if !known {
+			k = len(o.Tensors)
+			index[e.Name] = k
+			o.Tensors = append(o.Tensors, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
+		}
+		o.Tensors[k].Pieces = append(o.Tensors[k].Pieces, format.Piece{Box: s.Box, File: name, Offset: h.Data + e.Begin})
+	}
+	return nil
+}
+
+// whole is a tensor that one file holds.
+func whole(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
+	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
+	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
+}

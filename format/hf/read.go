@@ -1,0 +1,353 @@
+// Package hf reads and lays out checkpoints of safetensors files: a single file, a folder with an index as Hugging Face's
+// libraries write it, and a folder of shards with offsets as torch's distributed checkpoint writes it.
+package hf
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const (
+	maxIndex = 256 << 20
+
+	// shardingInfo is the key of the metadata under which torch's distributed checkpoint says where in a tensor a shard lies.
+	shardingInfo = "DCP_SHARDING_INFO"
+	metadata     = "__metadata__"
+)
+
+// set is a checkpoint while its files are read.
+type set struct {
+	format.Checkpoint
+	files  *format.Files
+	index  map[string]int // of the tensors
+	values map[string]string
+	mixed  map[string]bool // keys of the metadata that differ between files
+
+	origins map[string]*format.Origin // of files that have one
+}
+
+func newSet(files *format.Files, kind string) *set {
+	return &set{
+		Checkpoint: format.Checkpoint{Format: kind}, files: files,
+		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{}, origins: map[string]*format.Origin{},
+	}
+}
+
+func (s *set) done() (*format.Checkpoint, error) {
+	for key, value := range s.values {
+		if !s.mixed[key] {
+			s.Values = append(s.Values, format.Value{Path: metadata + "." + key, Is: value})
+		}
+	}
+	return &s.Checkpoint, s.Finish()
+}
+
+// header reads the header of a file, and its tensors as whole ones of the set.
+func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) {
+	f, err := s.files.Open(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	first := len(s.Tensors)
+	var pieces []format.Piece
+	var spans []tensor.Span
+	h, err := safetensors.Scan(file, f, f.Size, func(tensors, dims int) { // there can be so many that each list of its own would be felt
+		s.Tensors = slices.Grow(s.Tensors, tensors)
+		pieces, spans = make([]format.Piece, 0, tensors), make([]tensor.Span, 0, dims)
+	}, func(t safetensors.Tensor) {
+		from, n := len(spans), len(pieces)
+		for _, x := range t.Shape {
+			spans = append(spans, tensor.Span{To: x})
+		}
+		pieces = append(pieces, format.Piece{Box: spans[from:len(spans):len(spans)], File: file, Offset: t.Begin})
+		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: pieces[n : n+1 : n+1]})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range pieces {
+		pieces[i].Offset += h.Data
+	}
+	origin, err := format.OriginOf(h.Metadata)
+	if err != nil {
+		return nil, nil, fmt.Errorf("safetensors: %s: %w", file, err)
+	}
+	if origin != nil {
+		s.origins[file], s.mixed[format.OriginKey] = origin, true
+	}
+	for key, value := range h.Metadata {
+		if before, ok := s.values[key]; ok && before != value {
+			s.mixed[key] = true
+		}
+		s.values[key] = value
+	}
+	return h, s.Tensors[first:], nil
+}
+
+// ReadFile reads a single file.
+func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
+	s := newSet(files, "safetensors")
+	h, _, err := s.header(name)
+	if err != nil {
+		return nil, err
+	}
+	_, shards := h.Metadata[shardingInfo]
+	if o := s.origins[name]; o != nil && (o.Ranks > 1 || o.Files > 1) || o == nil && shards || counted(name) > 1 {
+		s.Doubt = "it is one of several files: give their folder"
+	}
+	return s.done()
+}
+
+// Read reads a folder: by its index when there is one, else all its safetensors files.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	f, err := files.Open(safetensors.IndexName)
+	if errors.Is(err, fs.ErrNotExist) {
+		c, err := readFolder(files)
+		return beside(files, c, nil, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f.Size > maxIndex {
+		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d", safetensors.IndexName, f.Size, maxIndex)
+	}
+	index, err := safetensors.ReadIndex(safetensors.IndexName, f, f.Size)
+	if err != nil {
+		return nil, err
+	}
+	s := newSet(files, "safetensors with index")
+	shards := map[string]bool{}
+	for _, file := range index.Files {
+		shards[file] = true
+	}
+	names := slices.Sorted(maps.Keys(shards))
+	for _, file := range names {
+		_, tensors, err := s.header(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, absent(files, names)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range tensors {
+			name := tensors[i].Name
+			if in := index.Files[name]; in != file {
+				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q", safetensors.IndexName, name, file, in)
+			}
+		}
+	}
+	if len(s.Tensors) < len(index.Files) { // each is where the index says, so some of it are nowhere
+		for i := range s.Tensors {
+			delete(index.Files, s.Tensors[i].Name)
+		}
+		name := slices.Min(slices.Collect(maps.Keys(index.Files)))
+		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, index.Files[name])
+	}
+	c, err := s.done()
+	return beside(files, c, shards, err)
+}
+
+// beside finds what lies in the folder and is no part of the checkpoint, such as the optimizer that a trainer has saved there; of safetensors files what the index does not name.
+func beside(files *format.Files, c *format.Checkpoint, shards map[string]bool, err error) (*format.Checkpoint, error) {
+	if err != nil {
+		return nil, err
+	}
+	entries, err := fs.ReadDir(files.FS(), ".")
+	for _, e := range entries {
+		switch path.Ext(e.Name()) {
+		case ".safetensors":
+			if shards == nil || shards[e.Name()] {
+				continue
+			}
+		case ".pt", ".pth", ".bin", ".ckpt":
+		default:
+			continue
+		}
+		if !e.IsDir() {
+			c.Beside = append(c.Beside, e.Name())
+		}
+	}
+	return c, err
+}
+
+// absent says which of the files that the index names are missing.
+func absent(files *format.Files, names []string) error {
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, err := fs.Stat(files.FS(), name)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+	some, more := missing, ""
+	if n := len(missing) - 3; n > 0 {
+		some, more = missing[:3], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("%s names %s, of which %d %s missing: %s%s; copy what is missing here too, or download the model again",
+		safetensors.IndexName, plural.Of(len(names), "file"), len(missing), plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more)
+}
+
+// readFolder reads all safetensors files of a folder, which hold different tensors or shards of the same.
+func readFolder(files *format.Files) (*format.Checkpoint, error) {
+	names, err := fs.Glob(files.FS(), "*.safetensors")
+	if err != nil || len(names) == 0 {
+		return nil, errors.Join(err, errors.New("the folder has no safetensors file"))
+	}
+	if err := allOf(names); err != nil {
+		return nil, err
+	}
+	s := newSet(files, "safetensors")
+	for _, name := range names {
+		h, tensors, err := s.header(name)
+		if err != nil {
+			return nil, err
+		}
+		if o := s.origins[name]; o != nil && o.File == 0 {
+			return nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and shoal-layout.json, which says how these make up the whole, is missing; copy it here too", name, o.Rank, o.Ranks)
+		}
+		offsets, err := savedOffsets(name, h, tensors)
+		if err != nil {
+			return nil, err
+		}
+		if offsets != nil && s.origins[name] == nil && counted(name) == 0 {
+			s.Doubt = "its shards do not say how large the tensors are, so it is not known whether the last ones are missing"
+		} else if offsets == nil && len(names) > 1 && counted(name) == 0 && s.Doubt == "" {
+			s.Doubt = "there is no index, and " + name + " does not say of how many files it is, so it is not known whether some are missing"
+		}
+		if offsets == nil && len(names) == 1 { // no other file can have its names
+			continue
+		}
+		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)] // they come again, those of which others have parts in these
+		for _, t := range tensors {
+			if err := s.add(t, name, offsets); err != nil {
+				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
+			}
+		}
+	}
+	if err := s.complete(names); err != nil {
+		return nil, err
+	}
+	s.mixed[shardingInfo] = true
+	return s.done()
+}
+
+// savedOffsets reads where in their tensors the shards of a file lie; nil when the file holds whole tensors.
+func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (map[string][]int, error) {
+	text, ok := h.Metadata[shardingInfo]
+	if !ok {
+		return nil, nil
+	}
+	offsets := make(map[string][]int, len(tensors))
+	for i := range tensors {
+		offsets[tensors[i].Name] = nil
+	}
+	if err := readOffsets(strings.NewReader(text), offsets); err != nil {
+		return nil, fmt.Errorf("safetensors: %s: metadata %s: %w", file, shardingInfo, err)
+	}
+	return offsets, nil
+}
+
+// readOffsets fills in what a JSON says of the names in offsets. One after the other: it can name far more than the file has.
+func readOffsets(text io.Reader, offsets map[string][]int) error {
+	d := json.NewDecoder(text)
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return cmp.Or(err, fmt.Errorf("%v where { is due", open))
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		var shard struct {
+			Offsets few `json:"saved_offsets"`
+		}
+		if err := d.Decode(&shard); err != nil {
+			return err
+		}
+		if _, is := offsets[key.(string)]; is { // what stands before a colon is a text
+			offsets[key.(string)] = shard.Offsets
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	if rest, err := d.Token(); err != io.EOF {
+		return cmp.Or(err, fmt.Errorf("%v behind the JSON", rest))
+	}
+	return nil
+}
+
+// few are not more numbers than a tensor has dimensions.
+type few []int
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *few) UnmarshalJSON(text []byte) error {
+	if n := bytes.Count(text, []byte(",")) + 1; n > tensor.MaxDims {
+		return fmt.Errorf("%d offsets of a tensor", n)
+	}
+	return json.Unmarshal(text, (*[]int)(f))
+}
+
+// add adds a tensor, or a shard of one that other files have shards of.
+func (s *set) add(t format.Tensor, file string, offsets map[string][]int) error {
+	i, known := s.index[t.Name]
+	if offsets == nil {
+		if known {
+			return fmt.Errorf("it is also in %s; the two files are no shards, or of different checkpoints", s.Tensors[i].Pieces[0].File)
+		}
+		s.index[t.Name] = len(s.Tensors)
+		s.Tensors = append(s.Tensors, t)
+		return nil
+	}
+	at := offsets[t.Name]
+	if len(at) != len(t.Shape) {
+		return fmt.Errorf("%s has %d offsets for a shard of shape %v", shardingInfo, len(at), t.Shape)
+	}
+	p := t.Pieces[0]
+	end := make(tensor.Shape, len(at))
+	for d := range at {
+		if end[d] = at[d] + t.Shape[d]; at[d] < 0 || end[d] < 0 {
+			return fmt.Errorf("%s has offset %d in dimension %d", shardingInfo, at[d], d)
+		}
+		p.Box[d] = tensor.Span{From: at[d], To: end[d]}
+	}
+	if !known {
+		i = len(s.Tensors)
+		s.index[t.Name] = i
+		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: make(tensor.Shape, len(at))})
+	}
+	whole := &s.Tensors[i]
+	if o := s.origins[file]; o != nil {
+		shape, ok := o.Shapes[t.Name]
+		if !ok || len(shape) != len(at) {
+			return fmt.Errorf("metadata %s has shape %v for the tensor of this shard of shape %v", format.OriginKey, shape, t.Shape)
+		}
+		if !known {
+			copy(whole.Shape, shape)
+		} else if !whole.Shape.Equal(shape) {
+			return fmt.Errorf("the whole tensor has shape %v by this file, and %v by %s; they are of different checkpoints", shape, whole.Shape, whole.Pieces[0].File)
+		}
+	}
+	if whole.DType != t.DType || len(whole.Shape) != len(at) {
+		return fmt.Errorf("this shard is %v of %d dimensions, another one %v of %d", t.DType, len(at), whole.DType, len(whole.Shape))
+	}
+	for d := range at {
+		if s.origins[file] != nil && end[d] > whole.Shape[d] {
+			return fmt.Errorf("this shard ends at %v, the whole tensor by metadata %s at %v", end, format.OriginKey, whole.Shape)
+		}
+		whole.Shape[d] = max(whole.Shape[d], end[d])
+	}
+	whole.Pieces = append(whole.Pieces, p)
+	return nil
+}

@@ -1,0 +1,311 @@
+package megatron
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+const (
+	// expertKey is under which a group of parameters says that it is of experts of which expert parallel ranks have different ones.
+	expertKey = "is_expert_parallel"
+	// scalerKey is what the optimizers of f16 keep of the scale of gradients. Each counts its own overflows, and Megatron scales by that of the first.
+	scalerKey = "grad_scaler."
+)
+
+// ofSeveral is the path of what one of several optimizers has, or the only one.
+var ofSeveral = regexp.MustCompile(`^optimizer\.(?:(\d+)\.)?(.+)$`)
+
+// Chain gives a checkpoint the optimizers that Megatron has over the ranks of a spec: with expert parallel ranks experts have one of their own, and
+// without there is one for all. Their groups come apart, or together with those that differ in nothing else; state, which goes by the names of parameters, stays.
+// renamed are the tensors that have other names now, with those they had. A checkpoint that is so already stays as it is.
+func Chain(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string, err error) {
+	mesh, err := layout.ParseMesh(spec.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	own := slices.ContainsFunc(mesh, func(a layout.Axis) bool { return a.Name == "ep" && a.Size > 1 })
+	old, err := readPlans(c.Values)
+	if err == nil && !old.chained(own) {
+		var made plans
+		if made, err = old.rechain(own); err == nil {
+			ch := chaining{c: c, old: old, made: made, renamed: map[string]string{}}
+			err = ch.apply()
+			renamed = ch.renamed
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
+	return renamed, nil
+}
+
+// chained reports whether experts are where Megatron has them, in an optimizer of their own or in that of all.
+func (p plans) chained(own bool) bool {
+	dense := 0
+	for _, o := range p {
+		experts := false
+		for _, g := range o.groups {
+			if experts = experts || g.expert(); g.expert() != own && (g.expert() || slices.ContainsFunc(g.names, isExpert)) {
+				return false
+			}
+		}
+		if !experts {
+			dense++
+		}
+	}
+	return dense < 2 && (len(p) < 2 || p[0].prefix != optimizerKey+".") // of older versions, stages without experts have one optimizer only
+}
+
+func isExpert(name string) bool { return cutExperts.MatchString(name) }
+
+// expert reports whether the group is of an optimizer of experts.
+func (g *groupPlan) expert() bool {
+	return slices.ContainsFunc(g.values, func(v format.Value) bool { return v.Path == expertKey && v.Is == true })
+}
+
+// of is the group with the parameters that some have, of experts or not.
+func (g *groupPlan) of(names []string, expert bool) *groupPlan {
+	made := &groupPlan{names: names}
+	said := false
+	for _, v := range g.values {
+		if v.Path == expertKey {
+			v, said = format.Value{Path: expertKey, Is: expert}, true
+		}
+		made.values = append(made.values, v)
+	}
+	if expert && !said {
+		made.values = append(made.values, format.Value{Path: expertKey, Is: true})
+	}
+	return made
+}
+
+// rechain makes the optimizers anew.
+func (p plans) rechain(own bool) (plans, error) {
+	all, experts := &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}, &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}
+	for _, o := range p {
+		if o.inner != p[0].inner {
+			return nil, fmt.Errorf("of the optimizers of a rank one keeps copies of its parameters and another does not (%q and %q): give it an ep with which Megatron has the same optimizers, or leave the optimizer out with --only 'model.**'", p[0].prefix, o.prefix)
+		}
+		for i := range len(o.groups) {
+			g := o.groups[i]
+			var mine, theirs []string
+			for _, name := range g.names {
+				if own && isExpert(name) {
+					theirs = append(theirs, name)
+				} else {
+					mine = append(mine, name)
+				}
+			}
+			if len(theirs) > 0 || own && g.expert() {
+				if err := experts.join(g.of(theirs, true)); err != nil {
+					return nil, err
+				}
+			}
+			if len(mine) > 0 || len(theirs) == 0 && !(own && g.expert()) {
+				if err := all.join(g.of(mine, false)); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if len(experts.groups) == 0 {
+		all.prefix = optimizerKey + "."
+		return plans{all}, nil
+	}
+	all.prefix, experts.prefix = optimizerKey+".0.", optimizerKey+".1."
+	return plans{all, experts}, nil
+}
+
+// join adds the parameters of a group to the one that Megatron has for them, or else the group.
+func (o *optimizerPlan) join(g *groupPlan) error {
+	for i := range len(o.groups) {
+		other := o.groups[i]
+		same, differs := other.alike(g)
+		if !same {
+			continue
+		}
+		if differs != "" {
+			return fmt.Errorf("Megatron has one group of parameters for %q and %q over these ranks, and their %s is not the same; choose an ep that stays on the same side of 1, or leave the optimizer out with --only 'model.**'",
+				firstOf(other.names), firstOf(g.names), differs)
+		}
+		other.names = modelOrder(append(slices.Clone(other.names), g.names...))
+		return nil
+	}
+	o.groups[len(o.groups)] = g
+	return nil
+}
+
+func firstOf(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return names[0]
+}
+
+// alike reports whether Megatron takes two groups for the same: by their factors of weight decay and learning rate. differs is what of them is not the same.
+func (g *groupPlan) alike(other *groupPlan) (same bool, differs string) {
+	mine, theirs := g.byKey(), other.byKey()
+	for _, key := range []string{"wd_mult", "lr_mult", "is_decoupled_lr"} {
+		if !reflect.DeepEqual(mine[key], theirs[key]) {
+			return false, ""
+		}
+	}
+	if _, said := mine["wd_mult"]; !said && !reflect.DeepEqual(mine["weight_decay"], theirs["weight_decay"]) {
+		return false, ""
+	}
+	for _, v := range slices.Concat(g.values, other.values) {
+		if v.Path != expertKey && !reflect.DeepEqual(mine[v.Path], theirs[v.Path]) {
+			return true, v.Path
+		}
+	}
+	return true, ""
+}
+
+func (g *groupPlan) byKey() map[string]any {
+	all := map[string]any{}
+	for _, v := range g.values {
+		all[v.Path] = v.Is
+	}
+	return all
+}
+
+// chaining puts new optimizers in the place of those that a checkpoint has.
+type chaining struct {
+	c         *format.Checkpoint
+	old, made plans
+	renamed   map[string]string
+}
+
+// apply changes the values and tensors that are of no parameter: groups are those made; of the rest that of the first optimizer is for all.
+func (ch *chaining) apply() error {
+	var values []format.Value
+	firsts := map[string]any{}
+	for _, v := range ch.c.Values {
+		number, rest, is := ch.beside(v.Path)
+		if is && number == ch.old[0].number() {
+			firsts[rest] = v.Is
+		}
+	}
+	for _, v := range ch.c.Values {
+		number, rest, is := ch.beside(v.Path)
+		switch {
+		case !is && groupPath.MatchString(v.Path):
+		case !is:
+			values = append(values, v)
+		case number == ch.old[0].number():
+			for _, o := range ch.made {
+				values = append(values, format.Value{Path: o.prefix + rest, Is: v.Is, Python: v.Python})
+			}
+		case !strings.HasPrefix(rest, scalerKey) && !reflect.DeepEqual(firsts[rest], v.Is):
+			return fmt.Errorf("value %q is %v, and the first optimizer has %v there; over these ranks Megatron has one for both", v.Path, v.Is, firsts[rest])
+		}
+	}
+	for _, o := range ch.made {
+		values = append(values, o.said()...)
+	}
+	var tensors []format.Tensor
+	for _, t := range ch.c.Tensors {
+		number, rest, is := ch.beside(t.Name)
+		switch {
+		case !is:
+			tensors = append(tensors, t)
+		case number == ch.old[0].number():
+			for _, o := range ch.made {
+				same := t
+				same.Name = o.prefix + rest
+				if _, twice := ch.renamed[same.Name]; twice {
+					continue // of a rank with one optimizer, and of one with several
+				}
+				ch.renamed[same.Name] = t.Name
+				tensors = append(tensors, same)
+			}
+		case !strings.HasPrefix(rest, scalerKey):
+			return fmt.Errorf("tensor %q is of one of several optimizers, and of no parameter: shoal does not know what becomes of it where there are others", t.Name)
+		}
+	}
+	ch.c.Values, ch.c.Tensors = values, tensors
+	return ch.c.Finish()
+}
+
+// beside tells of something of an optimizer that is of no parameter and of no group, of which it is, and where in it.
+func (ch *chaining) beside(path string) (number int, rest string, is bool) {
+	m := ofSeveral.FindStringSubmatch(path)
+	if m == nil || known.MatchString(path) || hugging.MatchString(path) || groupPath.MatchString(path) {
+		return 0, "", false
+	}
+	number, _ = strconv.Atoi(cmp.Or(m[1], "0"))
+	return number, m[2], true
+}
+
+// said are the groups of an optimizer as values.
+func (o *optimizerPlan) said() (values []format.Value) {
+	for i := range len(o.groups) {
+		path := o.prefix
+		if o.inner != "" {
+			path += o.inner + "."
+		}
+		path += fmt.Sprintf("param_groups.%d.", i)
+		for _, v := range o.groups[i].values {
+			v.Path = path + v.Path
+			values = append(values, v)
+		}
+		if names := o.groups[i].names; len(names) > 0 {
+			values = append(values, namesAt(path, names))
+		}
+	}
+	return values
+}
+
+// namesAt is the value with the names of the parameters of a group.
+func namesAt(path string, names []string) format.Value {
+	list := make([]any, len(names))
+	for i, name := range names {
+		list[i] = name
+	}
+	return format.Value{Path: path + namesKey, Is: list}
+}
+
+// modelOrder puts the parameters of a group in the order in which Megatron's models register them, which is that of their numbers in an optimizer: layer by layer; in one,
+// experts behind the router and before what all tokens share; experts one by one, but those whose products are computed together module by module. What this does not tell stays as
+// it is.
+func modelOrder(names []string) []string {
+	type place struct {
+		name string
+		at   [4]int
+	}
+	seen := map[string]int{}
+	var list []place
+	for _, name := range names {
+		p := place{name, [4]int{depth(name)}}
+		if m := groupedExperts.FindStringSubmatch(name); m != nil {
+			module, _, _ := strings.Cut(m[2], ".") // which has the weight and the bias of each
+			if _, there := seen[module]; !there {
+				seen[module] = len(seen)
+			}
+			n, _ := strconv.Atoi(m[3])
+			p.at = [4]int{p.at[0], 1, seen[module], n}
+		} else if m := numbered.FindStringSubmatch(name); m != nil {
+			n, _ := strconv.Atoi(m[2])
+			p.at = [4]int{p.at[0], 1, n}
+		} else if isExpert(name) {
+			p.at[1] = 1
+		} else if strings.Contains(name, ".shared_experts.") {
+			p.at[1] = 2
+		}
+		list = append(list, p)
+	}
+	slices.SortStableFunc(list, func(a, b place) int { return slices.Compare(a.at[:], b.at[:]) })
+	ordered := make([]string, len(list))
+	for i, p := range list {
+		ordered[i] = p.name
+	}
+	return ordered
+}

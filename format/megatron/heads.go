@@ -1,0 +1,48 @@
+package megatron
+
+import (
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+// A Model is what the tensors of a model do not tell of it.
+type Model struct {
+	Heads, KVHeads Fact   // of q, and of k and v, in each layer
+	HeadSize       Fact   // rows of one of k or v
+	Vocabulary     Fact   // rows, without those that only fill up
+	Type           string // of model, as Hugging Face calls it; empty if nobody says it
+}
+
+// A Fact is a number, and who says it; 0 where nobody does.
+type Fact struct {
+	N  int
+	By string
+}
+
+// Tell is what the arguments of the run that wrote a checkpoint say of the model: nothing, in every other format.
+func Tell(c *format.Checkpoint) (m Model) {
+	m.Heads, m.HeadSize, m.Vocabulary = argument(c, "num_attention_heads"), argument(c, "kv_channels"), argument(c, "vocab_size")
+	m.KVHeads = m.Heads // so many have k and v too, if they have no groups
+	if grouped, _ := c.Value("args.group_query_attention"); grouped == true {
+		m.KVHeads = argument(c, "num_query_groups")
+	}
+	tokenizer, _ := c.Value("args.tokenizer_type")
+	if name, _ := tokenizer.(string); strings.HasPrefix(name, "Null") { // which has one more than it says
+		m.Vocabulary = Fact{}
+	}
+	return m
+}
+
+// argument is a number of Megatron's arguments, nothing where it is none that a model can have.
+func argument(c *format.Checkpoint, name string) Fact {
+	v, _ := c.Value("args." + name)
+	if n, ok := v.(int64); ok && n > 0 && n <= 1<<30 {
+		return Fact{int(n), "args." + name}
+	}
+	return Fact{}
+}
+
+// KVHeads returns how many heads k and v have in each layer of a model, from the arguments of the run that wrote a checkpoint. It
+// is 0 where there are none, as in every other format.
+func KVHeads(c *format.Checkpoint) int { return Tell(c).KVHeads.N }

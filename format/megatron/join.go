@@ -1,0 +1,127 @@
+package megatron
+
+import (
+	"regexp"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+// cut says how tensor parallel ranks share a tensor.
+type cut uint8
+
+const (
+	replicated cut = iota
+	byRows
+	byColumns
+	byHalves // the rows of gate and of up, each cut for itself
+)
+
+// cuts says how Megatron-LM cuts the tensors of its models, by the end of their names: those of Megatron Core, and of the models
+// before. The first that fits counts; of a tensor that none fits nobody knows.
+var cuts = []struct {
+	name *regexp.Regexp
+	cut  cut
+}{
+	{regexp.MustCompile(`(^|\.)(word_embeddings|output_layer|lm_head)\.weight$`), byRows},
+	{regexp.MustCompile(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`), byRows},
+	{regexp.MustCompile(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves}, // or by rows, without a gate
+	{regexp.MustCompile(`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.weight$`), byColumns},
+	{regexp.MustCompile(`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.bias$`), replicated},
+	{regexp.MustCompile(`\.experts\.linear_fc1\.(weight|bias)\d+$`), byHalves},
+	{regexp.MustCompile(`\.experts\.linear_fc2\.weight\d+$`), byColumns},
+	{regexp.MustCompile(`\.experts\.linear_fc2\.bias\d+$`), replicated},
+	{regexp.MustCompile(`(norm|layer_norm)\.(weight|bias)$`), replicated},
+	{regexp.MustCompile(`\.layer_norm_(weight|bias)$`), replicated},
+	{regexp.MustCompile(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`), replicated},
+	{regexp.MustCompile(`\.shared_experts\.gate_weight$`), replicated},
+}
+
+// Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas of what several ranks have
+// alike; what the optimizer has for a parameter is cut like it. Parts of which it does not know how they fit together it leaves as they
+// are, with their places: tensors of other models, experts without a number, or cut over other ranks than the rest, what has no name in an optimizer.
+func Join(c *format.Checkpoint) error {
+	gated, known := c.Value("args.swiglu")
+	var joined []format.Tensor
+	for from := 0; from < len(c.Tensors); {
+		to := from + 1
+		for to < len(c.Tensors) && c.Tensors[to].Name == c.Tensors[from].Name {
+			to++
+		}
+		parts := c.Tensors[from:to]
+		from = to
+		how, ok := cutOf(parts[0].Name)
+		if tp, its := c.Value("args.expert_tensor_parallel_size"); cutExperts.MatchString(parts[0].Name) && its && tp != nil {
+			if tp == int64(1) {
+				how = replicated
+			} else if own, _ := c.Value("args.tensor_model_parallel_size"); tp != own {
+				ok = false // other ranks share experts
+			}
+		}
+		if ok && how == byHalves {
+			if ok = known; gated == false {
+				how = byRows
+			}
+		}
+		if len(parts[0].Pieces) == 1 && parts[0].Pieces[0].Box.Empty() {
+			how, ok = replicated, true // such as the state of modules that have none
+		}
+		if whole, fits := join(parts, how); ok && fits {
+			joined = append(joined, whole)
+		} else {
+			joined = append(joined, parts...)
+		}
+	}
+	c.Tensors = joined
+	return c.Finish()
+}
+
+// prefix stands before the names of parameters, in the model and in the optimizer.
+var prefix = regexp.MustCompile(`^(model|optimizer\.[^.]+)\.`)
+
+func cutOf(name string) (cut, bool) {
+	before := prefix.FindString(name)
+	for _, c := range cuts {
+		if before != "" && c.name.MatchString(name[len(before):]) {
+			return c.cut, true
+		}
+	}
+	return 0, false
+}
+
+// join puts the parts of one tensor together; false when they do not fit.
+func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
+	degree := 1
+	var list []format.Part
+	for i := range parts {
+		p := format.Part{Tensor: &parts[i]}
+		if p.At == nil || !p.Shape.Equal(parts[0].Shape) {
+			return format.Tensor{}, false
+		}
+		for _, c := range p.At {
+			switch c.Axis {
+			case "tp":
+				p.Rank, degree = c.Index, c.Of
+			case "ep":
+				return format.Tensor{}, false
+			}
+		}
+		list = append(list, p)
+	}
+	if how == replicated {
+		whole, err := format.Same(list)
+		return whole, err == nil
+	}
+	dim, blocks := 0, 1
+	switch how {
+	case byColumns:
+		dim = 1
+	case byHalves:
+		blocks = 2
+	}
+	c, err := format.Blocks(list, degree, dim, blocks)
+	if err != nil {
+		return format.Tensor{}, false
+	}
+	whole, err := format.Join(list, c)
+	return whole, err == nil
+}

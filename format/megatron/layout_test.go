@@ -1,0 +1,375 @@
+package megatron_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// read reads a checkpoint that was written, from its top folder.
+func read(t testing.TB, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+	t.Helper()
+	files := format.NewFiles(dir)
+	c, err := joined(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, files
+}
+
+func catalogue(c *format.Checkpoint) (list []layout.Tensor) {
+	for _, x := range c.Tensors {
+		list = append(list, layout.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape})
+	}
+	return list
+}
+
+// preset is how Megatron Core cuts a checkpoint over a mesh.
+func preset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
+	t.Helper()
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := layout.Preset("megatron-core", m, catalogue(c), megatron.KVHeads(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// relay writes a checkpoint for another mesh.
+func relay(t testing.TB, c *format.Checkpoint, files *format.Files, mesh string) fstest.MapFS {
+	t.Helper()
+	if _, err := megatron.Chain(c, preset(t, mesh, c)); err != nil {
+		t.Fatalf("%s: %v", mesh, err)
+	}
+	out, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
+	if err != nil {
+		t.Fatalf("%s: %v", mesh, err)
+	}
+	again, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
+	if err != nil || !reflect.DeepEqual(out, again) {
+		t.Fatalf("the same is laid out otherwise: %v", err)
+	}
+	return formattest.Write(t, out, c, files)
+}
+
+// TestLayoutSamples writes Megatron's checkpoints with their optimizers for every mesh, from one to the next, and reads them again: everything is as in the whole model.
+func TestLayoutSamples(t *testing.T) {
+	for name, meshes := range map[string][]string{
+		"mixed":       {"pp=2,tp=2", "tp=2,pp=4", "", "pp=1,tp=2", "pp=4,tp=1", "pp=2", "pp=2,tp=2"},
+		"swapped":     {"tp=1", "pp=4,tp=2", "pp=2,tp=2"},
+		"half":        {"pp=4,tp=2", "tp=2", "pp=2,tp=1"},
+		"frozen":      {"tp=2", "tp=1", "tp=2"},
+		"fp32":        {"pp=1,tp=1", "pp=4,tp=2", "pp=2,tp=2"},
+		"distributed": {"pp=4,tp=2", "tp=1", "pp=2,tp=2"},
+		"single":      {"pp=2,tp=2", "pp=4,tp=1"},
+		"chained":     {"ep=4", "pp=2,ep=2,tp=2", "pp=2,tp=2", "pp=4,ep=4", "", "ep=2"},
+		"together":    {"ep=2", "pp=4,ep=4", "tp=2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, want := formattest.Load(t, "testdata/"+name+".zip")
+			first, _ := read(t, dir)
+			c, files := read(t, dir)
+			for _, mesh := range meshes {
+				c, files = read(t, relay(t, c, files, mesh))
+				formattest.Compare(t, files, c, want)
+				if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 {
+					t.Errorf("%s: %v, %v", mesh, faults, err)
+				}
+				if said := apart(c); said != "" {
+					t.Errorf("%s: %s", mesh, said)
+				}
+				_, several := c.Value("optimizer.1.optimizer.param_groups.0.lr")
+				if _, before := first.Value("optimizer.1.optimizer.param_groups.0.lr"); before == several {
+					sameValues(t, first, c)
+				}
+			}
+		})
+	}
+}
+
+// TestLayoutGrouped: experts whose products are computed together have their number behind the name; their numbers count over all expert parallel ranks, and each is cut by itself.
+func TestLayoutGrouped(t *testing.T) {
+	dir, alone := formattest.Load(t, "testdata/chained.zip")
+	want := formattest.What{}
+	for name, x := range alone {
+		want[oneExpert.ReplaceAllString(name, "experts.$2$1")] = x
+	}
+	c, files := read(t, dir)
+	for i := range c.Tensors {
+		c.Tensors[i].Name = oneExpert.ReplaceAllString(c.Tensors[i].Name, "experts.$2$1")
+	}
+	for i, v := range c.Values {
+		if list, ok := v.Is.([]any); ok && strings.HasSuffix(v.Path, ".param_names") {
+			var names []any
+			for _, name := range list {
+				names = append(names, oneExpert.ReplaceAllString(name.(string), "experts.$2$1"))
+			}
+			c.Values[i].Is = names
+		}
+	}
+	for _, mesh := range []string{"ep=4", "pp=2,ep=2,tp=2", "tp=2,ep=2"} {
+		written := relay(t, c, files, mesh)
+		if mesh == "ep=4" {
+			if _, ok := tensors(t, written, "iter_0000012/mp_rank_00_003/model_optim_rng.pt")["model.decoder.layers.3.mlp.experts.linear_fc1.weight0"]; !ok {
+				t.Error("expert 3 is not the first of its rank")
+			}
+		}
+		c, files = read(t, written)
+		formattest.Compare(t, files, c, want)
+		if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 || apart(c) != "" {
+			t.Errorf("%s: %v, %v, %s", mesh, faults, err, apart(c))
+		}
+	}
+}
+
+// sameValues compares what is no tensor, but for arguments that say how the model is cut.
+func sameValues(t *testing.T, a, b *format.Checkpoint) {
+	t.Helper()
+	values := func(c *format.Checkpoint) map[string]any {
+		all := map[string]any{}
+		for _, v := range c.Values {
+			all[v.Path] = v.Is
+		}
+		for _, name := range []string{"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "ckpt_format", "padded_vocab_size", "use_distributed_optimizer",
+			"virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "untie_embeddings_and_output_weights"} {
+			delete(all, "args."+name)
+		}
+		delete(all, "checkpoint_version") // which some lack
+		return all
+	}
+	if diff := cmp.Diff(values(a), values(b)); diff != "" {
+		t.Errorf("values:\n%s", diff)
+	}
+}
+
+// TestLayoutSameMesh writes checkpoints for the mesh that they are of: each rank's file has what Megatron had put there, under the same names and numbers.
+func TestLayoutSameMesh(t *testing.T) {
+	for name, mesh := range map[string]string{"mixed": "pp=2,tp=2", "half": "pp=2,tp=2", "fp32": "pp=2,tp=2", "frozen": "", "chained": "ep=2", "together": ""} {
+		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
+		c, files := read(t, dir)
+		written := relay(t, c, files, mesh)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(dir)), slices.Sorted(maps.Keys(written))); diff != "" {
+			t.Fatalf("%s: files\n%s", name, diff)
+		}
+		for file := range dir {
+			if !strings.HasSuffix(file, ".pt") {
+				continue
+			}
+			theirs, ours := tensors(t, dir, file), tensors(t, written, file)
+			if strings.HasSuffix(file, "_001/model_optim_rng.pt") && name != "chained" { // the samples' last stage has the embedding under its own name
+				ours["model.embedding.word_embeddings.weight"] = ours["model.output_layer.weight"]
+				delete(ours, "model.output_layer.weight")
+			}
+			if diff := cmp.Diff(theirs, ours); diff != "" {
+				t.Errorf("%s: %s\n%s", name, file, diff)
+			}
+		}
+	}
+}
+
+// tensors are those of a file, with their shapes and bytes.
+func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
+	t.Helper()
+	files := format.NewFiles(dir)
+	c, err := torchzip.Read(files, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return formattest.Contents(t, files, c)
+}
+
+// TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every rank's file with what slicing its matrices row by row gives.
+func TestLayoutRandom(t *testing.T) {
+	tryModels(t, (*model).test)
+}
+
+// tryModels tries a test on random models: SEED and CASES say which, and how many.
+func tryModels(t *testing.T, test func(*model, *testing.T)) {
+	t.Helper()
+	n, seed := 200, uint64(time.Now().UnixNano())
+	if text := os.Getenv("SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv("CASES"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range n {
+		m := drawModel(r)
+		if !t.Run(strconv.Itoa(i), func(t *testing.T) { test(m, t) }) {
+			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
+		}
+	}
+}
+
+// Megatron gives all stages between the first and the last as many layers.
+func TestLayoutRefusesUnevenMiddles(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	m := drawModel(r)
+	for m.PP != 4 || m.Layers < 5 {
+		m = drawModel(r)
+	}
+	m.Cuts = []int{0, 1, 2, 4}
+	c, _ := m.source()
+	if _, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values); err == nil || !strings.Contains(err.Error(), "[1 1 2 ") {
+		t.Errorf("%v, want an error that says how many layers the stages have", err)
+	}
+}
+
+func TestLayoutRefuses(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/mixed.zip")
+	c, _ := read(t, dir)
+	moved := func(match string, place string) *layout.Spec {
+		spec := preset(t, "pp=2,tp=2", c)
+		for i := range spec.Rules {
+			if spec.Rules[i].Match == match {
+				spec.Rules[i].Place = place
+			}
+		}
+		return spec
+	}
+	const layers = "**decoder.layers.#.**"
+	chunked := preset(t, "pp=2", c)
+	chunked.Rules = slices.Concat([]layout.Rule{{Match: "**decoder.layers.1.**", Place: "pp=at(1)"}, {Match: layers, Place: "pp=at(0)"}}, chunked.Rules)
+	for _, x := range []struct {
+		name   string
+		spec   *layout.Spec
+		change func(tensors []format.Tensor, values []format.Value) ([]format.Tensor, []format.Value)
+		err    string
+	}{
+		{"data parallel ranks", preset(t, "dp=2,tp=2", c), nil, "the mesh dp=2,tp=2 has the axis dp, and there are folders for tp, pp and ep only"},
+		{"chunks of several sizes", chunked, nil, "stage 0 of the pipeline has [1 2] layers in its chunks"},
+		{"a layer elsewhere", moved(layers, "pp=at(0)"), nil, "two stages of the pipeline have the same layers"},
+		{"an embedding elsewhere", moved("**embedding.word_embeddings.weight", "pp=at(-1), tp=shard(0)"), nil, "the layout puts the embedding on other stages than the first and the last"},
+		{"a layer is missing", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return append(slices.Clone(x), format.Tensor{Name: "model.decoder.layers.7.mlp.linear_fc2.weight", DType: tensor.F32, Shape: tensor.Shape{2, 2}}), v
+		}, "stage 0 of the pipeline has layer"},
+		{"another tensor", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			x = slices.Clone(x)
+			x[0].Name = "vision.weight"
+			return x, v
+		}, `tensor "vision.weight" is none of a model of Megatron Core; leave it out with --only`},
+		{"a flat buffer", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			x = slices.Clone(x)
+			x[0].Name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param"
+			return x, v
+		}, "shoal cannot tell which parameters are in it (shoal state check says why)"},
+		{"stacked layers", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			x = slices.Clone(x)
+			x[0].Name = "decoder.layers.mlp.linear_fc1.weight"
+			return x, v
+		}, `has no number of a layer`},
+		{"no groups", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, slices.DeleteFunc(slices.Clone(v), func(v format.Value) bool { return strings.HasSuffix(v.Path, ".param_names") })
+		}, "is of a parameter that no group of the optimizer names"},
+		{"names that are none", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.2.param_names", Is: []any{int64(1)}})
+		}, "an int as a name"},
+		{"a hole", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Is: 0.1})
+		}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},
+		{"a value in a value", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+			return x, append(slices.Clone(v), format.Value{Path: "a", Is: int64(1)}, format.Value{Path: "a.b", Is: int64(2)})
+		}, `value "a.b"`},
+	} {
+		tensors, values := c.Tensors, c.Values
+		if x.change != nil {
+			tensors, values = x.change(tensors, values)
+		}
+		if _, err := megatron.Layout(x.spec, tensors, values); err == nil || !strings.Contains(err.Error(), x.err) {
+			t.Errorf("%s: %v; want %q", x.name, err, x.err)
+		}
+	}
+}
+
+// load has torch load the files of ranks, and an optimizer of torch take the state of theirs and go on with it.
+const load = `
+import argparse, json, sys, torch
+torch.serialization.add_safe_globals([argparse.Namespace])
+show = lambda t: [str(t.dtype), list(t.shape), bytes(t.contiguous().reshape(-1).view(torch.uint8).tolist()).hex()]
+for path in sys.argv[1:]:
+    state = torch.load(path, weights_only=True)
+    args, own = vars(state["args"]), state["optimizer"]
+    groups = [{"params": [torch.nn.Parameter(t) for t in g]} for g in own["fp32_from_fp16_params"]]
+    optimizer = torch.optim.AdamW(groups)
+    optimizer.load_state_dict(own["optimizer"])
+    found = {"tp": args["tensor_model_parallel_size"], "pp": args["pipeline_model_parallel_size"], "iteration": state["iteration"],
+             "state": all(set(optimizer.state[p]) == {"step", "exp_avg", "exp_avg_sq"} and optimizer.state[p]["exp_avg"].shape == p.shape for g in groups for p in g["params"]),
+             "lr": optimizer.param_groups[1]["lr"], "parameters": sum(len(g["params"]) for g in groups)}
+    optimizer.step()
+    print(json.dumps([found, {k: show(t) for k, t in state["model"].items()}]))
+`
+
+// TestTorchLoads has torch read what is written, with nothing but its own rules and a plain namespace.
+func TestTorchLoads(t *testing.T) {
+	python := formattest.Python(t, "torch")
+	dir, want := formattest.Load(t, "testdata/mixed.zip")
+	c, files := read(t, dir)
+	folder := t.TempDir()
+	if err := os.CopyFS(folder, relay(t, c, files, "pp=4,tp=1")); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-c", load}
+	for pp := range 4 {
+		args = append(args, filepath.Join(folder, fmt.Sprintf("iter_0000012/mp_rank_00_%03d/model_optim_rng.pt", pp)))
+	}
+	out, err := exec.Command(python, args...).Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
+	}
+	for pp, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		var found map[string]any
+		var model formattest.What
+		if err := json.Unmarshal([]byte(line), &[]any{&found, &model}); err != nil {
+			t.Fatal(err)
+		}
+		parameters := 6.0 // of a layer
+		if pp == 0 {
+			parameters++
+		} else if pp == 3 {
+			parameters += 2
+		}
+		if diff := cmp.Diff(map[string]any{"tp": 1.0, "pp": 4.0, "iteration": 12.0, "state": true, "lr": 1e-4, "parameters": parameters}, found); diff != "" {
+			t.Errorf("stage %d:\n%s", pp, diff)
+		}
+		if len(model) != int(parameters) {
+			t.Errorf("stage %d has %d tensors", pp, len(model))
+		}
+		for name, x := range model {
+			whole := "model." + strings.Replace(strings.Replace(name, "layers.0.", fmt.Sprintf("layers.%d.", pp), 1), "output_layer", "embedding.word_embeddings", 1)
+			if diff := cmp.Diff(want[whole], x); diff != "" {
+				t.Errorf("stage %d, %s:\n%s", pp, name, diff)
+			}
+		}
+	}
+}

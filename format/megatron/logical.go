@@ -1,0 +1,301 @@
+package megatron
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Logical gives the tensors of a model of Megatron Core the names of Hugging Face, and takes apart what Megatron joins, by the rules by which
+// layout.MegatronCore joins it: q, k and v, gate and up. Rows that only fill up the vocabulary go. What an optimizer has for a parameter comes along. No
+// element moves: the pieces are others. whole are the tensors that only have another name, with the one they had. behind are so many that stay behind: random
+// numbers of ranks, and what modules keep beside their parameters.
+func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int, err error) {
+	u := unfolding{c: c, model: m, stored: map[string]*folded{}, whole: map[string]string{}}
+	for _, step := range []func() error{u.sort, u.plainly, u.rules, u.gates, u.unfold} {
+		if err := step(); err != nil {
+			return nil, 0, fmt.Errorf("Megatron: %w", err)
+		}
+	}
+	u.values()
+	c.Tensors = u.out
+	return u.whole, u.behind, c.Finish()
+}
+
+// Named reports whether there are tensors with names of Megatron Core.
+func Named(c *format.Checkpoint) bool {
+	return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return known.MatchString(t.Name) && !staysBehind(t.Name) })
+}
+
+// An unfolding takes the tensors of a model apart.
+type unfolding struct {
+	c       *format.Checkpoint
+	model   Model
+	params  []*folded
+	stores  []layout.Store
+	parts   *layout.Parts
+	logical []layout.Tensor    // what is made of those that come apart
+	stored  map[string]*folded // these, by what they are called in the layout
+	whole   map[string]string
+	behind  int
+	out     []format.Tensor
+}
+
+// A folded is a parameter, or what an optimizer has for one.
+type folded struct {
+	*format.Tensor
+	kind, param string // of which state, and the parameter as the rules name it
+}
+
+// in is the tensor with a file in which it lies.
+func (f *folded) in() string {
+	if len(f.Pieces) == 0 {
+		return fmt.Sprintf("tensor %q", f.Name)
+	}
+	return fmt.Sprintf("tensor %q (in %s)", f.Name, f.Pieces[0].File)
+}
+
+// key is what the tensor is called in the layout.
+func (f *folded) key() string { return stateName(f.kind, f.param) }
+
+func stateName(kind, param string) string {
+	if kind == "" {
+		return param
+	}
+	return optimizerKey + "." + kind + "." + param
+}
+
+// staysBehind reports whether something belongs to a rank, or is kept by a module beside its parameters.
+func staysBehind(name string) bool {
+	key, _, _ := strings.Cut(name, ".")
+	key, _, _ = strings.Cut(key, "/") // of several objects of torch_dist
+	return key == "rng_state" || key == "rerun_state_machine" || strings.HasSuffix(name, extraState) || strings.Contains(name, extraState+".") || strings.Contains(name, extraState+"/")
+}
+
+// sort finds out which tensors are of the model.
+func (u *unfolding) sort() error {
+	if !Named(u.c) {
+		return errors.New("no tensor has a name of Megatron Core, such as model.decoder.layers.0.mlp.linear_fc2.weight")
+	}
+	for i := range u.c.Tensors {
+		f := &folded{Tensor: &u.c.Tensors[i]}
+		m := known.FindStringSubmatch(f.Name)
+		switch {
+		case staysBehind(f.Name):
+			u.behind++
+		case f.At != nil:
+			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out with --only, such as --only 'model.**'", f.Name, f.At, cmp.Or(f.Apart, "nobody says how the parts fit together"))
+		case m != nil:
+			f.kind, f.param = m[1], plainParam(m[2])
+			u.params = append(u.params, f)
+		case ofBuffers.MatchString(f.Name):
+			return flatBuffer(f.in())
+		case f.Apart != "": // of a single rank
+			return fmt.Errorf("%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(), f.Apart)
+		case strings.HasPrefix(f.Name, optimizerKey+"."):
+			u.out = append(u.out, *f.Tensor)
+		default:
+			return f.nameless()
+		}
+	}
+	return nil
+}
+
+func (f *folded) nameless() error {
+	return fmt.Errorf("%s has no name in Hugging Face's decoders that shoal knows; leave it out with --only, or give the beginning of its name another with --rename", f.in())
+}
+
+// rules finds those for this model, and the name of each parameter in them.
+func (u *unfolding) rules() error {
+	units, err := u.units()
+	if err != nil {
+		return err
+	}
+	experts, err := u.experts()
+	if err != nil {
+		return err
+	}
+	u.stores = layout.MegatronCore(units, experts, nil, 1)
+	if u.parts, err = layout.NewParts(u.stores); err != nil {
+		return err
+	}
+	for _, f := range u.params {
+		if f.param = u.ruled(f.param); f.param == "" {
+			return f.nameless()
+		}
+	}
+	return nil
+}
+
+// plainParam is a parameter as the rules name it, but for norms: those of an expert have its number in one place.
+func plainParam(param string) string {
+	if m := groupedExperts.FindStringSubmatch(param); m != nil {
+		return m[1] + "experts." + m[3] + "." + m[2]
+	}
+	return numbered.ReplaceAllString(param, "${1}experts.$2.")
+}
+
+// ruled is a parameter as the rules name it; empty if they do not. Norms have one name as modules, and another as parts of the products behind them.
+func (u *unfolding) ruled(param string) string {
+	if u.parts.Names(param) != nil {
+		return param
+	}
+	for _, n := range norms {
+		for _, x := range [][2]string{{n[0], n[1]}, {n[1], n[0]}} {
+			if m := layer.FindString(param); strings.HasPrefix(param[len(m):], x[0]) {
+				if other := m + x[1] + param[len(m)+len(x[0]):]; u.parts.Names(other) != nil {
+					return other
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// unfold makes the logical tensors.
+func (u *unfolding) unfold() error {
+	shapes := map[string]tensor.Shape{}
+	for _, f := range u.params {
+		if f.kind == "" {
+			shapes[f.param] = f.Shape
+		}
+	}
+	for _, f := range u.params {
+		own, there := shapes[f.param]
+		switch {
+		case f.kind != "" && f.Shape.Box().Elements() == 1 && (f.scalar() || there && !f.Shape.Equal(own)): // such as a step, which all parts have alike
+			for _, name := range u.parts.Names(f.key()) {
+				t := *f.Tensor
+				t.Name = name
+				u.add(t, f)
+			}
+		case there && !f.Shape.Equal(own):
+			return fmt.Errorf("%s has shape %v, its parameter %v", f.in(), f.Shape, own)
+		default:
+			if err := u.apart(f); err != nil {
+				return err
+			}
+		}
+	}
+	return u.lay()
+}
+
+// add adds a tensor that is all of a stored one.
+func (u *unfolding) add(t format.Tensor, of *folded) {
+	if u.out = append(u.out, t); len(u.parts.Names(of.key())) == 1 {
+		u.whole[t.Name] = of.Name
+	}
+}
+
+// apart finds out of which logical tensors one is made.
+func (u *unfolding) apart(f *folded) error {
+	rows := 0
+	if u.parts.Padded(f.key()) {
+		var err error
+		if rows, err = u.vocabulary(f); err != nil {
+			return err
+		}
+	}
+	made, err := u.parts.Of(layout.Tensor{Name: f.key(), DType: f.DType, Shape: f.Shape}, rows)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.in(), err)
+	}
+	if len(made) == 1 && made[0].Shape.Equal(f.Shape) {
+		t := *f.Tensor
+		t.Name = made[0].Name
+		u.add(t, f)
+		return nil
+	}
+	if f.DType.Size() == 0 {
+		return fmt.Errorf("%s: elements of %v share bytes, and cannot be cut", f.in(), f.DType)
+	}
+	if other := u.stored[f.key()]; other != nil {
+		return fmt.Errorf("%s and %s are the same parameter", f.in(), other.in())
+	}
+	u.stored[f.key()] = f
+	u.logical = append(u.logical, made...)
+	return nil
+}
+
+// lay finds the pieces of the logical tensors: what the layout says of these, joined, is read from the files instead of put there.
+func (u *unfolding) lay() error {
+	spec := &layout.Spec{Shoal: layout.Version, Store: slices.Clone(u.stores), Rules: []layout.Rule{{Match: "**"}}}
+	for i := range spec.Store {
+		spec.Store[i].Pad = nil // it is at the end, and nobody's
+	}
+	l, err := spec.Resolve(u.logical)
+	if err != nil {
+		return err
+	}
+	for _, f := range l.Families {
+		for member, index := range f.Tensors {
+			t := format.Tensor{Name: u.logical[index].Name, DType: u.logical[index].DType, Shape: u.logical[index].Shape}
+			for _, cell := range f.Grid.Cells {
+				if cell.Box.Empty() {
+					continue
+				}
+				held := cell.Held[0]
+				slot := &l.Slots[f.Slots[held.Slot]]
+				from := u.stored[slot.Names[member]]
+				t.Proofs = from.Proofs
+				moved := shifted(cell.Box, slot.Shape, held.View.At(cell.Box))
+				t.Pieces = append(t.Pieces, format.Within(from.DType, from.Pieces, moved, cell.Box)...)
+				t.Replicas = append(t.Replicas, format.Within(from.DType, from.Replicas, moved, cell.Box)...)
+			}
+			u.out = append(u.out, t)
+		}
+	}
+	return nil
+}
+
+// shifted is a box that begins at an element of a packed tensor of some shape.
+func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
+	moved := slices.Clone(box)
+	for d, stride := range shape.Strides() {
+		from := element / stride
+		element %= stride
+		moved[d] = tensor.Span{From: from, To: from + box[d].Len()}
+	}
+	return moved
+}
+
+// values gives what is no tensor, and is of a parameter, the names of that: numbers of steps, and the parameters in the groups of an optimizer.
+func (u *unfolding) values() {
+	names := func(kind, param string) []string {
+		return u.parts.Names(stateName(kind, u.ruled(plainParam(param))))
+	}
+	var all []format.Value
+	for _, v := range u.c.Values {
+		m := known.FindStringSubmatch(v.Path)
+		list, isList := v.Is.([]any)
+		switch {
+		case m != nil && m[1] == "": // what a module keeps
+		case m != nil && names(m[1], m[2]) != nil:
+			for _, name := range names(m[1], m[2]) {
+				all = append(all, format.Value{Path: name, Is: v.Is})
+			}
+		case isList && groupPath.MatchString(v.Path) && strings.HasSuffix(v.Path, "."+namesKey):
+			var renamed []any
+			for _, x := range list {
+				param, _ := x.(string)
+				if own := names("", param); own != nil {
+					for _, name := range own {
+						renamed = append(renamed, name)
+					}
+				} else {
+					renamed = append(renamed, x)
+				}
+			}
+			all = append(all, format.Value{Path: v.Path, Is: renamed})
+		default:
+			all = append(all, v)
+		}
+	}
+	u.c.Values = all
+}

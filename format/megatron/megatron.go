@@ -1,0 +1,323 @@
+// Package megatron reads and writes the checkpoints that Megatron-LM writes in its format "torch": a folder for each tensor and
+// pipeline (and expert) parallel rank with one file of torch.save. Its format torch_dist is torch's distributed checkpoint (package dcp) under
+// names of its own, with layers and experts as leading dimensions: ReadDist and LayoutDist.
+//
+// Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the files themselves number
+// from 0 in each. What the files do not say is how the parts of the tensor parallel ranks fit together: Read gives each as a
+// tensor of its own with its place, and Join puts together what it knows by its name.
+package megatron
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+)
+
+const (
+	// LatestName is the file that names the newest checkpoint of a folder.
+	LatestName = "latest_checkpointed_iteration.txt"
+
+	fileName = "model_optim_rng.pt"
+)
+
+// globals are the classes that Megatron's arguments and states mention: enumerations, most of them.
+var globals = pickle.Inert(
+	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe", "megatron.core.enums.Fp4Recipe",
+	"megatron.core.transformer.enums.ModelType", "megatron.core.transformer.enums.LayerType", "megatron.core.transformer.enums.AttnType",
+	"megatron.core.transformer.enums.AttnMaskType", "megatron.core.transformer.enums.AttnBackend",
+	"megatron.core.transformer.enums.CudaGraphModule", "megatron.core.transformer.enums.CudaGraphScope",
+	"megatron.core.transformer.enums.InferenceCudaGraphScope", "megatron.core.dist_checkpointing.validation.StrictHandling",
+	"megatron.core.rerun_state_machine.RerunDiagnostic", "megatron.core.rerun_state_machine.RerunMode",
+	"megatron.core.rerun_state_machine.RerunState", "megatron.core.rerun_state_machine.RerunValidationStatus",
+	"megatron.core.inference.config.PrefixCachingEvictionPolicy", "megatron.core.inference.config.PrefixCachingCoordinatorPolicy",
+	"megatron.core.inference.config.KVCacheManagementMode", "megatron.core.inference.config.CudaGraphSizingDistribution",
+	"megatron.core.inference.config.AsyncScheduleMode", "megatron.core.inference.moe.InferenceGroupedGemmBackend",
+	"megatron.training.checkpointing.CheckpointType", "megatron.model.enums.ModelType", "megatron.model.enums.LayerType",
+	"megatron.model.enums.AttnType", "megatron.model.enums.AttnMaskType", "megatron.model.enums.PositionEmbeddingType",
+	"megatron.legacy.enums.ModelType", "megatron.legacy.model.enums.LayerType", "megatron.legacy.model.enums.AttnType",
+	"megatron.legacy.model.enums.AttnMaskType",
+)
+
+var rankFolder = regexp.MustCompile(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
+
+// part is the file of one rank.
+type part struct {
+	tp, pp, ep int
+	file       *torchzip.File
+	root       *pickle.Dict
+	chunks     []*pickle.Dict // models: more than one with a virtual pipeline
+	params     []*param       // of all chunks, in the order of the file, which is that in which the model registers them
+
+	distributed *torchzip.File // the distributed optimizer's, nil without it
+}
+
+// degrees are the sizes of the axes, or a place on them.
+type degrees struct{ tp, pp, ep int }
+
+// Read reads a folder with latest_checkpointed_iteration.txt, or one of its iterations.
+func Read(files *format.Files) (*format.Checkpoint, error) {
+	dir, err := Latest(files)
+	if err != nil {
+		return nil, err
+	}
+	parts, size, err := open(files, dir)
+	if err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
+	c := &format.Checkpoint{Format: "Megatron"}
+	if err := models(c, parts, size); err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
+	apart, err := optimizers(c, files, parts, size)
+	if err != nil {
+		return nil, fmt.Errorf("Megatron: %w", err)
+	}
+	for _, p := range parts {
+		if err := p.rest(c, size, apart); err != nil {
+			return nil, fmt.Errorf("Megatron: %w", err)
+		}
+	}
+	return c, c.Finish()
+}
+
+// Latest returns the folder of the newest iteration, "." where no file names it.
+func Latest(files *format.Files) (string, error) {
+	text, err := files.All(LatestName, 1024)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ".", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	name := strings.TrimSpace(string(text))
+	if name == "release" {
+		return name, nil
+	}
+	n, err := strconv.ParseUint(name, 10, 40)
+	if err != nil {
+		return "", fmt.Errorf("%s: %.40q is no iteration", LatestName, name)
+	}
+	return fmt.Sprintf("iter_%07d", n), nil
+}
+
+// open opens the files of all ranks, first that with the lowest numbers, which has the arguments.
+func open(files *format.Files, dir string) ([]*part, degrees, error) {
+	var none degrees
+	entries, err := fs.ReadDir(files.FS(), dir)
+	if err != nil {
+		return nil, none, err
+	}
+	var parts []*part
+	var size degrees
+	there := map[degrees]string{} // the folders of the ranks
+	for _, e := range entries {
+		m := rankFolder.FindStringSubmatch(e.Name())
+		if m == nil {
+			continue
+		}
+		f, err := torchzip.Open(files, path.Join(dir, e.Name(), fileName), globals)
+		if err != nil {
+			return nil, none, err
+		}
+		p := &part{file: f}
+		if err := p.understand(); err != nil {
+			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if len(parts) == 0 {
+			if size, err = p.degrees(); err != nil {
+				return nil, none, fmt.Errorf("%s: %w", f.Name, err)
+			}
+		}
+		if err := p.rank(m[1:], size); err != nil {
+			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		rank := degrees{p.tp, p.pp, p.ep}
+		if other := there[rank]; other != "" {
+			return nil, none, fmt.Errorf("%s and %s are both of rank %s; keep the one that is of this checkpoint", path.Join(dir, other), e.Name(), rank.text(size))
+		}
+		there[rank] = e.Name()
+		parts = append(parts, p)
+	}
+	if len(parts) == 0 {
+		return nil, none, fmt.Errorf("%s has no folder mp_rank_*", dir)
+	}
+	if err := allThere(dir, parts[0], there, size); err != nil {
+		return nil, none, err
+	}
+	slices.SortFunc(parts, func(a, b *part) int { return cmp.Or(a.pp-b.pp, a.tp-b.tp, a.ep-b.ep) })
+	return parts, size, nil
+}
+
+// allThere fails when ranks have no folder, and names these. first has the file that tells how many ranks there are.
+func allThere(dir string, first *part, there map[degrees]string, size degrees) error {
+	const most = 8 // to name
+	all := size.tp * size.pp * size.ep
+	missing := all - len(there)
+	if missing == 0 {
+		return nil
+	}
+	var names []string
+	for i := 0; i < all && len(names) < min(missing, most); i++ {
+		rank := degrees{i / size.ep % size.tp, i / size.ep / size.tp, i % size.ep}
+		if there[rank] == "" {
+			s := seat{tp: rank.tp, pp: rank.pp, ep: rank.ep}
+			names = append(names, fmt.Sprintf("%s (%s)", s.folder(size), rank.text(size)))
+		}
+	}
+	if missing > most {
+		names = append(names, fmt.Sprintf("and %d more", missing-most))
+	}
+	todo := "copy what is missing here too"
+	if args, ok := first.root.Get("args"); ok { // experts that are cut over fewer ranks are of others too, and Megatron has one rank of those write
+		if n, err := pickle.Get[int64](args, "expert_tensor_parallel_size"); err == nil && n != int64(size.tp) {
+			todo = fmt.Sprintf("with expert_tensor_parallel_size %d Megatron does not write all of them, which shoal cannot put together; have Megatron load it and save it as torch_dist", n)
+		}
+	}
+	return fmt.Errorf("%s lacks %s: by the args in %s there are %d ranks (tp=%d, pp=%d, ep=%d), and %d have a folder; %s",
+		dir, strings.Join(names, ", "), first.file.Name, all, size.tp, size.pp, size.ep, len(there), todo)
+}
+
+// text is a rank on the axes of these sizes.
+func (d degrees) text(size degrees) string {
+	text := fmt.Sprintf("tp=%d, pp=%d", d.tp, d.pp)
+	if size.ep > 1 {
+		text += fmt.Sprintf(", ep=%d", d.ep)
+	}
+	return text
+}
+
+// understand finds the models in a file.
+func (p *part) understand() error {
+	root, ok := p.file.Root.(*pickle.Dict)
+	if !ok {
+		return fmt.Errorf("%s instead of a dict", pickle.A(p.file.Root))
+	}
+	p.root = root
+	if m, err := pickle.Get[*pickle.Dict](root, "model"); err == nil {
+		p.chunks = append(p.chunks, m)
+	}
+	for i := 0; ; i++ {
+		m, err := pickle.Get[*pickle.Dict](root, "model"+strconv.Itoa(i))
+		if err != nil {
+			break
+		}
+		p.chunks = append(p.chunks, m)
+	}
+	if len(p.chunks) == 0 {
+		return errors.New("it has no model")
+	}
+	return nil
+}
+
+// degrees reads the sizes of the axes from the arguments of the run.
+func (p *part) degrees() (d degrees, err error) {
+	args, ok := p.root.Get("args")
+	if !ok {
+		return d, errors.New("it has no args, which say how the model was cut")
+	}
+	for name, to := range map[string]*int{"tensor_model_parallel_size": &d.tp, "pipeline_model_parallel_size": &d.pp, "expert_model_parallel_size": &d.ep} {
+		n, err := pickle.Get[int64](args, name)
+		if err != nil && to == &d.ep {
+			n = 1 // a Megatron before mixtures of experts
+		} else if err != nil {
+			return d, fmt.Errorf("args: %w", err)
+		}
+		if n < 1 || n > 1<<16 {
+			return d, fmt.Errorf("args: %s is %d", name, n)
+		}
+		*to = int(n)
+	}
+	return d, nil
+}
+
+// rank reads the rank from the parts of a folder's name: tp, then pp when there is a pipeline, then ep when experts are cut.
+func (p *part) rank(name []string, d degrees) error {
+	var numbers []int
+	for _, s := range name {
+		if s != "" {
+			n, err := strconv.Atoi(s)
+			if err != nil {
+				return err
+			}
+			numbers = append(numbers, n)
+		}
+	}
+	want := []*int{&p.tp}
+	if d.pp > 1 {
+		want = append(want, &p.pp)
+	}
+	if d.ep > 1 {
+		want = append(want, &p.ep)
+	}
+	if len(want) != len(numbers) {
+		return fmt.Errorf("the folder's name has %d ranks, and with pp=%d ep=%d there are %d", len(numbers), d.pp, d.ep, len(want))
+	}
+	for i, to := range want {
+		*to = numbers[i]
+	}
+	if p.tp >= d.tp || p.pp >= d.pp || p.ep >= d.ep {
+		return fmt.Errorf("the folder's name is of no rank with tp=%d pp=%d ep=%d", d.tp, d.pp, d.ep)
+	}
+	return nil
+}
+
+// rest adds what is not of the model: random numbers of each rank, optimizer state that goes by position, for the reason apart,
+// and so belongs to that rank; and the values of the first rank.
+func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
+	part := format.Checkpoint{}
+	for _, item := range p.root.Items {
+		key, ok := item.Key.(string)
+		if !ok {
+			return fmt.Errorf("%s: %s as a key", p.file.Name, pickle.A(item.Key))
+		}
+		if m, is := item.Value.(*pickle.Dict); is && slices.Contains(p.chunks, m) {
+			continue
+		}
+		if key == optimizerKey && apart == "" {
+			continue // its tensors have names
+		}
+		if err := p.file.Flatten(&part, key, item.Value); err != nil {
+			return err
+		}
+	}
+	if p.distributed != nil && apart != "" {
+		if err := p.distributed.Flatten(&part, distributedKey, p.distributed.Root); err != nil {
+			return err
+		}
+	}
+	for _, t := range part.Tensors {
+		t.At = p.place(size, true, true)
+		if strings.HasPrefix(t.Name, optimizerKey+".") {
+			t.Apart = apart
+		}
+		c.Tensors = append(c.Tensors, t)
+	}
+	if p.tp+p.pp+p.ep == 0 {
+		c.Values = append(c.Values, part.Values...)
+	}
+	return nil
+}
+
+// place is where a part lies, on the axes that cut it.
+func (p *part) place(d degrees, pp, ep bool) (at format.Place) {
+	if ep && d.ep > 1 {
+		at = append(at, format.Coord{Axis: "ep", Index: p.ep, Of: d.ep})
+	}
+	if pp && d.pp > 1 {
+		at = append(at, format.Coord{Axis: "pp", Index: p.pp, Of: d.pp})
+	}
+	if d.tp > 1 {
+		at = append(at, format.Coord{Axis: "tp", Index: p.tp, Of: d.tp})
+	}
+	return at
+}

@@ -1,0 +1,251 @@
+package megatron
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+)
+
+// namesKey is under which the values of a group of parameters have the names of these, in the order in which the model has them. The files have numbers.
+const namesKey = "param_names"
+
+// groupPath is the path of what an optimizer has for a group of parameters; there are several optimizers where experts have their own.
+var groupPath = regexp.MustCompile(`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
+
+// An optimizerPlan is what is known of an optimizer beside tensors.
+type optimizerPlan struct {
+	prefix string // of its paths
+	inner  string // the key under which there is torch's optimizer, "" where there is no other around it
+	groups map[int]*groupPlan
+	params map[string]bool // in any of the groups: of the distributed optimizer
+}
+
+type groupPlan struct {
+	names  []string
+	values []format.Value
+}
+
+// planOptimizers finds the optimizers among values, in their order. When no tensor is of a parameter's state there are none.
+func (w *writer) planOptimizers() (err error) {
+	w.order, w.steps = map[string]int{}, map[string][]format.Value{}
+	if !slices.ContainsFunc(w.seats, func(s *seat) bool { return len(s.states) > 0 }) {
+		return nil
+	}
+	for _, v := range w.values {
+		if m := known.FindStringSubmatch(v.Path); m != nil && m[1] != "" {
+			w.steps[m[2]] = append(w.steps[m[2]], format.Value{Path: m[1], Is: v.Is})
+		}
+	}
+	if w.optimizers, err = readPlans(w.values); err != nil {
+		return err
+	}
+	for _, o := range w.optimizers {
+		for i := range len(o.groups) {
+			for _, name := range o.groups[i].names {
+				w.order[name] = len(w.order) + 1
+			}
+		}
+	}
+	return nil
+}
+
+// readPlans finds optimizers among values, in their order.
+func readPlans(values []format.Value) (plans, error) {
+	var list plans
+	for _, v := range values {
+		m := groupPath.FindStringSubmatch(v.Path)
+		if m == nil {
+			continue
+		}
+		n, err := strconv.Atoi(m[3])
+		if err != nil || n > 1<<20 {
+			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
+		}
+		if err := list.of(m[1], m[2]).add(n, m[4], v); err != nil {
+			return nil, fmt.Errorf("value %q: %w", v.Path, err)
+		}
+	}
+	for _, o := range list {
+		for i := range len(o.groups) {
+			if o.groups[i] == nil {
+				return nil, fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing", strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
+			}
+			o.groups[i].names = modelOrder(o.groups[i].names)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *optimizerPlan) int { return cmp.Compare(a.number(), b.number()) })
+	return list, nil
+}
+
+type plans []*optimizerPlan
+
+// of is the plan of an optimizer, made when it is new.
+func (p *plans) of(prefix, inner string) *optimizerPlan {
+	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool { return o.prefix == prefix && o.inner == inner })
+	if i < 0 {
+		i = len(*p)
+		*p = append(*p, &optimizerPlan{prefix: prefix, inner: inner, groups: map[int]*groupPlan{}})
+	}
+	return (*p)[i]
+}
+
+// number is that of one of several optimizers.
+func (o *optimizerPlan) number() int {
+	n, _ := strconv.Atoi(strings.Trim(strings.TrimPrefix(o.prefix, optimizerKey), "."))
+	return n
+}
+
+// add adds a value of a group under a key.
+func (o *optimizerPlan) add(group int, key string, v format.Value) error {
+	g := o.groups[group]
+	if g == nil {
+		g = &groupPlan{}
+		o.groups[group] = g
+	}
+	if key != namesKey {
+		g.values = append(g.values, format.Value{Path: key, Is: v.Is, Python: v.Python})
+		return nil
+	}
+	names, _ := v.Is.([]any)
+	for _, x := range names {
+		name, ok := x.(string)
+		if !ok {
+			return fmt.Errorf("%s as a name", pickle.A(x))
+		}
+		g.names = append(g.names, name)
+	}
+	return nil
+}
+
+// optimizer is what a rank has of all optimizers; nil without any.
+func (w *writer) optimizer(s *seat) (any, error) {
+	var all []any
+	for _, o := range w.optimizers {
+		one := w.one
+		if w.flat {
+			one = w.distributed
+		}
+		d, err := one(s, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	switch {
+	case len(all) == 0:
+		return nil, nil
+	case w.optimizers[0].prefix == optimizerKey+".":
+		if len(all) > 1 {
+			return nil, fmt.Errorf("there are %d optimizers, and the first is not one of several", len(all))
+		}
+		return all[0], nil
+	}
+	return &pickle.List{Items: all}, nil
+}
+
+// one is what a rank has of an optimizer: state by number, groups with the numbers of their parameters, copies in f32 by group, and the rest.
+func (w *writer) one(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
+	state, groups, mains := &pickle.Dict{}, &pickle.List{}, &pickle.List{}
+	number := int64(0)
+	for i := range len(o.groups) {
+		numbers, main, group := &pickle.List{}, &pickle.List{}, &pickle.Dict{}
+		for _, name := range w.ordered(s, o.groups[i].names) {
+			kinds, copied, err := w.state(s, name)
+			if err != nil {
+				return nil, err
+			}
+			if copied != nil {
+				main.Items = append(main.Items, copied)
+			}
+			if len(kinds.Items) > 0 {
+				state.Items = append(state.Items, pickle.Item{Key: number, Value: kinds})
+			}
+			numbers.Items = append(numbers.Items, number)
+			number++
+		}
+		if err := torchzip.Nest(group, o.groups[i].values, torchzip.Plain); err != nil {
+			return nil, err
+		}
+		group.Add("params", numbers)
+		groups.Items, mains.Items = append(groups.Items, group), append(mains.Items, main)
+	}
+	inner := &pickle.Dict{}
+	inner.Add("state", state)
+	inner.Add("param_groups", groups)
+	d := inner
+	if o.inner != "" {
+		d = &pickle.Dict{}
+		d.Add(o.inner, inner)
+		d.Add(mainKeys[0], mains)
+	}
+	return d, w.common(s, o, d)
+}
+
+// ordered returns those of some parameters that a rank has, in its order: the embedding stands last where it is the output layer.
+func (w *writer) ordered(s *seat, names []string) (list []string) {
+	var last []string
+	for _, name := range names {
+		if _, here := w.name(s, name); s.has[name] && name != outputLayer && here == outputLayer {
+			last = append(last, name)
+		} else if s.has[name] {
+			list = append(list, name)
+		}
+	}
+	return append(list, last...)
+}
+
+// state is what an optimizer keeps for a parameter, and its copy in f32, if there is one.
+func (w *writer) state(s *seat, param string) (kinds *pickle.Dict, main any, err error) {
+	kinds = &pickle.Dict{}
+	for _, l := range s.states[param] {
+		p, err := s.store(l)
+		if err != nil {
+			return nil, nil, err
+		}
+		if l.kind == "fp32" {
+			main = p
+		} else {
+			kinds.Add(l.kind, p)
+		}
+	}
+	for _, v := range w.steps[param] {
+		p, err := torchzip.Plain(v.Is)
+		if err != nil {
+			return nil, nil, err
+		}
+		kinds.Add(v.Path, p)
+	}
+	return kinds, main, nil
+}
+
+// common adds what is of an optimizer and of no parameter, such as the scale of gradients.
+func (w *writer) common(s *seat, o *optimizerPlan, d *pickle.Dict) error {
+	var rest []format.Value
+	for _, v := range w.values {
+		path, ok := strings.CutPrefix(v.Path, o.prefix)
+		if ok && groupPath.FindStringSubmatch(v.Path) == nil && known.FindStringSubmatch(v.Path) == nil {
+			rest = append(rest, format.Value{Path: path, Is: v.Is})
+		}
+	}
+	for _, l := range s.others {
+		path, ok := strings.CutPrefix(l.Name, o.prefix)
+		if !ok {
+			continue
+		}
+		p, err := s.store(l)
+		if err == nil {
+			err = d.Put(path, p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return torchzip.Nest(d, rest, torchzip.Plain)
+}

@@ -1,0 +1,149 @@
+package megatron
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+)
+
+const (
+	optimizerKey    = "optimizer"
+	distributedKey  = optimizerKey + ".distributed"
+	distributedName = "distrib_optim.pt"
+	stepPrefix      = optimizerKey + ".step." // before the name of a parameter: how many steps it has made
+)
+
+// mainKeys and innerKeys are what Megatron has called the copies of the parameters in f32, and the optimizer that it wraps.
+var (
+	mainKeys  = []string{"fp32_from_fp16_params", "fp32_from_fp16"}
+	innerKeys = []string{"optimizer", "optimizer_state_dict"}
+)
+
+// errApart says why the tensors of an optimizer stay as they go in the files, by position.
+type errApart struct{ why string }
+
+func (e *errApart) Error() string { return e.why }
+
+func apartf(text string, args ...any) error { return &errApart{fmt.Sprintf(text, args...)} }
+
+// A slot is a parameter of an optimizer, which knows it by a number only.
+type slot struct {
+	main  *format.Tensor // its copy in f32; nil when the parameter itself is of f32
+	kinds []kind         // what the optimizer keeps for it
+	param *param         // once it is known
+}
+
+// A kind is one kind of state, such as exp_avg.
+type kind struct {
+	name string
+	is   any // *format.Tensor, or a value of a checkpoint
+}
+
+// A group is some parameters that an optimizer treats alike.
+type group struct {
+	path  string       // of its values
+	raw   *pickle.Dict // these
+	slots []*slot
+	mains []*torchzip.Tensor // of those parameters that have one, in the same order
+
+	decays  bool // whether there is weight decay
+	expert  bool // whether it is of what expert parallel ranks do not share
+	regular bool // whether that decides which parameters are in it
+
+	elsewhere bool // whether its parameters and their state are in another file
+}
+
+// optimizers names the tensors of the optimizers of all ranks after their parameters. Where it cannot, for one rank or
+// several, it says why, and adds nothing.
+func optimizers(c *format.Checkpoint, files *format.Files, parts []*part, size degrees) (apart string, err error) {
+	n := &named{shared: map[string]int{}, values: map[string]any{}, members: map[string][]string{}, listed: map[string]bool{}, paths: map[string]string{}}
+	for _, p := range parts {
+		if err = p.openDistributed(files, parts[0]); err != nil {
+			return "", err
+		}
+	}
+	for _, p := range parts {
+		if err = n.part(files, p, size); err != nil {
+			err = fmt.Errorf("%s: %w", path.Base(path.Dir(p.file.Name)), err)
+			break
+		}
+	}
+	var why *errApart
+	if errors.As(err, &why) {
+		return err.Error(), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	c.Tensors, c.Values = append(c.Tensors, n.Tensors...), append(c.Values, n.Values...)
+	for path, v := range n.values {
+		c.Values = append(c.Values, format.Value{Path: path, Is: v})
+	}
+	c.Values = append(c.Values, n.names()...)
+	return "", nil
+}
+
+// openDistributed opens the distributed optimizer's file beside that of the model: all ranks have one, or none.
+func (p *part) openDistributed(files *format.Files, first *part) error {
+	name := path.Join(path.Dir(p.file.Name), distributedName)
+	f, err := torchzip.Open(files, name, globals)
+	if errors.Is(err, fs.ErrNotExist) {
+		if p != first && first.distributed != nil {
+			return fmt.Errorf("%s is missing, and %s is there: a rank did not finish its save, or the file was not copied", name, first.distributed.Name)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if p != first && first.distributed == nil {
+		return fmt.Errorf("%s is there, and the first rank has none: a rank did not finish its save, or the file was not copied", name)
+	}
+	p.distributed = f
+	return nil
+}
+
+// part names what the optimizer of a rank has.
+func (n *named) part(files *format.Files, p *part, size degrees) error {
+	root, ok := p.root.Get(optimizerKey)
+	if !ok && p.distributed == nil {
+		return nil // saved without
+	}
+	groups, err := readGroups(root)
+	if err != nil {
+		return err
+	}
+	elsewhere := slices.ContainsFunc(groups, func(g *group) bool { return g.elsewhere })
+	if elsewhere && p.distributed == nil && p.tp+p.pp+p.ep == 0 {
+		n.Values = append(n.Values, format.Value{Path: distributedKey, Is: format.Unread{Why: fmt.Errorf(
+			"%s keeps the optimizer's state in %s beside it, and that is not there", p.file.Name, distributedName)}})
+	}
+	slots, err := pair(files, p, groups, size)
+	if err == nil && p.distributed != nil {
+		var more []*slot
+		more, err = unpack(files, p)
+		slots = append(slots, more...)
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range slots {
+		if err := n.slot(s); err != nil {
+			return err
+		}
+	}
+	if !ok {
+		return nil
+	}
+	if err := n.align(groups, p); err != nil {
+		return err
+	}
+	n.list(groups, p, slots, size)
+	return n.rest(p, root)
+}

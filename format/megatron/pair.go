@@ -1,0 +1,276 @@
+package megatron
+
+import (
+	"regexp"
+	"slices"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// noParameter are tensors of models that no optimizer has.
+var noParameter = regexp.MustCompile(`(^|\.)(inv_freq|expert_bias|local_tokens_per_expert|_extra_state)$`)
+
+// most is how many elements of a parameter are looked at to tell it from others.
+const most = 1 << 16
+
+// A pairing finds the parameters of the slots of a rank.
+//
+// Where there are copies in f32, it goes by shape and values: a copy rounded is its parameter. That is looked at until no other parameter
+// fits, and for at most a number of elements; parameters that are alike so far, such as norms that round to 1, are taken in their order, if
+// all others of the rank are in the model's order too. So the names are cheap, and what they promise is in the proofs.
+//
+// Where there are none, the order is all: a group has the parameters that Megatron puts into it, in the order in which the model has them. It counts
+// when the numbers of parameters and all shapes agree.
+type pairing struct {
+	files *format.Files
+	size  degrees
+	used  map[*param]bool
+}
+
+// candidate is a copy without a parameter yet.
+type candidate struct {
+	group   *group
+	main    *format.Tensor
+	param   *param
+	byOrder bool // it is the order that has told
+}
+
+// pair returns the slots of a rank with their parameters.
+func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*slot, err error) {
+	m := pairing{files, size, map[*param]bool{}}
+	var all []*candidate
+	byGroup := map[*group][]*candidate{}
+	for _, g := range groups {
+		for _, t := range g.mains {
+			main := t.As("optimizer")
+			byGroup[g] = append(byGroup[g], &candidate{group: g, main: &main})
+		}
+		all = append(all, byGroup[g]...)
+	}
+	if err := m.byValue(all, p.params); err != nil {
+		return nil, err
+	}
+	if err := inOrder(all, p.params); err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if len(byGroup[g]) == len(g.slots) {
+			for i, c := range byGroup[g] {
+				g.slots[i].main, g.slots[i].param = c.main, c.param
+			}
+		} else if err := m.byOrder(g, byGroup[g], p.params); err != nil {
+			return nil, err
+		}
+		list = append(list, g.slots...)
+	}
+	return list, nil
+}
+
+// byOrder finds the parameters of a group in which there are some of f32.
+func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error {
+	if !g.regular {
+		return apartf("an optimizer without copies in f32 goes by order alone, and its groups are not only by weight decay: nobody knows what is in which")
+	}
+	var due []*param
+	paired := map[*param]bool{}
+	for _, c := range copies {
+		paired[c.param] = true
+	}
+	for _, p := range params {
+		if paired[p] || p.DType == tensor.F32 && g.takes(p, m.size) && !noParameter.MatchString(p.Name) {
+			due = append(due, p)
+		}
+	}
+	if len(due) != len(g.slots) {
+		return apartf("a group of the optimizer (weight decay: %v) has %d parameters, and the model %d for it", g.decays, len(g.slots), len(due))
+	}
+	for i, p := range due {
+		s := g.slots[i]
+		if p.DType != tensor.F32 {
+			if copies[0].param != p {
+				return apartf("the optimizer has the copy of %q where that of %q is due", copies[0].param.Name, p.Name)
+			}
+			s.main, copies = copies[0].main, copies[1:]
+		} else if m.used[p] {
+			return apartf("%q is in two groups of the optimizer", p.Name)
+		}
+		m.used[p], s.param = true, p
+		fits := func(k kind) bool {
+			t, ok := k.is.(*format.Tensor)
+			return ok && t.Shape.Equal(p.Shape)
+		}
+		if s.main == nil && len(s.kinds) > 0 && !slices.ContainsFunc(s.kinds, fits) {
+			return apartf("the optimizer has no state of shape %v where that of %q is due", p.Shape, p.Name)
+		}
+	}
+	return nil
+}
+
+// byValue finds the parameters of copies, shape by shape.
+func (m *pairing) byValue(copies []*candidate, params []*param) error {
+	type class struct {
+		copies []*candidate
+		params []*param
+	}
+	var order []string
+	classes := map[string]*class{}
+	for _, c := range copies {
+		key := c.main.Shape.String()
+		if classes[key] == nil {
+			classes[key], order = &class{}, append(order, key)
+		}
+		classes[key].copies = append(classes[key].copies, c)
+	}
+	for _, p := range params {
+		if c := classes[p.Shape.String()]; c != nil && (p.DType == tensor.BF16 || p.DType == tensor.F16) {
+			c.params = append(c.params, p)
+		}
+	}
+	for _, key := range order {
+		c := classes[key]
+		for _, p := range c.params {
+			if p.DType != c.params[0].DType {
+				return apartf("the model has parameters of %v and of %v", p.DType, c.params[0].DType)
+			}
+		}
+		if err := m.split(c.copies, c.params, 0); err != nil {
+			return err
+		}
+		if err := left(c.copies, c.params); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// split tells copies and parameters that are alike in the first elements apart by more of them.
+func (m *pairing) split(copies []*candidate, params []*param, from int) error {
+	if len(copies) == 0 || len(params) == 0 {
+		return nil
+	}
+	n := copies[0].main.Shape.Box().Elements()
+	if len(copies) == 1 && len(params) == 1 {
+		copies[0].param = params[0]
+		return nil
+	}
+	if from == min(n, most) {
+		return m.tell(copies, params)
+	}
+	to := min(n, max(2*from, 256), most)
+	d := params[0].DType
+	keys, order := map[string]*[2][]int{}, []string{}
+	add := func(side, i int, key []byte) {
+		k := keys[string(key)]
+		if k == nil {
+			k = &[2][]int{}
+			keys[string(key)], order = k, append(order, string(key))
+		}
+		k[side] = append(k[side], i)
+	}
+	rounded, buffer := make([]byte, (to-from)*d.Size()), make([]byte, (to-from)*4)
+	for i, c := range copies {
+		if err := m.files.ReadRange(c.main, from, to, buffer); err != nil {
+			return err
+		}
+		format.Round(d, rounded, buffer)
+		add(0, i, rounded)
+	}
+	for i, p := range params {
+		if err := m.files.ReadRange(&p.Tensor, from, to, rounded); err != nil {
+			return err
+		}
+		add(1, i, rounded)
+	}
+	for _, key := range order {
+		k := keys[key]
+		var someCopies []*candidate
+		var someParams []*param
+		for _, i := range k[0] {
+			someCopies = append(someCopies, copies[i])
+		}
+		for _, i := range k[1] {
+			someParams = append(someParams, params[i])
+		}
+		if err := m.split(someCopies, someParams, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell takes copies and parameters that are alike in their order, within each group.
+func (m *pairing) tell(copies []*candidate, params []*param) error {
+	for len(copies) > 0 {
+		g := copies[0].group
+		var own, others []*candidate
+		for _, c := range copies {
+			if c.group == g {
+				own = append(own, c)
+			} else {
+				others = append(others, c)
+			}
+		}
+		mine, rest := params, []*param(nil)
+		if len(own) != len(params) {
+			mine = nil
+			for _, p := range params {
+				if g.regular && g.takes(p, m.size) {
+					mine = append(mine, p)
+				} else {
+					rest = append(rest, p)
+				}
+			}
+		}
+		if len(mine) != len(own) {
+			return nil // left is left
+		}
+		for i, c := range own {
+			c.param, c.byOrder = mine[i], true
+		}
+		params, copies = rest, others
+	}
+	return nil
+}
+
+// left takes copies that are like no parameter in their order, when there are as many parameters left: one is damaged, and the proof will say
+// where.
+func left(copies []*candidate, params []*param) error {
+	taken := map[*param]bool{}
+	copies = slices.DeleteFunc(slices.Clone(copies), func(c *candidate) bool { taken[c.param] = true; return c.param != nil })
+	params = slices.DeleteFunc(slices.Clone(params), func(p *param) bool { return taken[p] })
+	if len(copies) == 0 {
+		return nil
+	}
+	if len(copies) != len(params) {
+		piece := &copies[0].main.Pieces[0]
+		return apartf("%s, byte %d: a copy of a parameter in f32, of shape %v, that is none of the model's (copies left: %d, parameters left: %d)",
+			piece.File, piece.Offset, copies[0].main.Shape, len(copies), len(params))
+	}
+	for i, c := range copies {
+		c.param, c.byOrder = params[i], len(params) > 1
+	}
+	return nil
+}
+
+// inOrder fails when some parameters are told by the order, and the order is not the model's.
+func inOrder(copies []*candidate, params []*param) error {
+	i := slices.IndexFunc(copies, func(c *candidate) bool { return c.byOrder })
+	if i < 0 {
+		return nil
+	}
+	place := map[*param]int{}
+	for i, p := range params {
+		place[p] = i
+	}
+	last := map[*group]int{}
+	for _, c := range copies {
+		if place[c.param] < last[c.group] {
+			piece := &copies[i].main.Pieces[0]
+			return apartf("%s, byte %d: the values of a copy of a parameter in f32, of shape %v, do not tell which it is, and the order of the optimizer is not the model's: %q is behind a later one",
+				piece.File, piece.Offset, copies[i].main.Shape, c.param.Name)
+		}
+		last[c.group] = place[c.param]
+	}
+	return nil
+}

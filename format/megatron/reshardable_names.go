@@ -1,0 +1,96 @@
+package megatron
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+// name puts the state of parameters in the place of the buffers, and what the first of the ranks has of all under the paths that it has elsewhere.
+func (r *reshardable) name(found []format.Tensor) {
+	var tensors []format.Tensor
+	for _, t := range r.c.Tensors {
+		if bucketKey.MatchString(t.Name) {
+			continue
+		}
+		if path, keep := ofDomain(t.Name); keep {
+			t.Name = path
+			tensors = append(tensors, t)
+		}
+	}
+	r.c.Tensors = append(tensors, found...)
+	var values []format.Value
+	for _, v := range r.c.Values {
+		if path, keep := ofDomain(v.Path); keep {
+			v.Path = path
+			values = append(values, v)
+		}
+	}
+	r.c.Values = append(values, r.members(values)...)
+}
+
+// members are the names of the parameters of each group of the optimizers, if each fits into one: as Megatron shares them out.
+func (r *reshardable) members(values []format.Value) (names []format.Value) {
+	groups, odd := map[string]*group{}, map[string]bool{}
+	for _, v := range values {
+		m := groupPath.FindStringSubmatch(v.Path)
+		if m == nil {
+			continue
+		}
+		path := strings.TrimSuffix(v.Path, m[4])
+		if groups[path] == nil {
+			groups[path] = &group{path: path}
+		}
+		g := groups[path]
+		n, isFloat := v.Is.(float64)
+		switch m[4] {
+		case "wd_mult":
+			g.decays, g.regular = n != 0, isFloat
+		case "lr_mult":
+			odd[path] = odd[path] || n != 1
+		case "is_decoupled_lr":
+			odd[path] = odd[path] || v.Is == true
+		case "is_expert_parallel":
+			g.expert = v.Is == true
+		}
+	}
+	in := map[string][]string{}
+	for _, t := range r.model {
+		q := &param{Tensor: t}
+		name := strings.TrimPrefix(t.Name, "model.")
+		q.expert = isExpert(name)
+		var into []string
+		for path, g := range groups {
+			if g.regular && !odd[path] && g.takes(q, r.size) {
+				into = append(into, path)
+			}
+		}
+		if len(into) == 1 {
+			in[into[0]] = append(in[into[0]], name)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(in)) {
+		names = append(names, format.Value{Path: path + namesKey, Is: asMegatron(in[path])})
+	}
+	return names
+}
+
+// ofDomain is the path of something, another if it is of ranks that have a buffer; keep is false for what others than the first have too, and for sizes of buckets.
+func ofDomain(path string) (other string, keep bool) {
+	o, isObject := parseObject(path)
+	m := domainKey.FindStringSubmatch(o.key)
+	if !isObject || m == nil {
+		return path, true
+	}
+	if m[2] != "0" || strings.HasPrefix(m[3], "per_bucket_numel") {
+		return "", false
+	}
+	other = optimizerKey + "."
+	if m[1] != "" {
+		other += m[1] + "."
+	}
+	return fmt.Sprint(other, m[3], strings.TrimPrefix(o.rest, "0")), true
+}

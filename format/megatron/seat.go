@@ -1,0 +1,218 @@
+package megatron
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+const (
+	wordEmbeddings = "embedding.word_embeddings.weight"
+	outputLayer    = "output_layer.weight"
+)
+
+// known are the tensors of Megatron Core's models, and of optimizers with the kind of state.
+var known = regexp.MustCompile(`^(?:optimizer\.([^.]+)\.)?(?:model\.)?((?:embedding|decoder|output_layer)\..+)$`)
+
+// plainExpert is what the preset megatron-core calls an expert of a model of Hugging Face.
+var plainExpert = regexp.MustCompile(`^(.*\.)experts\.(\d+)\.`)
+
+// A seat is a rank that has a file.
+type seat struct {
+	tp, pp, ep int
+	model      []*local            // the tensors of its model
+	has        map[string]bool     // these, by the names of parameters
+	states     map[string][]*local // what an optimizer has for a parameter
+	others     []*local            // what else an optimizer has
+	experts    []int               // the numbers of its experts in the whole model
+	stored     []*local            // what its file has so far
+}
+
+// A local is a tensor in the memory of a rank.
+type local struct {
+	format.Tensor        // of which elements, type and shape count
+	slot, member  int    // in the layout
+	kind, param   string // a parameter by its name in the whole model, and which state of it; of a model's the kind is empty
+	chunk         int    // of a model's, with a virtual pipeline
+	name          string // of a model's, in the file
+}
+
+func newSeat(mesh layout.Mesh, rank int) *seat {
+	s := &seat{has: map[string]bool{}, states: map[string][]*local{}}
+	for _, a := range slices.Backward(mesh) {
+		switch at := rank % a.Size; a.Name {
+		case "tp":
+			s.tp = at
+		case "pp":
+			s.pp = at
+		case "ep":
+			s.ep = at
+		}
+		rank /= a.Size
+	}
+	return s
+}
+
+// seatAll gives each rank its tensors.
+func (w *writer) seatAll() error {
+	w.tied = true
+	for i := range w.layout.Slots {
+		s := &w.layout.Slots[i]
+		for member, name := range s.Names {
+			l := local{Tensor: format.Tensor{Name: name, DType: s.DType, Shape: s.Shape}, slot: i, member: member}
+			if m := known.FindStringSubmatch(name); m != nil {
+				l.kind, l.param = m[1], plainExpert.ReplaceAllString(m[2], "${1}experts.local_experts.$2.")
+			} else if ofBuffers.MatchString(name) {
+				return flatBuffer(fmt.Sprintf("tensor %q", name))
+			} else if !strings.HasPrefix(name, optimizerKey+".") {
+				return fmt.Errorf("tensor %q is none of a model of Megatron Core; leave it out with --only, such as --only 'model.**', or give it another name with --rename", name)
+			}
+			if strings.HasPrefix(l.param, "decoder.layers.") && !layer.MatchString(l.param) {
+				return fmt.Errorf("tensor %q has no number of a layer: it has all layers, and here each must be by itself", name)
+			}
+			if l.param == outputLayer {
+				w.tied = false
+			}
+			for _, rank := range w.layout.Sets[s.Set] {
+				one := l
+				w.seats[rank].add(&one)
+			}
+		}
+	}
+	for _, s := range w.seats {
+		for _, list := range s.states {
+			slices.SortFunc(list, func(a, b *local) int { return strings.Compare(a.kind, b.kind) })
+		}
+		slices.SortFunc(s.others, func(a, b *local) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return nil
+}
+
+func (s *seat) add(l *local) {
+	switch {
+	case l.param == "":
+		s.others = append(s.others, l)
+	case l.kind != "":
+		s.states[l.param] = append(s.states[l.param], l)
+	default:
+		s.model = append(s.model, l)
+	}
+}
+
+// number counts the layers of the stages and the experts of the ranks, and leaves of the models what Megatron looks for, under its names.
+func (w *writer) number() error {
+	stages := make([]map[int]bool, w.size.pp)
+	for i := range stages {
+		stages[i] = map[int]bool{}
+	}
+	for _, s := range w.seats {
+		experts := map[int]bool{}
+		for _, l := range s.model {
+			if m := layer.FindStringSubmatch(l.param); m != nil {
+				n, err := strconv.Atoi(m[2])
+				if err != nil || n > 1<<20 {
+					return fmt.Errorf("tensor %q has the number %s", l.Name, m[2])
+				}
+				stages[s.pp][n] = true
+			}
+			if _, n, is := expertOf(l.param); is && n < 0 {
+				return fmt.Errorf("tensor %q is of an expert of such a number", l.Name)
+			} else if is {
+				experts[n] = true
+			}
+		}
+		s.experts = slices.Sorted(maps.Keys(experts))
+		if n := len(s.experts); n > 0 && (s.experts[0] != s.ep*n || s.experts[n-1] != s.ep*n+n-1) {
+			return fmt.Errorf("expert parallel rank %d has the experts %v; Megatron wants equal parts in a row", s.ep, s.experts)
+		}
+	}
+	if err := w.interleave(stages); err != nil {
+		return err
+	}
+	for _, s := range w.seats {
+		s.model = slices.DeleteFunc(s.model, func(l *local) bool {
+			l.chunk, l.name = w.name(s, l.param)
+			s.has[l.param] = s.has[l.param] || l.name != ""
+			return l.name == ""
+		})
+	}
+	return w.embedded()
+}
+
+// embedded fails when the embedding is not where Megatron looks for it: on the first stage, and as the output layer on the last.
+func (w *writer) embedded() error {
+	there := slices.ContainsFunc(w.seats, func(s *seat) bool { return s.has[wordEmbeddings] })
+	for _, s := range w.seats {
+		if due := s.pp == 0 || w.tied && s.pp == w.size.pp-1; there && due && !s.has[wordEmbeddings] {
+			return fmt.Errorf("the layout puts the embedding on other stages than the first and the last, and without an output layer Megatron looks for it there: pp=at(0,-1)")
+		}
+	}
+	return nil
+}
+
+// name is what something of the model is called in the file of a rank, and of which chunk it is; "" when Megatron does not look for it there.
+func (w *writer) name(s *seat, param string) (chunk int, name string) {
+	last := s.pp == w.size.pp-1
+	if m := layer.FindStringSubmatch(param); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		chunk, n = w.stages[s.pp].find(n)
+		if n < 0 {
+			return 0, ""
+		}
+		param = fmt.Sprintf("%slayers.%d.%s", m[1], n, param[len(m[0]):])
+		if m := numbered.FindStringSubmatch(param); m != nil {
+			n, _ := strconv.Atoi(m[2])
+			param = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n-s.ep*len(s.experts), param[len(m[0]):])
+		} else if m := groupedExperts.FindStringSubmatch(param); m != nil {
+			n, _ := strconv.Atoi(m[3])
+			param = fmt.Sprintf("%sexperts.%s%d", m[1], m[2], n-s.ep*len(s.experts))
+		}
+		return chunk, param
+	}
+	switch embedding := strings.HasPrefix(param, "embedding."); {
+	case embedding && s.pp == 0:
+		return 0, param
+	case !embedding && last:
+		return w.chunks - 1, param
+	case last && w.tied && param == wordEmbeddings:
+		return w.chunks - 1, outputLayer
+	}
+	return 0, ""
+}
+
+// folder is that of a rank.
+func (s *seat) folder(d degrees) string {
+	name := fmt.Sprintf("mp_rank_%02d", s.tp)
+	if d.pp > 1 {
+		name += fmt.Sprintf("_%03d", s.pp)
+	}
+	if d.ep > 1 {
+		name += fmt.Sprintf("_%03d", s.ep)
+	}
+	return name
+}
+
+// depth orders what is in a model: the embedding, layers, and what follows.
+func depth(name string) int {
+	if m := layer.FindStringSubmatch(name); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		return n
+	}
+	if strings.Contains(name, "embedding") {
+		return -1
+	}
+	return 1 << 30
+}
+
+// store puts a local tensor into the file of a rank.
+func (s *seat) store(l *local) (any, error) {
+	s.stored = append(s.stored, l)
+	return torchzip.Placeholder(len(s.stored)-1, l.Tensor)
+}

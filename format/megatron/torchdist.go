@@ -1,0 +1,237 @@
+package megatron
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/dcp"
+)
+
+const (
+	// ConfigName is the file by which Megatron-Core knows a checkpoint of its format torch_dist.
+	ConfigName = "metadata.json"
+
+	distFormat  = "Megatron torch_dist"
+	distBackend = "torch_dist"
+
+	// ourKey is under which common.pt has what Megatron has no place for.
+	ourKey = "shoal"
+	// extraState ends the name of what a module keeps beside its parameters.
+	extraState = "._extra_state"
+	// mainKind and aloneKind are what the optimizers call a parameter's copy in f32: those that are not distributed, and the distributed one in its format
+	// fully_reshardable.
+	mainKind, aloneKind = "fp32_param", "param"
+)
+
+var (
+	// stateKey is that of a parameter's state: its kind, and the key of the parameter.
+	stateKey = regexp.MustCompile(`^(?:chained_\d+\.)?optimizer\.state\.([^.]+)\.(.+)$`)
+	// stacked is the key of what all layers have, with the layer as a leading dimension; stackedExperts, of all experts.
+	stacked        = regexp.MustCompile(`^(|.*\.)layers\.(\D.*)$`)
+	stackedExperts = regexp.MustCompile(`^(.*\.)experts\.experts\.(.+)$`)
+	// shardKey is that of an object: a key, which of how many objects it is along some dimensions, and a path in it.
+	shardKey = regexp.MustCompile(`^(.+?)/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)(.*)$`)
+)
+
+// ReadDist reads a checkpoint of torch's distributed format. Of one that Megatron-Core has written (torch_dist) layers and experts come apart, and everything has the
+// names that it has in Megatron's other format.
+func ReadDist(files *format.Files) (*format.Checkpoint, error) {
+	c, err := dcp.ReadKnowing(files, globals)
+	if err != nil {
+		return nil, err
+	}
+	theirs := isDist(files)
+	if theirs {
+		c.Format, c.Tensors = distFormat, apartTensors(c.Tensors)
+	}
+	if err := readCommon(files, c); err != nil {
+		return nil, err
+	}
+	if theirs {
+		c.Values = apartValues(c)
+		if err := c.Finish(); err != nil { // so that values are found
+			return nil, err
+		}
+		if err := unbucket(files, c); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.Finish()
+}
+
+// isDist reports whether Megatron-Core has written a folder.
+func isDist(files *format.Files) bool {
+	text, err := files.All(ConfigName, 1<<16)
+	var config struct {
+		Backend string `json:"sharded_backend"`
+	}
+	return err == nil && json.Unmarshal(text, &config) == nil && config.Backend == distBackend
+}
+
+// apartTensors gives tensors their names, and takes those of all layers and experts apart. What stands in the metadata under two names counts once.
+func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
+	type place struct {
+		file   string
+		offset int64
+	}
+	there := map[place]bool{}
+	alone := func(t *format.Tensor) bool {
+		m := stateKey.FindStringSubmatch(t.Name)
+		return m != nil && m[1] == aloneKind
+	}
+	for i := range tensors {
+		for _, p := range tensors[i].Pieces {
+			if !alone(&tensors[i]) {
+				there[place{p.File, p.Offset}] = true
+			}
+		}
+	}
+	for i := range tensors {
+		t := &tensors[i]
+		if alone(t) && len(t.Pieces) > 0 && !slices.ContainsFunc(t.Pieces, func(p format.Piece) bool { return !there[place{p.File, p.Offset}] }) {
+			continue
+		}
+		all = append(all, apartTensor(*t)...)
+	}
+	return all
+}
+
+// apartTensor is one tensor, or those of which it is made. It stays as it is when nobody knows its name, or a layer is missing, or all of it.
+func apartTensor(t format.Tensor) []format.Tensor {
+	if o, ok := parseObject(t.Name); ok {
+		if name, ok := o.name(); ok && o.rest == "0" {
+			t.Name = name
+		}
+		return []format.Tensor{t}
+	}
+	prefix, key := "model.", t.Name
+	if m := stateKey.FindStringSubmatch(key); m != nil {
+		if prefix, key = optimizerKey+"."+m[1]+".", m[2]; m[1] == mainKind || m[1] == aloneKind {
+			prefix = optimizerKey + ".fp32."
+		}
+	} else if strings.HasPrefix(key, optimizerKey+".") || ofBuffers.MatchString(key) {
+		return []format.Tensor{t}
+	}
+	n := dimensions(key)
+	if n > len(t.Shape) || len(t.Pieces) == 0 {
+		return []format.Tensor{t}
+	}
+	found, all := map[string]int{}, []format.Tensor{}
+	for _, p := range t.Pieces {
+		var at []int
+		for _, x := range p.Box[:n] {
+			if x.Len() != 1 {
+				return []format.Tensor{t}
+			}
+			at = append(at, x.From)
+		}
+		name := prefix + numberedKey(key, at)
+		i, ok := found[name]
+		if !ok {
+			i = len(all)
+			found[name] = i
+			all = append(all, format.Tensor{Name: name, DType: t.DType, Shape: t.Shape[n:]})
+		}
+		if p.Box = p.Box[n:]; p.Strides != nil {
+			p.Strides = p.Strides[n:]
+		}
+		all[i].Pieces = append(all[i].Pieces, p)
+	}
+	due := 1
+	for _, size := range t.Shape[:n] {
+		due *= min(size, len(t.Pieces)+1)
+	}
+	if len(all) != due && prefix == "model." { // of a parameter that is not trained, there is no state
+		return []format.Tensor{t}
+	}
+	return all
+}
+
+// dimensions is how many leading dimensions a key stands for: layers, experts.
+func dimensions(key string) (n int) {
+	if stacked.MatchString(key) {
+		n++
+	}
+	if stackedExperts.MatchString(key) {
+		n++
+	}
+	return n
+}
+
+// numberedKey puts the numbers of a layer and an expert into a key that stands for all, and the way in which mp_rank folders call experts.
+func numberedKey(key string, at []int) string {
+	if m := stacked.FindStringSubmatch(key); m != nil {
+		key, at = fmt.Sprintf("%slayers.%d.%s", m[1], at[0], m[2]), at[1:]
+	}
+	if m := stackedExperts.FindStringSubmatch(key); m != nil {
+		key = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], at[0], m[2])
+	}
+	return key
+}
+
+// An object is what Megatron saves that is no tensor, or something in it.
+type object struct {
+	key  string
+	at   []int  // which of several
+	rest string // the path in it, which begins with the number in the list that was saved
+}
+
+func parseObject(path string) (object, bool) {
+	m := shardKey.FindStringSubmatch(path)
+	if m == nil {
+		return object{}, false
+	}
+	o := object{key: m[1]}
+	of := strings.Split(m[3], ".")
+	for _, text := range strings.Split(m[2], ".") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return o, false
+		}
+		o.at = append(o.at, n)
+	}
+	if len(of) < len(o.at) {
+		return o, false
+	}
+	o.rest = strings.Join(of[len(o.at):], ".") + m[4]
+	return o, true
+}
+
+// name is that of what a module keeps beside its parameters.
+func (o object) name() (string, bool) {
+	n := dimensions(o.key)
+	if !strings.HasSuffix(o.key, extraState) || n != len(o.at) && (n > 0 || len(o.at) > 1) {
+		return "", false
+	}
+	return "model." + numberedKey(o.key, o.at[:n]), true
+}
+
+// apartValues gives values their paths, and leaves out modules that keep nothing.
+func apartValues(c *format.Checkpoint) (all []format.Value) {
+	steps := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return strings.HasPrefix(t.Name, optimizerKey+".step.") })
+	for _, v := range c.Values {
+		o, isObject := parseObject(v.Path)
+		name, isExtra := o.name()
+		switch list, isList := v.Is.([]any); {
+		case isObject && isExtra && o.rest == "" && isList && len(list) == 1:
+			if v = (format.Value{Path: name, Is: list[0]}); v.Is == nil {
+				continue
+			}
+		case isObject && isExtra && strings.HasPrefix(o.rest, "0."):
+			v.Path = name + o.rest[1:]
+		case isObject && o.key == commonKey && strings.HasPrefix(o.rest, "0."):
+			v.Path = o.rest[2:]
+		}
+		v.Path = strings.TrimPrefix(v.Path, ourKey+".")
+		if strings.HasPrefix(v.Path, optimizerKey+".") && strings.HasSuffix(v.Path, commonStep) && steps {
+			continue // each parameter has it
+		}
+		all = append(all, v)
+	}
+	return all
+}

@@ -1,0 +1,172 @@
+package megatron
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/dcp"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// groupedExperts are parameters of experts whose products are computed together: each has its number at the end.
+var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
+
+// norms are the beginnings of norms that are modules of their own, and what they are called as parts of the products behind them: so torch_dist has them, whichever
+// they are, in models whose attention has linear_qkv.
+var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"}, {"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
+
+// keys are under which torch_dist has the parameters of a model.
+type keys struct {
+	stacked bool           // whether all layers are alike, so that a tensor has them all
+	layers  int            // how many there are
+	norms   bool           // whether norms get other names
+	experts map[string]int // how many there are, by what stands before them
+}
+
+// A key is that of a tensor, and which part of it is meant.
+type key struct {
+	name   string
+	at, of []int // indices on the leading dimensions, and the sizes of these
+}
+
+// newKeys looks at the parameters of a model, or of its optimizer when there is none.
+func newKeys(s *seat, values []format.Value) *keys {
+	k := &keys{stacked: true, experts: map[string]int{}}
+	all := s.model
+	if len(all) == 0 {
+		for _, param := range slices.Sorted(maps.Keys(s.states)) {
+			all = append(all, s.states[param][0])
+		}
+	}
+	layers := map[string]map[string]string{} // what each has
+	for _, l := range all {
+		m := layer.FindStringSubmatch(l.param)
+		if m == nil || strings.HasSuffix(l.param, extraState) {
+			continue
+		}
+		if layers[m[0]] == nil {
+			layers[m[0]] = map[string]string{}
+		}
+		layers[m[0]][l.param[len(m[0]):]] = fmt.Sprint(l.DType, l.Shape)
+		if prefix, n, is := expertOf(l.param); is {
+			k.experts[prefix] = max(k.experts[prefix], n+1)
+		}
+	}
+	k.layers = len(layers)
+	for _, has := range layers {
+		k.stacked = k.stacked && maps.Equal(has, layers["decoder.layers.0."])
+		k.norms = k.norms || has["input_layernorm.weight"] != "" && has["self_attention.linear_qkv.weight"] != ""
+	}
+	k.stacked = k.stacked && !slices.ContainsFunc(values, unlike)
+	return k
+}
+
+// unlike reports whether an argument makes Megatron keep each layer by itself.
+func unlike(v format.Value) bool {
+	switch v.Path {
+	case "args.moe_layer_freq", "args.linear_attention_freq":
+		n, isNumber := v.Is.(int64)
+		return isNumber && n > 1 || !isNumber && v.Is != nil
+	case "args.hetereogenous_dist_checkpoint":
+		return v.Is == true
+	case "args.heterogeneous_layers_config_path", "args.heterogeneous_layers_config_encoded_json":
+		return v.Is != nil
+	}
+	return false
+}
+
+// of is the key of a parameter.
+func (k *keys) of(param string) key {
+	x := key{name: param}
+	if m := layer.FindStringSubmatch(param); m != nil {
+		rest := param[len(m[0]):]
+		for _, n := range norms {
+			if after, ok := strings.CutPrefix(rest, n[0]); ok && k.norms {
+				rest = n[1] + after
+			}
+		}
+		x.name = m[0] + rest
+		if k.stacked {
+			n, _ := strconv.Atoi(m[2])
+			x = key{m[1] + "layers." + rest, []int{n}, []int{k.layers}}
+		}
+	}
+	expert := func(m, own []string, name string) {
+		n, _ := strconv.Atoi(m[len(m)-1])
+		x = key{m[1] + "experts.experts." + name, append(x.at, n), append(x.of, k.experts[own[1]])}
+	}
+	if m := numbered.FindStringSubmatch(x.name); m != nil {
+		expert(m, numbered.FindStringSubmatch(param), x.name[len(m[0]):])
+	} else if m := groupedExperts.FindStringSubmatch(x.name); m != nil {
+		expert(m, groupedExperts.FindStringSubmatch(param), m[2])
+	}
+	return x
+}
+
+// state is the name of a kind of state of a parameter; of the empty kind that of the parameter itself.
+func (k key) state(kind string) string {
+	switch kind {
+	case "":
+		return k.name
+	case "fp32":
+		kind = mainKind
+	}
+	return optimizerKey + ".state." + kind + "." + k.name
+}
+
+// shard is where a tensor lies in the one of its key.
+func (k key) shard(l *local) format.Shard {
+	s := format.Shard{Name: k.state(l.kind), DType: l.DType, Shape: append(slices.Clone(tensor.Shape(k.of)), l.Shape...)}
+	for _, n := range k.at {
+		s.Box = append(s.Box, tensor.Span{From: n, To: n + 1})
+	}
+	s.Box = append(s.Box, l.Shape.Box()...)
+	return s
+}
+
+// object is the name of what a module keeps beside its parameters, given the key of that or of one of these.
+func (k key) object(module string) string {
+	at, of := k.at, k.of
+	if len(at) == 0 {
+		at, of = []int{0}, []int{1}
+	}
+	dots := func(list []int) string { return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ".") }
+	return module + extraState + "/shard_" + dots(at) + "_" + dots(of)
+}
+
+// objects are what modules keep beside parameters: Megatron asks every one for it, most have nothing, and a checkpoint in which it is missing does not load.
+func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
+	seen := map[string]bool{}
+	add := func(o dcp.Object) {
+		if !seen[o.Name] {
+			list = append(list, o)
+		}
+		seen[o.Name] = true
+	}
+	for _, l := range extra {
+		x := k.of(l.param)
+		if p, err := torchzip.Placeholder(0, l.Tensor); err == nil { // of u8
+			add(dcp.Object{Name: x.object(strings.TrimSuffix(x.name, extraState)), Root: &pickle.List{Items: []any{p}}, Tensors: []format.Tensor{l.Tensor}})
+		}
+	}
+	none := &pickle.List{Items: []any{nil}}
+	for _, l := range all {
+		if l.kind != "" || !strings.HasPrefix(l.param, "decoder.") {
+			continue
+		}
+		x := k.of(l.param)
+		module := x.name[:strings.LastIndexByte(x.name, '.')]
+		add(dcp.Object{Name: x.object(module), Root: none})
+		if before, ok := strings.CutSuffix(module, "self_attention.linear_proj"); ok {
+			add(dcp.Object{Name: x.object(before + "self_attention.core_attention"), Root: none})
+		}
+	}
+	return list
+}

@@ -1,0 +1,113 @@
+package megatron
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// state finds out what there is of an optimizer.
+func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
+	if err := w.planOptimizers(); err != nil {
+		return err
+	}
+	s := w.seats[0]
+	if len(s.states) > 0 && len(w.optimizers) == 0 {
+		return fmt.Errorf("there is state of an optimizer (such as %q), and nothing of its groups (values optimizer.….param_groups.0.lr), without which Megatron loads none; leave it out with --only 'model.**', or choose another format, such as dcp", w.anyState())
+	}
+	shapes := map[string]tensor.Shape{}
+	for _, l := range s.model {
+		shapes[l.param] = l.Shape
+	}
+	for _, param := range slices.Sorted(maps.Keys(s.states)) {
+		for _, l := range s.states[param] {
+			if own, there := shapes[param]; there && l.kind != "step" && !l.Shape.Equal(own) {
+				return fmt.Errorf("tensor %q has shape %v, its parameter %v; Megatron has state of the same shape only", l.Name, l.Shape, own)
+			}
+		}
+	}
+	if err := w.count(tensors, read); err != nil {
+		return err
+	}
+	w.values = slices.DeleteFunc(slices.Clone(w.values), func(v format.Value) bool { // what is said anew
+		return strings.HasPrefix(v.Path, optimizerKey+".") && (strings.HasSuffix(v.Path, "."+shardingKey) || w.made >= 0 && strings.HasSuffix(v.Path, commonStep))
+	})
+	return nil
+}
+
+func (w *distWriter) anyState() string {
+	states := w.seats[0].states
+	return states[slices.Sorted(maps.Keys(states))[0]][0].Name
+}
+
+// count finds out how many steps the optimizer has made. Megatron knows one number for all parameters.
+func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
+	said := ""
+	add := func(name string, n float64) error {
+		if n < 0 || n != math.Trunc(n) || n > 1<<53 || said != "" && int64(n) != w.made {
+			return fmt.Errorf("%q is %v, and %q is %d; Megatron has one number of steps for all parameters", name, n, cmp.Or(said, name), max(w.made, 0))
+		}
+		w.made, said = int64(n), name
+		return nil
+	}
+	for i := range tensors {
+		t := &tensors[i]
+		if !strings.HasPrefix(t.Name, stepPrefix) {
+			continue
+		}
+		n, err := number64(t, read)
+		if err == nil {
+			err = add(t.Name, n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, param := range slices.Sorted(maps.Keys(w.steps)) {
+		for _, v := range w.steps[param] {
+			if v.Path != "step" {
+				return fmt.Errorf("value %q: Megatron keeps tensors for each parameter, and the number of steps; leave it out with --no-values", optimizerKey+"."+v.Path+"."+param)
+			}
+			n, isFloat := v.Is.(float64)
+			if k, ok := v.Is.(int64); ok {
+				n, isFloat = float64(k), true
+			}
+			if !isFloat {
+				n = -1
+			}
+			if err := add(stepPrefix+param, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// number64 reads a tensor that is a number.
+func number64(t *format.Tensor, read func(*format.Tensor, []byte) error) (float64, error) {
+	if t.Shape.Box().Elements() != 1 {
+		return 0, fmt.Errorf("tensor %q has shape %v, and a number of steps is one number", t.Name, t.Shape)
+	}
+	b := make([]byte, t.Bytes())
+	if err := read(t, b); err != nil {
+		return 0, err
+	}
+	switch t.DType {
+	case tensor.F32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b))), nil
+	case tensor.F64:
+		return math.Float64frombits(binary.LittleEndian.Uint64(b)), nil
+	case tensor.I32:
+		return float64(int32(binary.LittleEndian.Uint32(b))), nil
+	case tensor.I64:
+		return float64(int64(binary.LittleEndian.Uint64(b))), nil
+	}
+	return 0, fmt.Errorf("tensor %q is of %v, and shoal knows numbers of steps of f32, f64, i32 and i64", t.Name, t.DType)
+}

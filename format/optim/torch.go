@@ -1,0 +1,291 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+const statePart = "state."
+
+// torchs is the beginning of the names of the state of torch's optimizer, with a dot at the end, or "" when there is none.
+func torchs(c *format.Checkpoint) (prefix string, err error) {
+	grouped := map[string]bool{}
+	note := func(path string) {
+		if i := strings.Index("."+path, "."+groupsKey); i >= 0 {
+			grouped[path[:i]] = true
+		}
+	}
+	for _, v := range c.Values {
+		note(v.Path)
+	}
+	for _, t := range c.Tensors {
+		note(t.Name)
+	}
+	var found []string
+	for p := range grouped {
+		if is := func(t format.Tensor) bool { return strings.HasPrefix(t.Name, p+statePart) && t.At == nil }; slices.ContainsFunc(c.Tensors, is) {
+			found = append(found, p)
+		}
+	}
+	slices.Sort(found)
+	if len(found) > 1 {
+		return "", fmt.Errorf("there are %d optimizers (%sstate.…, %sstate.…), and the format has place for one; choose with --only", len(found), found[0], found[1])
+	}
+	if len(found) == 0 {
+		return "", nil
+	}
+	return found[0], nil
+}
+
+// taking takes the state of torch's optimizer.
+type taking struct {
+	c       *format.Checkpoint
+	prefix  string
+	given   []Group
+	read    func(*format.Tensor, []byte) error
+	renamed map[string]string
+	values  map[string][]format.Value // by the name of a parameter, or the number of a group
+	order   []string                  // names, as values mention them
+}
+
+func (t *taking) take() (*Optimizer, error) {
+	if err := t.hyper(); err != nil {
+		return nil, err
+	}
+	o := &Optimizer{Ordered: true, From: Torch, Said: t.prefix + strings.TrimSuffix(groupsKey, ".")}
+	numbers := map[string]string{} // names, by the numbers that state goes by
+	var err error
+	if listed(t.values["0"]) {
+		err = t.listed(o, numbers)
+	} else {
+		err = t.flat(o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o, t.rename(o, numbers)
+}
+
+// hyper sorts what is of groups by what stands before its key, and takes it away.
+func (t *taking) hyper() error {
+	t.values = map[string][]format.Value{}
+	at := t.prefix + groupsKey
+	add := func(path string, v format.Value) {
+		i := strings.LastIndex(path, ".")
+		if i < 0 {
+			return
+		}
+		if t.values[path[:i]] == nil {
+			t.order = append(t.order, path[:i])
+		}
+		v.Path = path[i+1:]
+		t.values[path[:i]] = append(t.values[path[:i]], v)
+	}
+	var err error
+	t.c.Tensors = slices.DeleteFunc(slices.Clone(t.c.Tensors), func(x format.Tensor) bool {
+		path, ok := strings.CutPrefix(x.Name, at)
+		if ok && err == nil { // such as a learning rate in a tensor
+			var is any
+			is, err = x.Number(t.read)
+			add(path, format.Value{Is: is})
+		}
+		return ok
+	})
+	t.c.Values = slices.DeleteFunc(slices.Clone(t.c.Values), func(v format.Value) bool {
+		path, ok := strings.CutPrefix(v.Path, at)
+		if ok {
+			add(path, v)
+		}
+		return ok
+	})
+	for _, list := range t.values {
+		slices.SortStableFunc(list, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
+	}
+	return err
+}
+
+// listed reports whether these are the values of a group with a list of its parameters.
+func listed(values []format.Value) bool {
+	return slices.ContainsFunc(values, func(v format.Value) bool {
+		_, list := v.Is.([]any)
+		return v.Path == "params" && list
+	})
+}
+
+// listed reads groups that list their parameters: by name, or by numbers, which param_names has in the same order if the program has given names to the optimizer.
+func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
+	for _, at := range t.order {
+		n, err := strconv.Atoi(at)
+		if err != nil || n < 0 || n >= maxGroups || !listed(t.values[at]) {
+			return fmt.Errorf("%s%s is no group with a list of parameters", groupsKey, at)
+		}
+		g, in := o.group(n), []any(nil)
+		for _, v := range t.values[at] {
+			if v.Path == "params" {
+				in, _ = v.Is.([]any)
+			}
+			g.add(v.Path, v)
+		}
+		if len(in) == 0 {
+			return fmt.Errorf("%s%s has no parameters", groupsKey, at)
+		}
+		if _, byName := in[0].(string); byName {
+			if g.Params = texts(in); g.Params == nil {
+				return fmt.Errorf("%s%s lists its parameters by names and by other things", groupsKey, at)
+			}
+			continue
+		}
+		if n < len(t.given) && len(g.Params) == 0 {
+			g.Params = t.given[n].Params
+		}
+		if len(g.Params) != len(in) {
+			if len(t.given) > 0 {
+				return fmt.Errorf("%s: group %s has %d parameters, and the checkpoint's has %d, which it numbers", fileFlag, at, len(g.Params), len(in))
+			}
+			return errors.New("it numbers its parameters and names none, as an optimizer does that was given no names; say which are in which group, and in which order, with --groups")
+		}
+		for i, x := range in {
+			number, ok := x.(int64)
+			if !ok {
+				return fmt.Errorf("%s%s lists its parameters by numbers and by other things", groupsKey, at)
+			}
+			numbers[strconv.FormatInt(number, 10)] = g.Params[i]
+		}
+	}
+	for i, g := range o.Groups {
+		if len(g.Params) == 0 {
+			return fmt.Errorf("of its groups number %d is missing", i)
+		}
+	}
+	return nil
+}
+
+// flat reads groups that torch has flattened: each value under the name of each parameter. Two groups of which all values are alike are one then.
+func (t *taking) flat(o *Optimizer) error {
+	place, why := t.ordered()
+	o.Ordered, o.Why = why == "", why
+	names := slices.Clone(t.order)
+	slices.SortFunc(names, func(a, b string) int {
+		if place[a] != place[b] {
+			return place[a] - place[b]
+		}
+		return strings.Compare(a, b)
+	})
+	for _, name := range names {
+		values := t.values[name]
+		i := slices.IndexFunc(o.Groups, func(g Group) bool { return alike(g.Values, values) })
+		if i < 0 {
+			i = len(o.Groups)
+			o.group(i).Values = values
+		}
+		o.Groups[i].Params = append(o.Groups[i].Params, name)
+	}
+	return nil
+}
+
+func alike(a, b []format.Value) bool {
+	return slices.EqualFunc(a, b, func(x, y format.Value) bool { return x.Path == y.Path && reflect.DeepEqual(x.Is, y.Is) })
+}
+
+// ordered finds the order of parameters in the optimizer, or why it is not known. A rank lists what it saves group by group and parameter by parameter; one that
+// has something of each of them tells the order, and if none has of groups, that of state, which no rank's groups may contradict. What comes in the order of names has been
+// sorted by another program.
+func (t *taking) ordered() (place map[string]int, why string) {
+	groups := t.lists(groupsKey)
+	for _, lists := range [][][]string{groups, t.lists(statePart)} {
+		i := slices.IndexFunc(lists, func(names []string) bool { return len(names) == len(t.values) })
+		if i < 0 {
+			continue
+		}
+		names := lists[i]
+		if slices.IsSorted(names) && len(names) > 1 {
+			return nil, "they stand in the order of their names, as in what another program than the one that trains has written"
+		}
+		place = map[string]int{}
+		for i, name := range names {
+			place[name] = i
+		}
+		for _, some := range groups {
+			if !slices.IsSortedFunc(some, func(a, b string) int { return place[a] - place[b] }) {
+				return nil, "ranks list groups and state in different orders"
+			}
+		}
+		return place, ""
+	}
+	return nil, "the groups are flattened, and no rank has written something of each parameter, by which its order would be known"
+}
+
+// lists are the names of parameters, each once, in the order in which each rank has listed what is below a part of the optimizer.
+func (t *taking) lists(below string) (lists [][]string) {
+	at := t.prefix + below
+	ranks, seen := map[int][]string{}, map[format.Listed]bool{}
+	for _, l := range t.c.Listed {
+		path, ok := strings.CutPrefix(l.Name, at)
+		i := strings.LastIndex(path, ".")
+		if !ok || i < 0 {
+			continue
+		}
+		if l.Name = path[:i]; t.values[l.Name] != nil && !seen[l] {
+			seen[l] = true
+			ranks[l.Rank] = append(ranks[l.Rank], l.Name)
+		}
+	}
+	for _, rank := range slices.Sorted(maps.Keys(ranks)) {
+		lists = append(lists, ranks[rank])
+	}
+	return lists
+}
+
+// rename gives state its names, and demands that it is of parameters in groups.
+func (t *taking) rename(o *Optimizer, numbers map[string]string) error {
+	in := map[string]bool{}
+	for _, g := range o.Groups {
+		for _, name := range g.Params {
+			if in[name] {
+				return fmt.Errorf("parameter %q is in two groups", name)
+			}
+			in[name] = true
+		}
+	}
+	called := func(path string) (string, error) {
+		path = strings.TrimPrefix(path, t.prefix+statePart)
+		i := strings.LastIndex(path, ".")
+		if i < 0 {
+			return "", fmt.Errorf("%q is no state of a parameter", path)
+		}
+		name := path[:i]
+		if len(numbers) > 0 {
+			name = numbers[name]
+		}
+		if !in[name] {
+			return "", fmt.Errorf("there is state of parameter %q, which is in no group", path[:i])
+		}
+		return "optimizer." + path[i+1:] + "." + name, nil
+	}
+	var err error
+	for i := range t.c.Tensors {
+		x := &t.c.Tensors[i]
+		if old := x.Name; strings.HasPrefix(old, t.prefix+statePart) {
+			if x.Name, err = called(old); err != nil {
+				return err
+			}
+			t.renamed[x.Name] = old
+		}
+	}
+	t.c.Values = slices.Clone(t.c.Values)
+	for i := range t.c.Values {
+		if v := &t.c.Values[i]; strings.HasPrefix(v.Path, t.prefix+statePart) {
+			if v.Path, err = called(v.Path); err != nil {
+				return err
+			}
+		}
+	}
+	return t.c.Finish()
+}

@@ -1,0 +1,121 @@
+package ranks
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// shareOut changes which rank has a tensor in its file: of those that have it in memory the one whose file has the fewest bytes so far, the
+// lowest of several. Tensors are taken by name, and of one name by the lowest rank that has them.
+func shareOut(l *layout.Layout, ranks [][]int) {
+	var all []local
+	for i := range ranks {
+		for m := range ranks[i] {
+			all = append(all, local{i, m})
+		}
+	}
+	slices.SortFunc(all, func(a, b local) int {
+		s, t := &l.Slots[a.slot], &l.Slots[b.slot]
+		return cmp.Or(cmp.Compare(s.Names[a.member], t.Names[b.member]), cmp.Compare(l.Sets[s.Set][0], l.Sets[t.Set][0]))
+	})
+	bytes := make([]int, l.Ranks)
+	for _, x := range all {
+		s := &l.Slots[x.slot]
+		rank := &ranks[x.slot][x.member]
+		for _, r := range l.Sets[s.Set] {
+			if bytes[r] < bytes[*rank] {
+				*rank = int(r)
+			}
+		}
+		bytes[*rank] += s.Bytes()
+	}
+}
+
+// DescribeSpread writes what LayoutName holds of a checkpoint whose ranks each write a Share. l is the spec, resolved.
+func DescribeSpread(spec *layout.Spec, l *layout.Layout) ([]byte, error) {
+	return describe(layoutJSON{Shoal: version, Spec: spec, Spread: true}, l)
+}
+
+// A Share is the file that a rank writes of a state that is spread.
+type Share struct {
+	Name    string // of the file
+	Head    []byte // its beginning; the tensors follow
+	Tensors []Stored
+	Bytes   int // of the tensors
+}
+
+// A Stored is a local tensor in a file. Its pieces are the boxes that are nowhere else in the files of the checkpoint but as replicas.
+type Stored struct {
+	layout.Local
+	At int // the first of its bytes, behind the head
+}
+
+// ShareOf returns what a rank writes: tensors with wide elements first, then by name, so that each element is aligned. A rank that writes
+// nothing has a share without tensors, and no file. It fails for element types that safetensors lacks.
+func ShareOf(l *layout.Layout, rank int) (*Share, error) {
+	mine := map[local]*Stored{}
+	for i, members := range writers(l, true) {
+		for m, writer := range members {
+			if writer == rank {
+				s := &l.Slots[i]
+				mine[local{i, m}] = &Stored{Local: layout.Local{Name: s.Names[m], DType: s.DType, Shape: s.Shape}}
+			}
+		}
+	}
+	for i := range l.Families {
+		f := &l.Families[i]
+		for _, c := range f.Grid.Cells {
+			for m, index := range f.Tensors {
+				if s := mine[local{f.Slots[c.Held[0].Slot], m}]; s != nil {
+					s.Pieces = append(s.Pieces, layout.Piece{Tensor: index, Box: c.Box, View: c.Held[0].View})
+				}
+			}
+		}
+	}
+	order := slices.SortedFunc(maps.Values(mine), func(a, b *Stored) int {
+		return cmp.Or(cmp.Compare(b.DType.Size(), a.DType.Size()), cmp.Compare(a.Name, b.Name))
+	})
+	share, h := &Share{Name: fileName(rank)}, &safetensors.Header{}
+	for _, s := range order {
+		s.At = share.Bytes
+		share.Bytes += s.Shape.Box().Elements() * s.DType.Size()
+		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: append(tensor.Shape{}, s.Shape...), Begin: int64(s.At), End: int64(share.Bytes)})
+		share.Tensors = append(share.Tensors, *s)
+	}
+	var err error
+	if h.Metadata, err = metadata(l, rank); err == nil {
+		_, err = safetensors.Layout(h.Tensors, h.Metadata) // what it takes, the file can hold
+	}
+	if err == nil {
+		share.Head, err = h.AppendBinary(nil)
+	}
+	return share, err
+}
+
+// Marks has a bit for each tensor with elements in the memory of a rank, in the order of their names, the lowest bit of the first byte first:
+// whether it belongs to the rank's share.
+func Marks(l *layout.Layout, rank int) []byte {
+	wrote, names := map[string]bool{}, []string{}
+	for i, members := range writers(l, true) {
+		s := &l.Slots[i]
+		if !l.Sets[s.Set].Contains(rank) || s.Elements() == 0 {
+			continue
+		}
+		for m, writer := range members {
+			names, wrote[s.Names[m]] = append(names, s.Names[m]), writer == rank
+		}
+	}
+	slices.Sort(names)
+	marks := make([]byte, (len(names)+7)/8)
+	for i, name := range names {
+		if wrote[name] {
+			marks[i/8] |= 1 << (i % 8)
+		}
+	}
+	return marks
+}

@@ -1,0 +1,61 @@
+package safetensors_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/format/safetensors"
+)
+
+// longest is a file whose header is as long as can be: a beginning, items, an end.
+func longest(before string, item func(i int) string, after string) []byte {
+	b := make([]byte, 8, 8+safetensors.MaxHeader)
+	binary.LittleEndian.PutUint64(b, safetensors.MaxHeader)
+	b = append(b, before...)
+	for i := 0; ; i++ {
+		next := item(i)
+		if len(b)+len(next)+len(after) > cap(b) {
+			return append(append(b, after...), bytes.Repeat([]byte(" "), cap(b)-len(b)-len(after))...)
+		}
+		b = append(b, next...)
+	}
+}
+
+// TestMemoryOfHeaders reads the headers of 100,000,000 bytes that ask for most, and counts all that the reader takes for them, also what it has given back.
+func TestMemoryOfHeaders(t *testing.T) {
+	const first, some = `{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, "xxxxxxxxxxxxxxxx"
+	for _, c := range []struct {
+		name          string
+		before, after string
+		item          func(i int) string
+		err           string
+	}{
+		{"tensors", first, `}`, func(i int) string { return fmt.Sprintf(`,"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, i) }, ""},
+		{"dimensions", first, `}`, func(i int) string {
+			return fmt.Sprintf(`,"%x":{"dtype":"U8","shape":[0%s],"data_offsets":[0,0]}`, i, strings.Repeat(",1", 63))
+		}, "more than 536870912 bytes of memory"},
+		{"texts", first + `,"__metadata__":{"":""`, `}}`, func(i int) string { return fmt.Sprintf(`,"%x":""`, i) }, "more than 65536 texts"},
+		{"a text", first + `,"__metadata__":{"":"`, `"}}`, func(int) string { return some }, ""},
+		{"a name", `{"`, `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, func(int) string { return some }, ""},
+		{"a number", `{"":{"shape":[`, `]}}`, func(int) string { return "1111111111111111" }, "takes whole numbers"},
+	} {
+		b := longest(c.before, c.item, c.after)
+		var before, after runtime.MemStats
+		tensors := 0
+		runtime.ReadMemStats(&before)
+		_, err := safetensors.Scan("model.safetensors", bytes.NewReader(b), int64(len(b)), func(n, _ int) { tensors = n }, func(safetensors.Tensor) {})
+		runtime.ReadMemStats(&after)
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %.300v; want %q", c.name, err, c.err)
+		}
+		took := after.TotalAlloc - before.TotalAlloc
+		t.Logf("%s: %d tensors, %d bytes", c.name, tensors, took)
+		if took > 256<<20 {
+			t.Errorf("%s: the reader took %d bytes altogether", c.name, took)
+		}
+	}
+}

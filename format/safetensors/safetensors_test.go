@@ -1,0 +1,306 @@
+package safetensors_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// file puts a JSON header and data bytes together.
+func file(header string, data int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(b, header...), make([]byte, data)...)
+}
+
+func read(b []byte) (*safetensors.Header, error) {
+	return safetensors.ReadHeader("model.safetensors", bytes.NewReader(b), int64(len(b)))
+}
+
+func TestReadHeader(t *testing.T) {
+	b := file(`{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[2,26]},`+
+		`"a":{"shape":[],"data_offsets":[0,2],"dtype":"BF16"},"none":{"dtype":"I64","shape":[0,4],"data_offsets":[26,26]}}   `, 26)
+	h, err := read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &safetensors.Header{
+		Metadata: map[string]string{"format": "pt"},
+		Tensors: []safetensors.Tensor{
+			{Name: "a", DType: tensor.BF16, End: 2},
+			{Name: "b", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Begin: 2, End: 26},
+			{Name: "none", DType: tensor.I64, Shape: tensor.Shape{0, 4}, Begin: 26, End: 26},
+		},
+		Data: int64(len(b)) - 26,
+	}
+	if diff := cmp.Diff(want, h); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if h.Size() != int64(len(b)) {
+		t.Errorf("Size() = %d of %d", h.Size(), len(b))
+	}
+}
+
+func TestBadHeaders(t *testing.T) {
+	one := func(fields string) string { return `{"w":{` + fields + `}}` }
+	for _, c := range []struct {
+		header string
+		data   int
+		err    string
+	}{
+		{``, 0, `byte 8: the header does not start with {`},
+		{` {}`, 0, `byte 8: the header does not start with {`},
+		{`[]`, 0, `byte 8: the header does not start with {`},
+		{`{`, 0, `broken JSON`},
+		{`{"a"`, 0, `broken JSON`},
+		{`{} x`, 0, `byte 11: "x" behind the JSON`},
+		{`{}{}`, 0, `behind the JSON`},
+		{"{}\n", 0, `behind the JSON`},
+		{"{\"\xff\":{}}", 0, `not UTF-8`},
+		{`{"w":3}`, 0, `tensor "w": byte 14: 3 where { is due`},
+		{`{"w":null}`, 0, `tensor "w"`},
+		{`{"__metadata__":{"a":1}}`, 0, `__metadata__.a is 1, which is no string`},
+		{`{"__metadata__":{"a":"1","a":"2"}}`, 0, `the key "a" stands twice`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 3, `the file is cut off`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 5, `1 bytes behind the last tensor belong to none`},
+		{one(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4, `hold 4 bytes, f32 elements of shape [2] have 8`},
+		{one(`"dtype":"U8","shape":[` + strings.Repeat("1,", 64) + `1],"data_offsets":[0,1]`), 1, `tensor "w": byte 165: shape has more than 64 dimensions`},
+		{one(`"dtype":"F33","shape":[1],"data_offsets":[0,4]`), 4, `tensor "w": byte 27: an unknown dtype "F33"`},
+		{one(`"dtype":"f32","shape":[1],"data_offsets":[0,4]`), 4, `an unknown dtype "f32"`},
+		{one(`"dtype":"F32","shape":[-1],"data_offsets":[0,4]`), 4, `has -1`},
+		{one(`"dtype":"F32","shape":[1.0],"data_offsets":[0,4]`), 4, `has 1.0`},
+		{one(`"dtype":"F32","shape":[1e0],"data_offsets":[0,4]`), 4, `has 1e0`},
+		{one(`"dtype":"F32","shape":["1"],"data_offsets":[0,4]`), 4, `is no number`},
+		{one(`"dtype":"F32","shape":[[1]],"data_offsets":[0,4]`), 4, `is no number`},
+		{one(`"dtype":"F32","shape":[18446744073709551617],"data_offsets":[0,4]`), 4, `whole numbers from 0`},
+		{one(`"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]`), 4, `more elements than an int can count`},
+		{one(`"dtype":"F32","shape":[2305843009213693952],"data_offsets":[0,0]`), 4, `more bits than an int64 can count`},
+		{one(`"dtype":"F4","shape":[3],"data_offsets":[0,1]`), 1, `do not fill whole bytes`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4,8]`), 4, `more than two numbers`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[0]`), 4, `data_offsets has 1 numbers`},
+		{one(`"dtype":"F32","shape":[1]`), 4, `takes the fields dtype, shape and data_offsets`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1`), 4, `unknown field "x"`},
+		{one(`"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]`), 4, `the key "dtype" stands twice`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[4,0]`), 4, `hold -4 bytes`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[4,8]`), 8, `leave a hole behind 0`},
+		{`{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}`, 4, `the key "w" stands twice`},
+		{`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3, `tensor "w": data_offsets [1,3] overlap`},
+		{`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 2, `tensor "w": data_offsets [0,2] overlap`},
+		{`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}}`, 5, `tensor "w": data_offsets [3,5] leave a hole`},
+	} {
+		_, err := read(file(c.header, c.data))
+		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "safetensors: model.safetensors: ") {
+			t.Errorf("header %s with %d bytes: %v; want %q", c.header, c.data, err, c.err)
+		}
+	}
+}
+
+func TestBadLengths(t *testing.T) {
+	for _, c := range []struct {
+		b   []byte
+		err string
+	}{
+		{nil, "0 bytes are too few"},
+		{make([]byte, 7), "7 bytes are too few"},
+		{binary.LittleEndian.AppendUint64(nil, 1), "a header of 1 bytes in a file of 8; the file is cut off"},
+		{binary.LittleEndian.AppendUint64(nil, safetensors.MaxHeader+1), "the limit is 100000000"},
+		{bytes.Repeat([]byte{0xff}, 16), "the limit is 100000000"},
+	} {
+		if _, err := read(c.b); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v: %v; want %q", c.b, err, c.err)
+		}
+	}
+	b := file(`{}`, 0)
+	if _, err := safetensors.ReadHeader("short", bytes.NewReader(b[:9]), int64(len(b))); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
+		t.Errorf("a file that shrinks under the reader: %v", err)
+	}
+}
+
+// tensors draws what a file can hold.
+func tensors(t *rapid.T) (list []safetensors.Tensor) {
+	types := slices.DeleteFunc(tensor.StoredDTypes(), func(d tensor.DType) bool { return d == tensor.C128 || d == tensor.C32 })
+	name := rapid.OneOf(rapid.String(), rapid.StringMatching(`layers\.[0-9]\.w`)).Filter(func(s string) bool { return s != "__metadata__" })
+	for _, name := range rapid.SliceOfNDistinct(name, 0, 6, rapid.ID).Draw(t, "names") {
+		s := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")
+		d := rapid.SampledFrom(types).Draw(t, "dtype")
+		if d.Bits()%8 != 0 {
+			s = append(s, 4)
+		}
+		list = append(list, safetensors.Tensor{Name: name, DType: d, Shape: s})
+	}
+	return list
+}
+
+// write lays the tensors out and fills their bytes in turn.
+func write(t interface{ Fatal(...any) }, list []safetensors.Tensor, metadata map[string]string) (*safetensors.Header, []byte) {
+	h, err := safetensors.Layout(list, metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	next := byte(0)
+	err = h.Write(&b, func(w io.Writer, s safetensors.Tensor) error {
+		for range s.End - s.Begin {
+			next++
+			if _, err := w.Write([]byte{next}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, b.Bytes()
+}
+
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		list := tensors(t)
+		metadata := rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "metadata")
+		h, b := write(t, list, metadata)
+		got, err := read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byName := func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) }
+		want := slices.SortedFunc(slices.Values(h.Tensors), byName)
+		slices.SortFunc(got.Tensors, byName) // tensors without elements share their place
+		for i := range want {
+			if !want[i].Shape.Equal(got.Tensors[i].Shape) {
+				t.Fatalf("%v became %v", want[i], got.Tensors[i])
+			}
+			want[i].Shape, got.Tensors[i].Shape = nil, nil
+		}
+		if diff := cmp.Diff(want, got.Tensors); len(want) > 0 && diff != "" || !cmp.Equal(metadata, got.Metadata) || h.Size() != int64(len(b)) || h.Data%8 != 0 {
+			t.Fatalf("size %d of %d, data at %d, metadata %q of %q, tensors -want +got:\n%s", h.Size(), len(b), h.Data, got.Metadata, metadata, diff)
+		}
+		slices.Reverse(list)
+		if _, again := write(t, list, metadata); !bytes.Equal(b, again) {
+			t.Fatal("another order of the tensors gives another file")
+		}
+	})
+}
+
+func TestLayoutOrder(t *testing.T) {
+	h, _ := write(t, []safetensors.Tensor{{Name: "b", DType: tensor.U8}, {Name: "y", DType: tensor.F32}, {Name: "x", DType: tensor.F32}, {Name: "c", DType: tensor.I64}}, nil)
+	var got []string
+	for _, s := range h.Tensors {
+		got = append(got, fmt.Sprint(s.Name, s.Begin))
+	}
+	if want := []string{"c0", "x8", "y12", "b16"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestLayoutRefuses(t *testing.T) {
+	for _, c := range []struct {
+		list []safetensors.Tensor
+		err  string
+	}{
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.C128}}, `tensor "w": the format has no element type c128`},
+		{[]safetensors.Tensor{{Name: "w"}}, `the format has no element type dtype(0)`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8}, {Name: "w", DType: tensor.I8}}, `the name is taken`},
+		{[]safetensors.Tensor{{Name: "__metadata__", DType: tensor.U8}}, `the name is taken`},
+		{[]safetensors.Tensor{{Name: "\xff", DType: tensor.U8}}, `not UTF-8`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{1}}}, `do not fill whole bytes`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{-1}}}, `negative`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{1 << 60}}}, `more bits than an int64 can count`},
+		{large(7), ``},
+		{large(8), `more bytes than an int64 can count`},
+		{slices.Repeat([]safetensors.Tensor{{Name: strings.Repeat("x", safetensors.MaxHeader), DType: tensor.U8}}, 1), `the limit is 100000000`},
+	} {
+		_, err := safetensors.Layout(c.list, nil)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%.60v: %.200v; want %q", c.list, err, c.err)
+		}
+	}
+	if _, err := safetensors.Layout(nil, map[string]string{"a": "\xff"}); err == nil {
+		t.Error("metadata that is not UTF-8 passes")
+	}
+	h, _ := safetensors.Layout([]safetensors.Tensor{{Name: "w", DType: tensor.F32}}, nil)
+	err := h.Write(io.Discard, func(w io.Writer, _ safetensors.Tensor) error { _, err := w.Write([]byte{1}); return err })
+	if err == nil || !strings.Contains(err.Error(), `tensor "w": 1 bytes were written, it has 4`) {
+		t.Errorf("a tensor that is written in part: %v", err)
+	}
+}
+
+// large is n tensors of 2^60-1 bytes each.
+func large(n int) (list []safetensors.Tensor) {
+	for i := range n {
+		list = append(list, safetensors.Tensor{Name: fmt.Sprint(i), DType: tensor.U8, Shape: tensor.Shape{1<<60 - 1}})
+	}
+	return list
+}
+
+// asJSON compares a header that was read with what Go's package for JSON finds in its text.
+func asJSON(t *testing.T, text []byte, h *safetensors.Header) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatalf("what was read is no JSON: %v", err)
+	}
+	if m, ok := all["__metadata__"]; ok {
+		var want map[string]string
+		if err := json.Unmarshal(m, &want); err != nil || !cmp.Equal(want, h.Metadata) {
+			t.Fatalf("metadata %q, and in JSON %q, %v", h.Metadata, want, err)
+		}
+		delete(all, "__metadata__")
+	}
+	if len(all) != len(h.Tensors) {
+		t.Fatalf("%d tensors, and in JSON %d", len(h.Tensors), len(all))
+	}
+	for _, x := range h.Tensors {
+		var want struct {
+			Shape []int    `json:"shape"`
+			At    [2]int64 `json:"data_offsets"`
+		}
+		if err := json.Unmarshal(all[x.Name], &want); err != nil || !slices.Equal(x.Shape, want.Shape) || want.At != [2]int64{x.Begin, x.End} {
+			t.Fatalf("%v, and in JSON %s, %v", x, all[x.Name], err)
+		}
+	}
+}
+
+func FuzzReadHeader(f *testing.F) {
+	f.Add([]byte(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}} `), 9)
+	f.Add([]byte(`{"__metadata__":{"format":"pt"}}`), 0)
+	f.Add([]byte(`{"__metadata__":{"\u00e9\ud83d\ude00\ud800x\udc00\ud800\u0041\ud800\ud800\n\/":"\"\\"} , "é" : { "shape":[ ] , "data_offsets":[0,1] , "dtype":"\u0055\u0038"}}`), 1)
+	f.Fuzz(func(t *testing.T, header []byte, data int) {
+		b := file(string(header), data&0xfff)
+		h, err := read(b)
+		if err != nil {
+			return
+		}
+		asJSON(t, header, h)
+		var sum int64
+		for _, s := range h.Tensors {
+			if n, err := s.Shape.Elements(); err != nil || int64(n)*int64(s.DType.Bits()) != 8*(s.End-s.Begin) {
+				t.Fatalf("%v: %d bytes for %d elements", s, s.End-s.Begin, n)
+			}
+			sum += s.End - s.Begin
+		}
+		if sum != int64(data&0xfff) || h.Size() != int64(len(b)) {
+			t.Fatalf("%d of %d bytes belong to tensors", sum, data&0xfff)
+		}
+		again, err := safetensors.Layout(h.Tensors, h.Metadata)
+		if err != nil || len(again.Tensors) != len(h.Tensors) {
+			t.Fatalf("what was read cannot be written: %v", err)
+		}
+		start, err := again.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := read(append(start, make([]byte, sum)...)); err != nil {
+			t.Fatalf("what was written cannot be read: %v", err)
+		}
+	})
+}

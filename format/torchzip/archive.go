@@ -1,0 +1,194 @@
+// Package torchzip reads the files that torch.save writes: a zip archive of stored entries with a pickle, and one entry for
+// each storage, which is memory that tensors are views of. Nothing of the pickle is run, and no storage is read: a tensor
+// comes out as the place of its bytes in the file.
+package torchzip
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+)
+
+const maxPickle = 512 << 20
+
+// A File is one that torch.save wrote.
+type File struct {
+	Name string
+	Root any // what was saved: values of package pickle, with a *Tensor for each tensor
+
+	archive *archive
+}
+
+// archive is the zip around it.
+type archive struct {
+	*directory
+	folder string // that all entries lie in
+}
+
+// Open reads the pickle of a file. It may mention the globals of torch's tensors, of pickle.Builtins and of more.
+func Open(files *format.Files, name string, more pickle.Globals) (*File, error) {
+	file, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return OpenAt(files, name, 0, file.Size, more)
+}
+
+// OpenAt is Open for a zip archive that is size bytes of a file, from an offset on.
+func OpenAt(files *format.Files, name string, at, size int64, more pickle.Globals) (*File, error) {
+	file, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := openAt(file, at, size, more)
+	if err != nil {
+		return nil, fmt.Errorf("torch: %s: %w", name, err)
+	}
+	files.Found(format.Archive{File: name, From: at, To: at + size, Records: func(file *format.File) ([]format.Record, error) {
+		list, err := records(file, at, size)
+		if err != nil {
+			return nil, fmt.Errorf("torch: %s: %w", name, err)
+		}
+		return list, nil
+	}})
+	return f, nil
+}
+
+// records lists the entries of an archive. Those that torch wrote after set_crc32_options(False) have the checksum 0.
+func records(file *format.File, at, size int64) (list []format.Record, err error) {
+	a, err := readDirectory(file, at, size)
+	if err != nil {
+		return nil, err
+	}
+	for i := range a.members {
+		m := &a.members[i]
+		from, err := a.place(m)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size, Sum: m.sum})
+	}
+	return list, apart(list)
+}
+
+// placed lists the entries that somebody has asked for.
+func (a *archive) placed() (list []format.Record) {
+	for i := range a.members {
+		if m := &a.members[i]; m.data > 0 {
+			list = append(list, format.Record{Name: a.name(m), From: m.data, To: m.data + m.size})
+		}
+	}
+	return list
+}
+
+// apart fails where entries share bytes. It puts them in order.
+func apart(list []format.Record) error {
+	slices.SortFunc(list, func(x, y format.Record) int { return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To)) })
+	for i := 1; i < len(list); i++ {
+		if x, y := &list[i-1], &list[i]; y.From < x.To {
+			return fmt.Errorf("the entries %q and %q overlap at byte %d", x.Name, y.Name, y.From)
+		}
+	}
+	return nil
+}
+
+func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
+	a, err := readDirectory(file, at, size)
+	if err != nil {
+		return nil, err
+	}
+	if order, err := a.small("byteorder"); err != nil {
+		return nil, err
+	} else if order != "" && order != "little" {
+		return nil, fmt.Errorf("byte order %q; shoal reads little-endian files", order)
+	}
+	data, offset, err := a.pickle()
+	if err != nil {
+		return nil, err
+	}
+	f := &File{Name: file.Name, archive: a}
+	if f.Root, err = pickle.Load(data, pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more, Persistent: f.storage}); err != nil {
+		return nil, err
+	}
+	return f, apart(a.placed())
+}
+
+// readDirectory lists the entries, and finds what torch has written among them.
+func readDirectory(file *format.File, at, size int64) (*archive, error) {
+	var magic [4]byte
+	if size < int64(len(magic)) {
+		return nil, fmt.Errorf("%d bytes are no zip archive", size)
+	}
+	if err := file.ReadFull(magic[:], at); err != nil {
+		return nil, err
+	}
+	switch {
+	case string(magic[:2]) == "\x80\x02":
+		return nil, errors.New("it has the form that torch.save wrote before version 1.6; load it there and save it again")
+	case string(magic[:]) != "PK\x03\x04":
+		return nil, errors.New("it is no zip archive, so torch.save did not write it, or not all of it")
+	}
+	d, err := openDirectory(file, at, size)
+	if err != nil {
+		return nil, err
+	}
+	a := &archive{directory: d}
+	for i := range d.members {
+		m := &d.members[i]
+		folder, found := bytes.CutSuffix(d.names[m.from:m.to], []byte("/data.pkl"))
+		if found && !bytes.ContainsRune(folder, '/') {
+			if a.folder != "" {
+				return nil, fmt.Errorf("it has two pickles, %s/data.pkl and %s/data.pkl, and programs differ on which counts; torch writes one", a.folder, folder)
+			}
+			a.folder = string(folder)
+		}
+	}
+	switch {
+	case a.folder == "":
+		return nil, errors.New("the zip archive has no data.pkl, so torch.save did not write it")
+	case a.find(a.folder+"/constants.pkl") != nil:
+		return nil, errors.New("it is a TorchScript program; save its state_dict instead")
+	}
+	return a, nil
+}
+
+// read reads an entry whole, and compares its checksum.
+func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
+	if m.size > most {
+		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", a.name(m), m.size, most)
+	}
+	at, err := a.place(m)
+	if err != nil {
+		return nil, 0, err
+	}
+	b := make([]byte, m.size)
+	if err := a.file.ReadFull(b, at); err != nil {
+		return nil, 0, fmt.Errorf("entry %q: %w", a.name(m), err)
+	}
+	r := format.Record{Name: a.name(m), File: a.file.Name, From: at, To: at + m.size, Sum: m.sum}
+	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.Bare() {
+		return nil, 0, fmt.Errorf("%v; restore the file from another copy", r.Fault(sum, nil).What)
+	}
+	return b, at, nil
+}
+
+// small reads an entry of a few bytes, "" when there is none.
+func (a *archive) small(name string) (string, error) {
+	m := a.find(a.folder + "/" + name)
+	if m == nil {
+		return "", nil
+	}
+	b, _, err := a.read(m, 1024)
+	return strings.TrimSpace(string(b)), err
+}
+
+func (a *archive) pickle() ([]byte, int64, error) {
+	return a.read(a.find(a.folder+"/data.pkl"), maxPickle)
+}

@@ -1,0 +1,246 @@
+package torchzip
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+// maxDirectory bounds the bytes of a directory. What is made of it takes hardly more: package archive/zip has five times as much, and believes numbers
+// of entries for which there is no memory.
+const maxDirectory = 256 << 20
+
+// What headers have before their names.
+const (
+	localBytes   = 30
+	centralBytes = 46
+	endBytes     = 22
+	end64Bytes   = 56
+	locatorBytes = 20
+)
+
+// directory lists the entries of an archive.
+type directory struct {
+	file    *format.File
+	at, end int64    // of the archive in its file
+	names   []byte   // of all members
+	members []member // by name
+	buffer  []byte
+}
+
+// member is an entry of an archive.
+type member struct {
+	from, to uint32 // of its name
+	sum      uint32
+	size     int64
+	header   int64 // of its local header in the archive
+	data     int64 // in the file, if somebody has asked; else 0
+}
+
+func (d *directory) name(m *member) string { return string(d.names[m.from:m.to]) }
+
+// find returns the member of a name, or nil.
+func (d *directory) find(name string) *member {
+	i, found := sort.Find(len(d.members), func(i int) int {
+		m := &d.members[i]
+		return strings.Compare(name, string(d.names[m.from:m.to]))
+	})
+	if !found {
+		return nil
+	}
+	return &d.members[i]
+}
+
+// place returns where in the file the bytes of a member lie.
+func (d *directory) place(m *member) (int64, error) {
+	if m.data == 0 {
+		var b [localBytes]byte
+		if m.header > d.end-d.at-localBytes {
+			return 0, fmt.Errorf("entry %q would begin at byte %d, behind the archive", d.name(m), d.at+m.header)
+		}
+		if err := d.file.ReadFull(b[:], d.at+m.header); err != nil {
+			return 0, fmt.Errorf("entry %q: %w", d.name(m), err)
+		}
+		if string(b[:4]) != "PK\x03\x04" {
+			return 0, fmt.Errorf("entry %q has no header at byte %d; the file is broken", d.name(m), d.at+m.header)
+		}
+		m.data = d.at + m.header + localBytes + int64(binary.LittleEndian.Uint16(b[26:])) + int64(binary.LittleEndian.Uint16(b[28:]))
+	}
+	if m.size > d.end-m.data {
+		return 0, fmt.Errorf("entry %q has %d bytes from byte %d on, and the archive ends at %d; the file is cut off or broken", d.name(m), m.size, m.data, d.end)
+	}
+	return m.data, nil
+}
+
+// openDirectory reads the directory of an archive of size bytes. It fails on what torch does not write: compressed entries, which could be bombs, and names
+// that stand twice.
+func openDirectory(file *format.File, at, size int64) (*directory, error) {
+	d := &directory{file: file, at: at, end: at + size}
+	o, err := d.outline()
+	if err != nil {
+		return nil, fmt.Errorf("the zip directory, which stands at the end: %w; the file is cut off or broken", err)
+	}
+	most := o.length / centralBytes
+	if o.length > maxDirectory || o.exact && o.count > most {
+		return nil, fmt.Errorf("the zip directory has %d entries in %d bytes; the limit is %d bytes, and no entry has less than %d", o.count, o.length, maxDirectory, centralBytes)
+	}
+	if o.exact {
+		most = o.count
+	}
+	d.members = make([]member, 0, most)
+	d.names = make([]byte, 0, o.length-centralBytes*most)
+	in := bufio.NewReaderSize(io.NewSectionReader(file, at+o.from, o.length), int(min(o.length, 64<<10)))
+	for left := o.length; left > 0; {
+		if int64(len(d.members)) == most {
+			return nil, fmt.Errorf("the zip directory has more than the %d entries that it says", most)
+		}
+		n, err := d.read(in)
+		if err != nil {
+			return nil, fmt.Errorf("the zip directory, byte %d: %w", at+o.from+o.length-left, err)
+		}
+		left -= n
+	}
+	if n := int64(len(d.members)); n != o.count && (o.exact || n%(1<<16) != o.count) {
+		return nil, fmt.Errorf("the zip directory has %d entries, and says %d", n, o.count)
+	}
+	name := func(m *member) []byte { return d.names[m.from:m.to] }
+	slices.SortFunc(d.members, func(a, b member) int { return bytes.Compare(name(&a), name(&b)) })
+	for i := 1; i < len(d.members); i++ {
+		if bytes.Equal(name(&d.members[i-1]), name(&d.members[i])) {
+			return nil, fmt.Errorf("entry %q stands twice", name(&d.members[i]))
+		}
+	}
+	return d, nil
+}
+
+// outline is what the end of an archive says of its directory.
+type outline struct {
+	from, length int64 // in the archive
+	count        int64 // of entries
+	exact        bool  // else the number can be short of multiples of 65536
+}
+
+var errNoEnd = errors.New("it is missing")
+
+// outline finds the end of the archive and reads it.
+func (d *directory) outline() (o outline, err error) {
+	tail, i, err := d.tail()
+	if err != nil {
+		return o, err
+	}
+	le, size := binary.LittleEndian, d.end-d.at
+	b, end := tail[i:], size-int64(len(tail)-i)
+	o = outline{count: int64(le.Uint16(b[10:])), length: int64(le.Uint32(b[12:])), from: int64(le.Uint32(b[16:]))}
+	if i >= locatorBytes && string(tail[i-locatorBytes:i-locatorBytes+4]) == "PK\x06\x07" {
+		var wide [end64Bytes]byte
+		end = int64(le.Uint64(tail[i-locatorBytes+8:]))
+		if end < 0 || end > size-end64Bytes {
+			return o, fmt.Errorf("it would end at byte %d", uint64(end))
+		}
+		if err := d.file.ReadFull(wide[:], d.at+end); err != nil {
+			return o, err
+		}
+		if string(wide[:4]) != "PK\x06\x06" {
+			return o, errNoEnd
+		}
+		o = outline{count: int64(le.Uint64(wide[32:])), length: int64(le.Uint64(wide[40:])), from: int64(le.Uint64(wide[48:])), exact: true}
+	}
+	if o.count < 0 || o.length < 0 || o.from < 0 || o.length > end || o.from > end-o.length {
+		return o, fmt.Errorf("it would have %d entries in %d bytes from byte %d on, and end at %d", uint64(o.count), uint64(o.length), uint64(o.from), end)
+	}
+	return o, nil
+}
+
+// tail reads the last bytes of the archive, among which its end begins at i.
+func (d *directory) tail() (tail []byte, i int, err error) {
+	size := d.end - d.at
+	for _, n := range []int64{1 << 10, locatorBytes + endBytes + 1<<16} { // there are checkpoints of millions of archives, and hardly any has a comment at its end
+		tail = make([]byte, min(size, n))
+		if err := d.file.ReadFull(tail, d.end-int64(len(tail))); err != nil {
+			return nil, 0, err
+		}
+		for i = len(tail) - endBytes; i >= 0; i-- {
+			if string(tail[i:i+4]) == "PK\x05\x06" && int(binary.LittleEndian.Uint16(tail[i+20:])) <= len(tail)-i-endBytes {
+				break
+			}
+		}
+		if i >= locatorBytes || i >= 0 && int64(len(tail)) == size {
+			return tail, i, nil
+		}
+	}
+	return nil, 0, errNoEnd
+}
+
+// read reads the next header of the directory, and returns how long it is.
+func (d *directory) read(in *bufio.Reader) (int64, error) {
+	le := binary.LittleEndian
+	next := func(n int) ([]byte, error) {
+		d.buffer = slices.Grow(d.buffer[:0], n)[:n]
+		if _, err := io.ReadFull(in, d.buffer); err != nil {
+			return nil, io.ErrUnexpectedEOF
+		}
+		return d.buffer, nil
+	}
+	b, err := next(centralBytes)
+	if err != nil {
+		return 0, err
+	}
+	if string(b[:4]) != "PK\x01\x02" {
+		return 0, errors.New("no header of an entry; the file is broken")
+	}
+	name, extra, comment := int(le.Uint16(b[28:])), int(le.Uint16(b[30:])), int(le.Uint16(b[32:]))
+	plain := le.Uint16(b[10:]) == 0 && le.Uint16(b[8:])&1 == 0
+	packed := int64(le.Uint32(b[20:]))
+	m := member{from: uint32(len(d.names)), sum: le.Uint32(b[16:]), size: int64(le.Uint32(b[24:])), header: int64(le.Uint32(b[42:]))}
+	rest, err := next(name + extra + comment)
+	if err != nil {
+		return 0, err
+	}
+	d.names = append(d.names, rest[:name]...)
+	m.to = uint32(len(d.names))
+	if err := widen(rest[name:name+extra], &m.size, &packed, &m.header); err != nil {
+		return 0, fmt.Errorf("entry %q: %w", rest[:name], err)
+	}
+	if !plain || packed != m.size {
+		return 0, fmt.Errorf("entry %q is compressed or encrypted; torch stores entries plainly", rest[:name])
+	}
+	d.members = append(d.members, m)
+	return int64(centralBytes + len(rest)), nil
+}
+
+// widen takes numbers that are too large for their places from the extra field of ZIP64.
+func widen(extra []byte, numbers ...*int64) error {
+	var field []byte
+	for len(extra) >= 4 {
+		n := int(binary.LittleEndian.Uint16(extra[2:]))
+		if n > len(extra)-4 {
+			break
+		}
+		if binary.LittleEndian.Uint16(extra) == 1 {
+			field = extra[4 : 4+n]
+			break
+		}
+		extra = extra[4+n:]
+	}
+	for _, x := range numbers {
+		if *x != elsewhere32 {
+			continue
+		}
+		if len(field) < 8 {
+			return errors.New("its size or place is missing; the file is broken")
+		}
+		if *x = int64(binary.LittleEndian.Uint64(field)); *x < 0 {
+			return fmt.Errorf("its size or place is %d", uint64(*x))
+		}
+		field = field[8:]
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package torchzip
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Layout lays out a file as torch.save writes it, which torch.load reads with weights_only: a dict of tensors under their
+// names, and of values under their paths. Of the tensors, only names, element types and shapes count.
+func Layout(file string, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
+	o := &format.Output{Checkpoint: format.Checkpoint{Format: "torch"}}
+	root := &pickle.Dict{}
+	for i, t := range tensors {
+		p, err := Placeholder(i, t)
+		if err != nil {
+			return nil, err
+		}
+		root.Add(t.Name, p)
+	}
+	for _, v := range values {
+		p, err := Pickled(o, v)
+		if err != nil {
+			return nil, fmt.Errorf("torch: value %q: %w", v.Path, err)
+		}
+		root.Add(v.Path, p)
+		o.Values = append(o.Values, v)
+	}
+	at, err := LayoutRoot(o, file, root, tensors)
+	if err != nil {
+		return nil, err
+	}
+	if twice := repeated(root); twice != "" {
+		return nil, fmt.Errorf("torch: %q stands twice among tensors and values", twice)
+	}
+	for i, t := range tensors {
+		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
+		o.Tensors = append(o.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
+	}
+	return o, o.Finish()
+}
+
+// LayoutRoot lays out a file with any value, in which Placeholder(i, tensors[i]) stands for a tensor, and returns where the elements of each go.
+func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64, err error) {
+	size, at, err := LayoutAt(o, file, 0, root, tensors)
+	if err != nil {
+		return nil, fmt.Errorf("torch: %s: %w", file, err)
+	}
+	o.Files = append(o.Files, format.OutputFile{Name: file, Size: size})
+	return at, nil
+}
+
+// repeated returns a key that stands twice in a dict.
+func repeated(d *pickle.Dict) string {
+	seen := map[any]bool{}
+	for _, item := range d.Items {
+		if seen[item.Key] {
+			return item.Key.(string)
+		}
+		seen[item.Key] = true
+	}
+	return ""
+}
+
+// LayoutTensor lays out what torch.save writes for one tensor, in a file from an offset on. It returns where the elements go
+// and the size of it all.
+func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (at, size int64, err error) {
+	root, err := Placeholder(0, t)
+	if err != nil {
+		return 0, 0, err
+	}
+	size, places, err := LayoutAt(o, file, base, root, []format.Tensor{t})
+	if err != nil {
+		return 0, 0, err
+	}
+	return places[0], size, nil
+}
+
+// LayoutAt lays out what torch.save writes for any value, as LayoutRoot does, in a file from an offset on. It returns the size of it all, and where the
+// elements of each tensor go.
+func LayoutAt(o *format.Output, file string, base int64, root any, tensors []format.Tensor) (size int64, at []int64, err error) {
+	text, err := pickle.Append(nil, root)
+	if err != nil {
+		return 0, nil, err
+	}
+	entries := []*entry{{name: "archive/data.pkl", bytes: text}, {name: "archive/byteorder", bytes: []byte("little")}}
+	for i := range tensors {
+		entries = append(entries, &entry{name: "archive/data/" + strconv.Itoa(i), size: tensors[i].Bytes()})
+	}
+	entries = append(entries, &entry{name: "archive/version", bytes: []byte("3\n")})
+	size = layoutZip(o, file, base, entries)
+	for i := range tensors {
+		at = append(at, base+entries[2+i].at)
+	}
+	return size, at, nil
+}
+
+// Placeholder is what rebuilds a tensor from storage i of its file. Of the tensor, only element type and shape count.
+func Placeholder(i int, t format.Tensor) (any, error) {
+	n, err := t.Shape.Elements()
+	if err != nil {
+		return nil, fmt.Errorf("torch: tensor %q: %w", t.Name, err)
+	}
+	dtype, class := global(dtypes, t.DType), global(storages, t.DType)
+	if dtype.Name == "" {
+		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; cast it first", t.Name, t.DType)
+	}
+	shape, strides := Ints(t.Shape), Ints(t.Shape.Strides())
+	hooks := &pickle.Object{Class: pickle.Global{Module: "collections", Name: "OrderedDict"}}
+	function := pickle.Global{Module: "torch._utils", Name: "_rebuild_tensor_v2"}
+	storage := func(class pickle.Global, n int64) pickle.Reference {
+		return pickle.Reference{ID: pickle.Tuple{"storage", class, strconv.Itoa(i), "cpu", n}}
+	}
+	if class.Name != "" {
+		return &pickle.Object{Class: function, Args: []any{storage(class, int64(n)), int64(0), shape, strides, false, hooks}}, nil
+	}
+	function.Name = "_rebuild_tensor_v3"
+	class = pickle.Global{Module: "torch.storage", Name: "UntypedStorage"}
+	return &pickle.Object{Class: function, Args: []any{storage(class, t.Bytes()), int64(0), shape, strides, false, hooks, dtype}}, nil
+}
+
+// global is the name of an element type in a list, the longest where there are several (torch.float32, not torch.float);
+// empty without one.
+func global(list map[string]tensor.DType, d tensor.DType) pickle.Global {
+	best := ""
+	for name, x := range list {
+		if x == d && (len(name) > len(best) || len(name) == len(best) && name < best) {
+			best = name
+		}
+	}
+	i := strings.LastIndexByte(best, '.')
+	if i < 0 {
+		return pickle.Global{}
+	}
+	return pickle.Global{Module: best[:i], Name: best[i+1:]}
+}
+
+// Ints is a tuple of integers.
+func Ints(list []int) pickle.Tuple {
+	t := make(pickle.Tuple, len(list))
+	for i, n := range list {
+		t[i] = int64(n)
+	}
+	return t
+}
+
+// DTypeGlobal is torch's name of an element type.
+func DTypeGlobal(d tensor.DType) pickle.Global { return global(dtypes, d) }
+
+// Plain makes a value of a checkpoint one of a pickle.
+func Plain(v any) (any, error) {
+	switch v := v.(type) {
+	case []any:
+		list := &pickle.List{}
+		for _, x := range v {
+			p, err := Plain(x)
+			if err != nil {
+				return nil, err
+			}
+			list.Items = append(list.Items, p)
+		}
+		return list, nil
+	case map[string]any:
+		return &pickle.Dict{}, nil
+	case format.Unread:
+		return nil, v.Why
+	}
+	return v, nil
+}

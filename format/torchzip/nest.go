@@ -1,0 +1,57 @@
+package torchzip
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/pickle"
+)
+
+// Nest adds values to a dict, as dicts in dicts by the dots in their paths: the way back from Flatten. plain makes values of a pickle.
+func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) error {
+	for _, v := range values {
+		p, err := plain(v.Is)
+		if err == nil {
+			err = d.Put(v.Path, p)
+		}
+		if err != nil {
+			return fmt.Errorf("torch: value %q: %w (or leave out what is no tensor: --no-values)", v.Path, err)
+		}
+	}
+	return nil
+}
+
+// enumerated is what Flatten makes of an enumeration: MODULE.CLASS.NAME of a member, MODULE.CLASS[VALUE] of a call with a value.
+var enumerated = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
+
+// Objects returns Plain for values among which there can be objects: element types, and enumerations of known classes, come from the texts that Flatten has made of them.
+// A text that was one before and reads like these becomes an object too.
+func Objects(known pickle.Globals) func(any) (any, error) {
+	return func(v any) (any, error) {
+		text, ok := v.(string)
+		if !ok {
+			return Plain(v)
+		}
+		if module, name, ok := strings.Cut(text, "."); ok {
+			g := pickle.Global{Module: module, Name: name}
+			if _, err := DType(g); err == nil {
+				return g, nil
+			}
+		}
+		m := enumerated.FindStringSubmatch(text)
+		if m == nil || known[pickle.Global{Module: m[1], Name: m[2]}] == nil {
+			return text, nil
+		}
+		class := pickle.Global{Module: m[1], Name: m[2]}
+		if m[3] != "" {
+			return pickle.Member{Class: class, Name: m[3]}, nil
+		}
+		if n, err := strconv.ParseInt(m[4], 10, 64); err == nil {
+			return &pickle.Object{Class: class, Args: []any{n}}, nil
+		}
+		return &pickle.Object{Class: class, Args: []any{m[4]}}, nil
+	}
+}

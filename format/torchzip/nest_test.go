@@ -1,0 +1,67 @@
+package torchzip_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/format/torchzip"
+)
+
+// TestNest writes values into a file as dicts in dicts, with objects of their texts, and reads them again: the same values, and in the file these objects.
+func TestNest(t *testing.T) {
+	known := pickle.Inert("megatron.core.enums.ModelType")
+	values := []format.Value{
+		{Path: "args.dtype", Is: "torch.bfloat16"}, {Path: "args.kind", Is: "megatron.core.enums.ModelType.encoder"}, {Path: "args.list", Is: []any{int64(1), 0.5}},
+		{Path: "args.number", Is: "megatron.core.enums.ModelType[2]"}, {Path: "args.other", Is: "some.other.Class[2]"}, {Path: "args.text", Is: "megatron.core.enums.ModelType[x y]"},
+		{Path: "step", Is: int64(3)},
+	}
+	root := &pickle.Dict{}
+	if err := torchzip.Nest(root, values, torchzip.Objects(known)); err != nil {
+		t.Fatal(err)
+	}
+	class := pickle.Global{Module: "megatron.core.enums", Name: "ModelType"}
+	for key, want := range map[string]any{
+		"dtype": pickle.Global{Module: "torch", Name: "bfloat16"}, "kind": pickle.Member{Class: class, Name: "encoder"}, "number": &pickle.Object{Class: class, Args: []any{int64(2)}},
+		"other": "some.other.Class[2]", "text": &pickle.Object{Class: class, Args: []any{"x y"}},
+	} {
+		if got, err := pickle.Get[any](root, "args", key); err != nil || !cmp.Equal(got, want) {
+			t.Errorf("%s is %#v, want %#v: %v", key, got, want, err)
+		}
+	}
+	values = values[:5] // a text with a space comes back with a comma, as all do
+
+	root = &pickle.Dict{}
+	if err := torchzip.Nest(root, values, torchzip.Objects(known)); err != nil {
+		t.Fatal(err)
+	}
+	o := &format.Output{}
+	if _, err := torchzip.LayoutRoot(o, "x.pt", root, nil); err != nil {
+		t.Fatal(err)
+	}
+	files := format.NewFiles(formattest.Write(t, o, &format.Checkpoint{}, nil))
+	f, err := torchzip.Open(files, "x.pt", known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &format.Checkpoint{}
+	if err := f.Flatten(c, "", f.Root); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range c.Values {
+		c.Values[i].Python = nil // the objects themselves, as TestLayout has them
+	}
+	if diff := cmp.Diff(values, c.Values); diff != "" {
+		t.Error(diff)
+	}
+	if err := torchzip.Nest(root, values[:1], torchzip.Plain); err == nil || !strings.Contains(err.Error(), `value "args.dtype": args.dtype stands twice`) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,167 @@
+package torchzip
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/shoal-ml/shoal/format"
+)
+
+// alignment is that of each entry's data in its file, as torch has it.
+const alignment = 64
+
+// entry is one of an archive that is to be written: bytes, or the size of elements that others write.
+type entry struct {
+	name  string
+	bytes []byte
+	size  int64 // without bytes
+
+	at     int64   // of its data in the archive
+	header int64   // of its local header
+	sums   []int64 // where the checksum of elements goes
+}
+
+func (e *entry) length() int64 {
+	if e.bytes != nil {
+		return int64(len(e.bytes))
+	}
+	return e.size
+}
+
+// layoutZip lays an archive of stored entries out in a file, from base on, and adds to the output all but the data of the
+// entries without bytes, and their checksums. It returns the size of the archive. Sizes beyond 4 GiB take the form of ZIP64.
+func layoutZip(o *format.Output, file string, base int64, entries []*entry) int64 {
+	w := framer{output: o, file: file, at: base}
+	for _, e := range entries {
+		e.header = w.at - base
+		w.header(e, e.localHeader(base), 14)
+		e.at = w.at - base
+		if e.bytes != nil {
+			w.add(e.bytes)
+		} else {
+			w.skip(e.size)
+		}
+	}
+	directory := w.at - base
+	for _, e := range entries {
+		w.header(e, e.directoryHeader(), 16)
+	}
+	w.add(endOfDirectory(len(entries), directory, w.at-base-directory))
+	w.skip(0)
+	for _, e := range entries {
+		if e.bytes == nil {
+			o.Sums = append(o.Sums, format.Sum{File: file, From: base + e.at, To: base + e.at + e.size, At: e.sums})
+		}
+	}
+	return w.at - base
+}
+
+// framer adds what holds no elements to an output, in frames as long as can be: there are checkpoints of so many small archives that frames are most of
+// the memory.
+type framer struct {
+	output *format.Output
+	file   string
+	at     int64  // in the file, of what comes next
+	bytes  []byte // before it, that are in no frame yet
+}
+
+func (w *framer) add(b []byte) {
+	w.bytes = append(w.bytes, b...)
+	w.at += int64(len(b))
+}
+
+// skip leaves n bytes to others.
+func (w *framer) skip(n int64) {
+	if len(w.bytes) > 0 {
+		w.output.Frames = append(w.output.Frames, format.Frame{File: w.file, Offset: w.at - int64(len(w.bytes)), Bytes: bytes.Clone(w.bytes)})
+		w.bytes = w.bytes[:0]
+	}
+	w.at += n
+}
+
+// header adds one of the headers of an entry, without the checksum, which starts at hole, where that is not known yet.
+func (w *framer) header(e *entry, b []byte, hole int) {
+	if e.bytes != nil {
+		w.add(b)
+		return
+	}
+	w.add(b[:hole])
+	e.sums = append(e.sums, w.at)
+	w.skip(4)
+	w.add(b[hole+4:])
+}
+
+// What marks a number that stands in the extra field of ZIP64 instead.
+const (
+	elsewhere32 = 0xffffffff
+	elsewhere16 = 0xffff
+)
+
+func narrow(n int64) uint32 {
+	if n >= elsewhere32 {
+		return elsewhere32
+	}
+	return uint32(n)
+}
+
+// wide is the extra field of ZIP64 with those of the numbers that are too large for their places.
+func wide(numbers ...int64) []byte {
+	var b []byte
+	for _, n := range numbers {
+		if n >= elsewhere32 {
+			b = binary.LittleEndian.AppendUint64(b, uint64(n))
+		}
+	}
+	if b == nil {
+		return nil
+	}
+	return append(binary.LittleEndian.AppendUint16([]byte{1, 0}, uint16(len(b))), b...)
+}
+
+// fields are what the local header and the one in the directory share, from the version on; the checksum of elements is left 0.
+func (e *entry) fields(extra int) []byte {
+	le := binary.LittleEndian
+	b := []byte{45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0} // version 4.5; UTF-8 names; stored; 1980-01-01
+	b = le.AppendUint32(b, crc32.ChecksumIEEE(e.bytes))
+	b = le.AppendUint32(b, narrow(e.length()))
+	b = le.AppendUint32(b, narrow(e.length()))
+	b = le.AppendUint16(b, uint16(len(e.name)))
+	return le.AppendUint16(b, uint16(extra))
+}
+
+// localHeader stands before the data, and fills up to its alignment with an extra field that readers pass over.
+func (e *entry) localHeader(base int64) []byte {
+	extra := wide(e.length(), e.length())
+	const fixed, head = 30, 4
+	start := base + e.header + fixed + int64(len(e.name)+len(extra)) + head
+	padding := int((alignment - start%alignment) % alignment)
+	extra = append(append(extra, 'F', 'B', byte(padding), 0), make([]byte, padding)...)
+	b := append([]byte{'P', 'K', 3, 4}, e.fields(len(extra))...)
+	return append(append(b, e.name...), extra...)
+}
+
+func (e *entry) directoryHeader() []byte {
+	extra := wide(e.length(), e.length(), e.header)
+	b := append([]byte{'P', 'K', 1, 2, 45, 0}, e.fields(len(extra))...)
+	b = append(b, make([]byte, 10)...) // no comment, the first disk, no attributes
+	b = binary.LittleEndian.AppendUint32(b, narrow(e.header))
+	return append(append(b, e.name...), extra...)
+}
+
+// endOfDirectory is in both forms, so that no number has to fit the short one.
+func endOfDirectory(entries int, at, size int64) []byte {
+	le := binary.LittleEndian
+	b := append([]byte{'P', 'K', 6, 6}, le.AppendUint64(nil, 44)...)
+	b = append(b, 45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	for _, n := range []int64{int64(entries), int64(entries), size, at} {
+		b = le.AppendUint64(b, uint64(n))
+	}
+	b = append(b, 'P', 'K', 6, 7, 0, 0, 0, 0)
+	b = le.AppendUint64(b, uint64(at+size))
+	b = append(b, 1, 0, 0, 0, 'P', 'K', 5, 6, 0, 0, 0, 0)
+	count := uint16(min(entries, elsewhere16))
+	b = le.AppendUint16(le.AppendUint16(b, count), count)
+	b = le.AppendUint32(le.AppendUint32(b, narrow(size)), narrow(at))
+	return append(b, 0, 0)
+}
