@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 )
 
 // cramped is a scribe that has no memory the first times that it is asked for some.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 )
 
 // Data says what a job trains on: the same on every worker.

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )

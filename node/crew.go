@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 

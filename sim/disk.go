@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 

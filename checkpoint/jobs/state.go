@@ -27,7 +27,7 @@ const (
 // A State is what a checkpoint is of.
 type State struct {
 	Step    uint64          // committed before it
-	Cursor  []byte          // the place in the data, as state/cursor encodes it
+	Cursor  []byte          // the place in the data, as data/cursor encodes it
 	Workers int             // that write it
 	Notes   json.RawMessage // an object: the parts of the state that are alike on all workers, by name
 	Tensors []Tensor        // in the order in which their bytes make up the state

@@ -1,6 +1,6 @@
 """The place of a job in its data: which samples the next step trains on, who takes which, and which are committed.
 
-The same as the Go package state/cursor, bit by bit; docs/formats/cursor.md has the numbers. Pure: a `Cursor` is a value,
+The same as the Go package data/cursor, bit by bit; docs/formats/cursor.md has the numbers. Pure: a `Cursor` is a value,
 a commit gives the next one, and equal cursors on different hosts give equal batches.
 """
 

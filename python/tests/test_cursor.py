@@ -1,4 +1,4 @@
-"""The place in the data: every sample exactly once, and the same numbers as the Go package state/cursor."""
+"""The place in the data: every sample exactly once, and the same numbers as the Go package data/cursor."""
 import dataclasses
 import json
 import pathlib
@@ -9,7 +9,7 @@ import pytest
 
 from shoal.cursor import MAX_SAMPLES, Cursor, Order
 
-VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "state/cursor/testdata/vectors.json").read_text())
+VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "data/cursor/testdata/vectors.json").read_text())
 
 
 @pytest.fixture(params=["numpy", "plain"])

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 )
 
 func start(t interface{ Fatal(...any) }, samples, batch, seed uint64, shuffle bool) cursor.Cursor {

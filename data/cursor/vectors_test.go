@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/state/cursor"
+	"github.com/shoal-ml/shoal/data/cursor"
 )
 
 // The vectors that Go and Python share. python/tests/test_cursor.py reads the same file.
