@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
 // A checkpoint of a job in a bucket is one like others, and is moved from there to a folder and to a bucket.
@@ -20,7 +20,7 @@ func TestCheckpointInABucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, memory := placetest.Small(5, 2)
-	placetest.Write(t, jobs.Folder{Root: b.String(), Keep: 1, Place: b, Say: func(line string) { t.Log(line) }}, s, memory, 55, 0, 1)
+	placetest.Write(t, snapshot.Folder{Root: b.String(), Keep: 1, Place: b, Say: func(line string) { t.Log(line) }}, s, memory, 55, 0, 1)
 	const url = "s3://models/runs/step-000000000005-0000000000000037"
 	c, err := checkpoint.Open(url)
 	if err != nil {

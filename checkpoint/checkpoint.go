@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/detect"
 	"github.com/shoal-ml/shoal/internal/durable"
@@ -112,7 +112,7 @@ func (c *Checkpoint) foreign() bool {
 
 // locate splits a path into folder and file.
 func locate(path string) (*Checkpoint, error) {
-	if jobs.IsURL(path) {
+	if snapshot.IsURL(path) {
 		return locateURL(path)
 	}
 	info, err := os.Stat(path)

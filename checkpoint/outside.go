@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
 // outside fails when dst is the checkpoint itself, or one would lie in the folder of the other, where nobody could tell their files apart.
 func (c *Checkpoint) outside(dst string) error {
 	src, to := c.path, dst
-	switch inBucket := jobs.IsURL(dst); {
-	case inBucket != jobs.IsURL(c.path):
+	switch inBucket := snapshot.IsURL(dst); {
+	case inBucket != snapshot.IsURL(c.path):
 		return nil
 	case inBucket:
 		src, to = strings.TrimRight(src, "/"), strings.TrimRight(to, "/")

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -29,7 +29,7 @@ type target interface {
 }
 
 func newTarget(ctx context.Context, dst string, out *format.Output, id move.Identity) (target, error) {
-	if jobs.IsURL(dst) {
+	if snapshot.IsURL(dst) {
 		return newUpload(ctx, dst, out, id)
 	}
 	return newStage(dst, single(out, dst), out, id)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 )
 
@@ -33,7 +33,7 @@ const farAway = 1 << 40
 
 // checkpoints are those of a trainer.
 type checkpoints struct {
-	folder jobs.Folder
+	folder snapshot.Folder
 	steps  uint64
 	every  time.Duration
 	scribe scribe
@@ -55,7 +55,7 @@ type checkpoints struct {
 // same arrays under the same names. What cannot be written is said, and training goes on.
 func (t *Trainer) Checkpoint(c Checkpoint) error {
 	root, err := strings.TrimSuffix(c.Folder, "/"), error(nil)
-	if !jobs.IsURL(c.Folder) {
+	if !snapshot.IsURL(c.Folder) {
 		root, err = filepath.Abs(c.Folder)
 	}
 	switch {
@@ -65,17 +65,17 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 		return fmt.Errorf("client: the checkpoints are written to %s already: a job has one folder", t.checkpoints.folder.Root)
 	case c.Folder == "" || err != nil:
 		return fmt.Errorf("client: %q is no folder for checkpoints: %w", c.Folder, err)
-	case jobs.IsURL(c.Folder) && t.job.solo:
+	case snapshot.IsURL(c.Folder) && t.job.solo:
 		return fmt.Errorf("client: %s is read and written by the agent, and there is none: start the program with shoal run", root)
 	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && c.Every > 0:
 		return fmt.Errorf("client: %+v: give a number of steps or a time above 0, not both, and 1 to keep at least", c)
 	}
 	names := map[string]bool{}
 	for _, s := range t.state {
-		if names[jobs.PlainName(s.Name)] {
+		if names[snapshot.PlainName(s.Name)] {
 			return fmt.Errorf("client: two states are called %q: give each a name of its own, in printable ASCII", s.Name)
 		}
-		names[jobs.PlainName(s.Name)] = true
+		names[snapshot.PlainName(s.Name)] = true
 	}
 	if c.Steps == 0 && c.Every == 0 {
 		c.Every = 10 * time.Minute
@@ -87,7 +87,7 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 		c.Say = func(line string) { fmt.Fprintln(os.Stderr, "shoal: "+line) }
 	}
 	now := time.Now()
-	t.checkpoints = &checkpoints{folder: jobs.Folder{Root: root, Keep: c.Keep, Say: c.Say}, steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
+	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Say: c.Say}, steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
 		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
 	return nil
 }
@@ -180,7 +180,7 @@ func (c *checkpoints) isMaking() bool {
 // findRoom is 1 when there is memory for the copy, and -1 when there is none: then nobody makes this checkpoint. To touch it takes far longer
 // than to copy, so a goroutine does, unless it is to be waited for, and until it has it is 0.
 func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
-	n := jobs.Bytes(t.described().Share(t.job.rank))
+	n := snapshot.Bytes(t.described().Share(t.job.rank))
 	switch {
 	case n <= len(c.room):
 		return 1
@@ -220,7 +220,7 @@ func (c *checkpoints) makeRoom(n int) {
 func (c *checkpoints) begin(t *Trainer) error {
 	s := t.described()
 	runs := s.Share(t.job.rank)
-	if n := jobs.Bytes(runs); n > len(c.room) { // a worker was lost just now, and this one has more to write
+	if n := snapshot.Bytes(runs); n > len(c.room) { // a worker was lost just now, and this one has more to write
 		if c.makeRoom(n); c.room == nil {
 			return nil
 		}
@@ -237,7 +237,7 @@ func (c *checkpoints) begin(t *Trainer) error {
 	if err != nil {
 		return err
 	}
-	return c.scribe.write(&jobs.Part{Folder: c.folder, Seed: c.seed, Rank: t.job.rank, State: text, Own: own, Body: body})
+	return c.scribe.write(&snapshot.Part{Folder: c.folder, Seed: c.seed, Rank: t.job.rank, State: text, Own: own, Body: body})
 }
 
 // notes are what a worker that joins must know.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
@@ -77,7 +77,7 @@ func TestGoingOnBeginsTheClock(t *testing.T) {
 	}
 	c := &checkpoints{every: time.Minute}
 	trainer := &Trainer{job: &Job{solo: true}, checkpoints: c}
-	if err := trainer.goOn(&jobs.Sealed{State: &jobs.State{Cursor: text}}); err != nil {
+	if err := trainer.goOn(&snapshot.Sealed{State: &snapshot.State{Cursor: text}}); err != nil {
 		t.Fatal(err)
 	}
 	if c.begun.IsZero() || c.looked != c.begun || c.lookedAt != 7 || c.last != 7 || c.next != 8 || trainer.cursor.Step != 7 {

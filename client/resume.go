@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -29,12 +29,12 @@ type itemNote struct {
 }
 
 // described is the state as a checkpoint of this moment describes it.
-func (t *Trainer) described() *jobs.State {
+func (t *Trainer) described() *snapshot.State {
 	place, err := t.cursor.AppendBinary(nil)
 	if err != nil {
 		panic("client: " + err.Error()) // between two steps nothing is left over, or what fits
 	}
-	s := &jobs.State{Step: t.cursor.Step, Cursor: place, Workers: t.job.size}
+	s := &snapshot.State{Step: t.cursor.Step, Cursor: place, Workers: t.job.size}
 	notes := map[string]itemNote{}
 	for i, x := range t.state {
 		n := len(x.bytes) / x.dtype.Size()
@@ -43,7 +43,7 @@ func (t *Trainer) described() *jobs.State {
 			note.Kind, note.DType = "torch", "bfloat16"
 		}
 		notes[x.Name] = note
-		s.Tensors = append(s.Tensors, jobs.Tensor{Name: jobs.PlainName(x.Name), DType: x.dtype, Shape: tensor.Shape{n}})
+		s.Tensors = append(s.Tensors, snapshot.Tensor{Name: snapshot.PlainName(x.Name), DType: x.dtype, Shape: tensor.Shape{n}})
 	}
 	s.Notes, err = json.Marshal(notes)
 	if err != nil {
@@ -56,10 +56,10 @@ func (t *Trainer) described() *jobs.State {
 func (t *Trainer) resume(ctx context.Context) error {
 	c := t.checkpoints
 	shelf := t.job.shelf(c.folder)
-	var damaged []jobs.Attempt
+	var damaged []snapshot.Attempt
 	looker := 0
 	for {
-		var chosen *jobs.Attempt
+		var chosen *snapshot.Attempt
 		var err error
 		if chosen, looker, err = t.choose(ctx, shelf, len(damaged), looker); err != nil {
 			return err
@@ -94,7 +94,7 @@ func (t *Trainer) resume(ctx context.Context) error {
 
 // choose is the newest checkpoint but so many, nil when there is none, and the rank that has looked for it: the one that is asked to, or the first
 // behind it that is not lost.
-func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*jobs.Attempt, int, error) {
+func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*snapshot.Attempt, int, error) {
 	const none, one = 1, 2
 	for ; ; looker++ {
 		said := []int64{0, 0, 0} // what there is, step and seed
@@ -115,7 +115,7 @@ func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*
 		case none:
 			return nil, looker, nil
 		case one:
-			return &jobs.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, looker, nil
+			return &snapshot.Attempt{Step: uint64(said[1]), Seed: uint64(said[2])}, looker, nil
 		}
 		// The looker was lost before it had looked, and another took its part with nothing to say.
 	}
@@ -126,14 +126,14 @@ var errOther = errors.New("client: the newest checkpoint is of another program")
 
 // read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and all of them agree on what they have
 // seen; nil when it is damaged.
-func (t *Trainer) read(ctx context.Context, shelf shelf, a jobs.Attempt) (*jobs.Sealed, error) {
+func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*snapshot.Sealed, error) {
 	folder, unread := shelf.fetch(a)
 	if unread != nil && !errors.Is(unread, errDamaged) {
 		return nil, fmt.Errorf("client: fetching the checkpoint of step %d: %w", a.Step, unread)
 	}
 	turn, turns := t.job.rank, t.job.size
 	for {
-		var s *jobs.Sealed
+		var s *snapshot.Sealed
 		compared, err := 0, unread
 		if err == nil {
 			s, compared, err = t.readTurn(ctx, folder, a.Step, turn, turns)
@@ -163,7 +163,7 @@ func (t *Trainer) read(ctx context.Context, shelf shelf, a jobs.Attempt) (*jobs.
 	}
 }
 
-func (t *Trainer) readTurn(ctx context.Context, folder jobs.Folder, step uint64, turn, turns int) (*jobs.Sealed, int, error) {
+func (t *Trainer) readTurn(ctx context.Context, folder snapshot.Folder, step uint64, turn, turns int) (*snapshot.Sealed, int, error) {
 	s, err := folder.Open(step)
 	if err != nil {
 		return nil, 0, err
@@ -177,7 +177,7 @@ func (t *Trainer) readTurn(ctx context.Context, folder jobs.Folder, step uint64,
 }
 
 // match finds the memory for the tensors of a checkpoint, which must be those of this program.
-func (t *Trainer) match(s *jobs.State) (into [][]byte, err error) {
+func (t *Trainer) match(s *snapshot.State) (into [][]byte, err error) {
 	place, err := cursor.Parse(s.Cursor)
 	switch {
 	case err != nil:
@@ -190,7 +190,7 @@ func (t *Trainer) match(s *jobs.State) (into [][]byte, err error) {
 	}
 	for _, x := range s.Tensors {
 		i := slices.IndexFunc(t.state, func(mine State) bool {
-			return jobs.PlainName(mine.Name) == x.Name && mine.dtype == x.DType && len(mine.bytes) == x.Bytes()
+			return snapshot.PlainName(mine.Name) == x.Name && mine.dtype == x.DType && len(mine.bytes) == x.Bytes()
 		})
 		if i < 0 {
 			return nil, fmt.Errorf("it has %s, %v %v, for which this program has no memory", x.Name, x.DType, x.Shape)
@@ -231,7 +231,7 @@ func onlyItems(note any) bool {
 }
 
 // goOn takes over the place of a checkpoint whose tensors are read.
-func (t *Trainer) goOn(s *jobs.Sealed) error {
+func (t *Trainer) goOn(s *snapshot.Sealed) error {
 	place, err := cursor.Parse(s.State.Cursor)
 	if err != nil {
 		return err

@@ -5,13 +5,13 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
 // scribe writes a worker's part of a checkpoint while training goes on, one at a time.
 type scribe interface {
 	room(n int, old []byte) ([]byte, error) // memory for a share, all of it touched, in place of memory that is too small
-	write(p *jobs.Part) error               // begins; what goes wrong is said
+	write(p *snapshot.Part) error           // begins; what goes wrong is said
 	busy() (bool, error)
 	wait(ctx context.Context) error
 }
@@ -38,7 +38,7 @@ func (s *agentScribe) room(n int, old []byte) ([]byte, error) {
 	return s.job.mem.own(n)
 }
 
-func (s *agentScribe) write(p *jobs.Part) error {
+func (s *agentScribe) write(p *snapshot.Part) error {
 	r := &api.Part{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank, Body: s.extent(p.Body)}
 	for _, b := range s.texts {
 		s.job.mem.giveBack(b)
@@ -94,7 +94,7 @@ func (s *ownScribe) room(n int, _ []byte) ([]byte, error) {
 	return b, nil
 }
 
-func (s *ownScribe) write(p *jobs.Part) error {
+func (s *ownScribe) write(p *snapshot.Part) error {
 	if err := p.Check(); err != nil {
 		return err
 	}

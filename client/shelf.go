@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
 // errDamaged means that a checkpoint is not as it was sealed.
@@ -13,29 +13,29 @@ var errDamaged = errors.New("it is damaged")
 
 // shelf is where a training loop looks for its checkpoints when it begins.
 type shelf interface {
-	newest(tried int) (a jobs.Attempt, found bool, err error) // the newest that is sealed but so many; with 0, what is left of others is dealt with
-	fetch(a jobs.Attempt) (jobs.Folder, error)                // where it can be read, until done; errDamaged
+	newest(tried int) (a snapshot.Attempt, found bool, err error) // the newest that is sealed but so many; with 0, what is left of others is dealt with
+	fetch(a snapshot.Attempt) (snapshot.Folder, error)            // where it can be read, until done; errDamaged
 	done() error
-	setAside(a jobs.Attempt) error
+	setAside(a snapshot.Attempt) error
 }
 
-func (j *Job) shelf(f jobs.Folder) shelf {
-	if jobs.IsURL(f.Root) {
+func (j *Job) shelf(f snapshot.Folder) shelf {
+	if snapshot.IsURL(f.Root) {
 		return &agentShelf{j, f}
 	}
 	return ownShelf{f}
 }
 
 // ownShelf is a folder that this worker reads itself.
-type ownShelf struct{ folder jobs.Folder }
+type ownShelf struct{ folder snapshot.Folder }
 
-func (s ownShelf) newest(tried int) (jobs.Attempt, bool, error) { return s.folder.Newest(tried) }
+func (s ownShelf) newest(tried int) (snapshot.Attempt, bool, error) { return s.folder.Newest(tried) }
 
-func (s ownShelf) fetch(jobs.Attempt) (jobs.Folder, error) { return s.folder, nil }
+func (s ownShelf) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.folder, nil }
 
 func (s ownShelf) done() error { return nil }
 
-func (s ownShelf) setAside(a jobs.Attempt) error {
+func (s ownShelf) setAside(a snapshot.Attempt) error {
 	s.folder.SetAside(a)
 	return nil
 }
@@ -43,7 +43,7 @@ func (s ownShelf) setAside(a jobs.Attempt) error {
 // agentShelf is a bucket, which the agent reads.
 type agentShelf struct {
 	job    *Job
-	folder jobs.Folder
+	folder snapshot.Folder
 }
 
 func (s *agentShelf) ask(r api.Resume) (*api.Reply, error) {
@@ -52,23 +52,23 @@ func (s *agentShelf) ask(r api.Resume) (*api.Reply, error) {
 	return reply, err
 }
 
-func (s *agentShelf) newest(tried int) (a jobs.Attempt, found bool, err error) {
+func (s *agentShelf) newest(tried int) (a snapshot.Attempt, found bool, err error) {
 	reply, err := s.ask(api.Resume{Do: api.ResumeNewest, Tried: tried})
 	if err != nil || !reply.Done {
 		return a, false, err
 	}
-	return jobs.Attempt{Step: reply.Step, Seed: reply.Seed}, true, nil
+	return snapshot.Attempt{Step: reply.Step, Seed: reply.Seed}, true, nil
 }
 
-func (s *agentShelf) fetch(a jobs.Attempt) (jobs.Folder, error) {
+func (s *agentShelf) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	reply, err := s.ask(api.Resume{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
 	if err == nil && !reply.Done {
 		err = fmt.Errorf("%w: %s", errDamaged, reply.Broken)
 	}
 	if err != nil {
-		return jobs.Folder{}, err
+		return snapshot.Folder{}, err
 	}
-	return jobs.Folder{Root: reply.Folder}, nil
+	return snapshot.Folder{Root: reply.Folder}, nil
 }
 
 func (s *agentShelf) done() error {
@@ -76,7 +76,7 @@ func (s *agentShelf) done() error {
 	return err
 }
 
-func (s *agentShelf) setAside(a jobs.Attempt) error {
+func (s *agentShelf) setAside(a snapshot.Attempt) error {
 	_, err := s.ask(api.Resume{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
@@ -75,12 +75,12 @@ func (s *session) save(r *api.Part) error {
 }
 
 // part finds the memory of a part, and keeps it from being freed.
-func (s *session) part(r *api.Part) (*jobs.Part, error) {
+func (s *session) part(r *api.Part) (*snapshot.Part, error) {
 	folder, err := s.agent.places.folder(r.Folder, r.Keep, s.say)
 	if err != nil {
 		return nil, err
 	}
-	p := &jobs.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshed}
+	p := &snapshot.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshed}
 	err = s.pin(func(m *worker) (err error) {
 		extent := func(field string, x api.Extent) (memory []byte) {
 			if err == nil {

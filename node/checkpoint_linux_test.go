@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/node"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -178,7 +178,7 @@ func TestPartOfAKilledWorkerIsWritten(t *testing.T) {
 }
 
 func TestDamagedCheckpointIsPassedOver(t *testing.T) {
-	folder := jobs.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	runTraining(t, 2, folder.Root, nil)
 	steps, err := folder.Sealed()
 	if err != nil || len(steps) < 2 {
@@ -206,7 +206,7 @@ func TestDamagedCheckpointIsPassedOver(t *testing.T) {
 }
 
 func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
-	folder := jobs.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	if err := os.MkdirAll(folder.Path(5), 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	}
 	f.runAndGrow(5)
 	f.check(0, 2, 3, 4)
-	folder := jobs.Folder{Root: f.folder}
+	folder := snapshot.Folder{Root: f.folder}
 	steps, err := folder.Sealed()
 	if err != nil || len(steps) == 0 || int(steps[0].Step) != f.steps[0] {
 		t.Fatalf("sealed are %v, %v; the last step is %d", steps, err, f.steps[0])
@@ -256,7 +256,7 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 
 // On one host and then on several, which have the folder in common, the job goes 20 steps further each time.
 func TestCheckpointsOfSeveralHosts(t *testing.T) {
-	folder := jobs.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	world(t, 4, func(j *client.Job) error {
 		steps, err := folder.Sealed()
 		if err != nil {
@@ -285,7 +285,7 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 		}
 		return tr.Err()
 	})
-	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []jobs.Attempt{{Step: 60}, {Step: 40}}) {
+	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []snapshot.Attempt{{Step: 60}, {Step: 40}}) {
 		t.Error(steps, err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/format/ranks"
@@ -23,13 +23,13 @@ func (s *session) on(mesh string) (l *reshape.Layout, err error) {
 }
 
 // meshed says to a part of a checkpoint where the state lies.
-func (s *session) meshed(mesh string) (*jobs.Meshed, error) {
+func (s *session) meshed(mesh string) (*snapshot.Meshed, error) {
 	l, err := s.on(mesh)
 	if err != nil {
 		return nil, err
 	}
 	text, err := ranks.DescribeSpread(&l.Spec, l.Layout)
-	return &jobs.Meshed{Layout: l.Layout, Text: text}, err
+	return &snapshot.Meshed{Layout: l.Layout, Text: text}, err
 }
 
 // load reads what a rank has on a mesh from a checkpoint into the worker's memory.
@@ -57,7 +57,7 @@ func (s *session) load(r *api.Load) error {
 	for _, t := range l.Rank(r.Rank) {
 		places[t.Name] = into[l.Offset(r.Rank, t.Name):]
 	}
-	sealed, err := (jobs.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)
+	sealed, err := (snapshot.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)
 	if err == nil {
 		err = sealed.ReadMeshed(context.Background(), l.Layout, r.Rank, func(name string) []byte { return places[name] })
 	}

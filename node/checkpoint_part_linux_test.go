@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/node"
 )
 
@@ -79,7 +79,7 @@ func TestWrongParts(t *testing.T) {
 	if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
 		t.Errorf("%+v", r)
 	}
-	if _, err := (jobs.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {
+	if _, err := (snapshot.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/tensor"
@@ -29,7 +29,7 @@ func TestCheckpointOfPython(t *testing.T) {
 		"an array of no memory": {"", "other", "it has rest/w, f64 [2,3], for which this program has no memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &jobs.State{Step: 1, Workers: 1, Notes: json.RawMessage(strings.ReplaceAll(note, "%s", c.more)), Tensors: []jobs.Tensor{
+			s := &snapshot.State{Step: 1, Workers: 1, Notes: json.RawMessage(strings.ReplaceAll(note, "%s", c.more)), Tensors: []snapshot.Tensor{
 				{Name: "rest/w", DType: tensor.F64, Shape: tensor.Shape{2, 3}}, {Name: "half", DType: tensor.BF16, Shape: tensor.Shape{4}}}}
 			if s.Cursor, err = place.AppendBinary(nil); err != nil {
 				t.Fatal(err)
@@ -39,7 +39,7 @@ func TestCheckpointOfPython(t *testing.T) {
 				t.Fatal(err)
 			}
 			body := slices.Concat(bytes.Repeat([]byte{0, 0, 0, 0, 0, 0, 0xF0, 0x3F}, 6), make([]byte, 8))
-			p := &jobs.Part{Folder: jobs.Folder{Root: t.TempDir(), Keep: 1, Say: func(line string) { t.Log(line) }}, State: text, Own: json.RawMessage("{}"), Body: body}
+			p := &snapshot.Part{Folder: snapshot.Folder{Root: t.TempDir(), Keep: 1, Say: func(line string) { t.Log(line) }}, State: text, Own: json.RawMessage("{}"), Body: body}
 			if err := p.Check(); err != nil {
 				t.Fatal(err)
 			}

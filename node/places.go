@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 )
 
@@ -31,7 +31,7 @@ type places struct {
 // source is a checkpoint that is fetched.
 type source struct {
 	bucket  *s3.Bucket
-	attempt jobs.Attempt
+	attempt snapshot.Attempt
 }
 
 // fetched is a checkpoint that the workers of this host read from a folder, which is there for as long as one of them does.
@@ -50,9 +50,9 @@ func newPlaces() *places {
 }
 
 // folder is what a worker names, with its place if that is not the file system.
-func (p *places) folder(root string, keep int, say func(string)) (jobs.Folder, error) {
-	f := jobs.Folder{Root: root, Keep: keep, Say: say}
-	if !jobs.IsURL(root) {
+func (p *places) folder(root string, keep int, say func(string)) (snapshot.Folder, error) {
+	f := snapshot.Folder{Root: root, Keep: keep, Say: say}
+	if !snapshot.IsURL(root) {
 		return f, nil
 	}
 	p.mu.Lock()
@@ -150,10 +150,10 @@ func lockFolder(dir string) (*os.File, error) {
 
 // resume has a worker find its checkpoint where it cannot look itself.
 func (s *session) resume(r *api.Resume) error {
-	if r == nil || !jobs.IsURL(r.Folder) && r.Do != api.ResumeDone {
+	if r == nil || !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
 		return &collective.FieldError{Field: "resume", Problem: "it takes the URL of a place: in folders, workers look themselves"}
 	}
-	reply, attempt := api.Reply{Type: api.TypeResume}, jobs.Attempt{Step: r.Step, Seed: r.Seed}
+	reply, attempt := api.Reply{Type: api.TypeResume}, snapshot.Attempt{Step: r.Step, Seed: r.Seed}
 	if r.Do == api.ResumeDone {
 		if err := s.giveBack(); err != nil {
 			return err

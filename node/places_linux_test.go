@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
 // openBucket has agents of this process find a store in memory, behind a handler that may do evil, and a folder of their own for what is fetched.
@@ -74,12 +74,12 @@ func TestDamagedCheckpointInABucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := jobs.Folder{Root: url, Place: b}
+	folder := snapshot.Folder{Root: url, Place: b}
 	sealed, err := folder.Sealed()
 	if err != nil || len(sealed) < 2 {
 		t.Fatal(sealed, err)
 	}
-	damage := func(a jobs.Attempt) {
+	damage := func(a snapshot.Attempt) {
 		keys := store.Keys()
 		begin := fmt.Sprintf("runs/a/step-%012d-%016x/shard-00002", a.Step, a.Seed)
 		key := keys[slices.IndexFunc(keys, func(key string) bool { return strings.HasPrefix(key, begin) })]

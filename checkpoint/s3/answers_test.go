@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
 // A teller is a store that answers each request alike, and hangs up behind some.
@@ -136,7 +136,7 @@ func ask(t testing.TB, b *Bucket, s *teller) {
 		return err
 	})
 	each("files", func() error {
-		_, err := b.Files(t.Context(), jobs.Attempt{})
+		_, err := b.Files(t.Context(), snapshot.Attempt{})
 		return err
 	})
 }

@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
 // checked fetches a checkpoint, which compares all of it, and compares the state as well.
-func checked(t *testing.T, f jobs.Folder, a jobs.Attempt, memory [][]byte) {
+func checked(t *testing.T, f snapshot.Folder, a snapshot.Attempt, memory [][]byte) {
 	t.Helper()
 	found, err := fetch(t, f, a).Open(a.Step)
 	if err != nil {
@@ -193,7 +193,7 @@ func TestDamage(t *testing.T) {
 		broken[r.IntN(len(broken))] ^= 4
 		for what, b := range map[string][]byte{"a byte": broken, "the end": whole[:len(whole)-2], "all": nil} {
 			store.Set(key, b)
-			err := f.Place.(*s3.Bucket).Fetch(t.Context(), jobs.Attempt{Step: 5, Seed: 55}, t.TempDir())
+			err := f.Place.(*s3.Bucket).Fetch(t.Context(), snapshot.Attempt{Step: 5, Seed: 55}, t.TempDir())
 			if what == "a byte" && strings.HasSuffix(key, "shoal-manifest.json") {
 				continue // it may be a byte that nobody needs, or a hash of another file
 			}
@@ -205,7 +205,7 @@ func TestDamage(t *testing.T) {
 		}
 		store.Set(key, whole)
 	}
-	checked(t, f, jobs.Attempt{Step: 5, Seed: 55}, memory)
+	checked(t, f, snapshot.Attempt{Step: 5, Seed: 55}, memory)
 }
 
 func TestErrors(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -20,9 +20,9 @@ const fetchers = 4
 // ErrDamaged says that a checkpoint is not as it was sealed.
 var ErrDamaged = errors.New("not as it was sealed")
 
-// Fetch brings a sealed checkpoint to a folder root of the file system, where jobs.Folder finds it. All bytes are compared with their hashes:
+// Fetch brings a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds it. All bytes are compared with their hashes:
 // ErrDamaged when they are others, or a file is not there.
-func (b *Bucket) Fetch(ctx context.Context, a jobs.Attempt, root string) error {
+func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) error {
 	text, err := b.readAll(ctx, folder(a)+manifest.Name, manifest.MaxBytes)
 	if err != nil {
 		return damaged(err)
@@ -31,7 +31,7 @@ func (b *Bucket) Fetch(ctx context.Context, a jobs.Attempt, root string) error {
 	if err != nil {
 		return fmt.Errorf("%s/%s%s: %w: %w", b.url, folder(a), manifest.Name, ErrDamaged, err)
 	}
-	dir := jobs.Folder{Root: root}.Path(a.Step)
+	dir := snapshot.Folder{Root: root}.Path(a.Step)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func room(dir string, m *manifest.Manifest) error {
 	return nil
 }
 
-func (b *Bucket) fetchFile(ctx context.Context, a jobs.Attempt, f *manifest.File, dir string) error {
+func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.File, dir string) error {
 	o, err := b.stat(ctx, folder(a)+f.Name)
 	if err == nil && o.size != f.Size {
 		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folder(a), f.Name, o.size, f.Size, ErrDamaged)
@@ -95,7 +95,7 @@ func (b *Bucket) fetchFile(ctx context.Context, a jobs.Attempt, f *manifest.File
 }
 
 // fetchPart reads bytes of a file, and compares them. What is not as it was sealed is read a second time: it may be the way that is bad.
-func (b *Bucket) fetchPart(ctx context.Context, a jobs.Attempt, f *manifest.File, to []byte, at int64) (err error) {
+func (b *Bucket) fetchPart(ctx context.Context, a snapshot.Attempt, f *manifest.File, to []byte, at int64) (err error) {
 	for range 2 {
 		if err := b.read(ctx, folder(a)+f.Name, to, at); err != nil {
 			return damaged(err)

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -30,22 +30,22 @@ const (
 var attemptName = regexp.MustCompile(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
 
 // folder is the name of an attempt, with a slash.
-func folder(a jobs.Attempt) string { return fmt.Sprintf("step-%012d-%016x/", a.Step, a.Seed) }
+func folder(a snapshot.Attempt) string { return fmt.Sprintf("step-%012d-%016x/", a.Step, a.Seed) }
 
 // attemptOf splits the name of an object.
-func attemptOf(name string) (a jobs.Attempt, file string, ok bool) {
+func attemptOf(name string) (a snapshot.Attempt, file string, ok bool) {
 	m := attemptName.FindStringSubmatch(name)
 	if m == nil {
 		return a, "", false
 	}
 	step, err := strconv.ParseUint(m[1], 10, 64)
 	seed, err2 := strconv.ParseUint(m[2], 16, 64)
-	a = jobs.Attempt{Step: step, Seed: seed}
+	a = snapshot.Attempt{Step: step, Seed: seed}
 	return a, m[3], errors.Join(err, err2) == nil && folder(a)+m[3] == name
 }
 
-// List implements jobs.Place. A manifest alone is what one who was very late has written behind a removal.
-func (b *Bucket) List(ctx context.Context) (sealed, unsealed []jobs.Attempt, err error) {
+// List implements snapshot.Place. A manifest alone is what one who was very late has written behind a removal.
+func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
 	objects, err := b.list(ctx, "step-", true)
 	if err != nil {
 		return nil, nil, err
@@ -57,7 +57,7 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []jobs.Attempt, err
 	for _, u := range uploads {
 		objects = append(objects, object{name: u.name + ".upload"}) // no file that counts
 	}
-	found := map[jobs.Attempt][]string{}
+	found := map[snapshot.Attempt][]string{}
 	for _, o := range objects {
 		if a, file, ok := attemptOf(o.name); ok {
 			found[a] = append(found[a], file)
@@ -76,21 +76,21 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []jobs.Attempt, err
 }
 
 // names are those of all files of an attempt.
-func (b *Bucket) names(ctx context.Context, a jobs.Attempt) (names []string, err error) {
+func (b *Bucket) names(ctx context.Context, a snapshot.Attempt) (names []string, err error) {
 	objects, err := b.list(ctx, folder(a), true)
 	return namesOf(a, objects), err
 }
 
-func namesOf(a jobs.Attempt, objects []object) (names []string) {
+func namesOf(a snapshot.Attempt, objects []object) (names []string) {
 	for _, o := range objects {
 		names = append(names, strings.TrimPrefix(o.name, folder(a)))
 	}
 	return names
 }
 
-// Files implements jobs.Place. Who seals calls it behind its own receipt, and who abandons looks for receipts behind its mark: so one of them
+// Files implements snapshot.Place. Who seals calls it behind its own receipt, and who abandons looks for receipts behind its mark: so one of them
 // sees the other.
-func (b *Bucket) Files(ctx context.Context, a jobs.Attempt) ([]string, error) {
+func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error) {
 	names, err := b.names(ctx, a)
 	if err == nil && (len(names) == 0 || slices.Contains(names, voidMark)) {
 		err = fmt.Errorf("%s/%s: %w", b.url, folder(a), fs.ErrNotExist)
@@ -98,22 +98,22 @@ func (b *Bucket) Files(ctx context.Context, a jobs.Attempt) ([]string, error) {
 	return names, err
 }
 
-// Read implements jobs.Place.
-func (b *Bucket) Read(ctx context.Context, a jobs.Attempt, name string) ([]byte, error) {
+// Read implements snapshot.Place.
+func (b *Bucket) Read(ctx context.Context, a snapshot.Attempt, name string) ([]byte, error) {
 	return b.readAll(ctx, folder(a)+name, maxText)
 }
 
-// Put implements jobs.Place.
-func (b *Bucket) Put(ctx context.Context, a jobs.Attempt, name string, text []byte) error {
+// Put implements snapshot.Place.
+func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text []byte) error {
 	return b.put(ctx, folder(a)+name, text)
 }
 
-// Begin implements jobs.Place: there are no folders to make.
-func (b *Bucket) Begin(context.Context, jobs.Attempt) error { return nil }
+// Begin implements snapshot.Place: there are no folders to make.
+func (b *Bucket) Begin(context.Context, snapshot.Attempt) error { return nil }
 
-// Seal implements jobs.Place. The manifest comes last, and those who write it at once write the same. Receipts do not matter behind it; who finds it has its own there
+// Seal implements snapshot.Place. The manifest comes last, and those who write it at once write the same. Receipts do not matter behind it; who finds it has its own there
 // again if that was sent twice, because the first answer was lost.
-func (b *Bucket) Seal(ctx context.Context, a jobs.Attempt, text []byte) error {
+func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) error {
 	if text != nil {
 		if err := b.Put(ctx, a, manifest.Name, text); err != nil {
 			return err
@@ -128,8 +128,8 @@ func (b *Bucket) Seal(ctx context.Context, a jobs.Attempt, text []byte) error {
 	return nil
 }
 
-// Abandon implements jobs.Place.
-func (b *Bucket) Abandon(ctx context.Context, a jobs.Attempt, complete func(names []string) bool) (bool, error) {
+// Abandon implements snapshot.Place.
+func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt, complete func(names []string) bool) (bool, error) {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return false, err
 	}
@@ -154,8 +154,8 @@ func (b *Bucket) Abandon(ctx context.Context, a jobs.Attempt, complete func(name
 	return false, nil
 }
 
-// Remove implements jobs.Place.
-func (b *Bucket) Remove(ctx context.Context, a jobs.Attempt) error {
+// Remove implements snapshot.Place.
+func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (b *Bucket) Remove(ctx context.Context, a jobs.Attempt) error {
 }
 
 // void removes the files of an attempt that has the mark, and what is left of uploads; the mark comes last.
-func (b *Bucket) void(ctx context.Context, a jobs.Attempt, names []string) error {
+func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) error {
 	uploads, err := b.uploads(ctx, folder(a))
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (b *Bucket) void(ctx context.Context, a jobs.Attempt, names []string) error
 	return b.remove(ctx, folder(a)+voidMark)
 }
 
-func (b *Bucket) removeAll(ctx context.Context, a jobs.Attempt, names []string, which func(name string) bool) error {
+func (b *Bucket) removeAll(ctx context.Context, a snapshot.Attempt, names []string, which func(name string) bool) error {
 	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !which(name) })
 	return group.Share(ctx, "remove", removers, len(chosen), func() func(int) error {
 		return func(i int) error { return b.remove(ctx, folder(a)+chosen[i]) }
@@ -198,7 +198,7 @@ func isReceipt(name string) bool { return strings.HasPrefix(name, ".part-") }
 func isManifest(name string) bool { return name == manifest.Name }
 
 // whole tells whether a manifest is there, and all files that it lists.
-func (b *Bucket) whole(ctx context.Context, a jobs.Attempt, objects []object) (bool, error) {
+func (b *Bucket) whole(ctx context.Context, a snapshot.Attempt, objects []object) (bool, error) {
 	sizes := map[string]int64{}
 	for _, o := range objects {
 		sizes[strings.TrimPrefix(o.name, folder(a))] = o.size
@@ -222,7 +222,7 @@ func (b *Bucket) whole(ctx context.Context, a jobs.Attempt, objects []object) (b
 	return true, nil
 }
 
-// SetAside implements jobs.Place.
-func (b *Bucket) SetAside(ctx context.Context, a jobs.Attempt) error {
+// SetAside implements snapshot.Place.
+func (b *Bucket) SetAside(ctx context.Context, a snapshot.Attempt) error {
 	return b.Put(ctx, a, damagedMark, []byte("a job could not go on from this\n"))
 }

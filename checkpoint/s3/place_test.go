@@ -9,33 +9,33 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
 // open opens a bucket of a store in memory, behind a handler that may do evil.
-func open(t *testing.T, front func(http.Handler) http.Handler) (jobs.Folder, *s3test.Server) {
+func open(t *testing.T, front func(http.Handler) http.Handler) (snapshot.Folder, *s3test.Server) {
 	t.Helper()
 	store := s3test.Start(t, front)
 	return folder(t, "s3://models/runs/digits", nil), store
 }
 
 // folder opens a URL as a place, without pauses between tries.
-func folder(t *testing.T, url string, pauses *[]time.Duration) jobs.Folder {
+func folder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 	t.Helper()
 	b, err := s3.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return jobs.Folder{Root: url, Keep: 2, Place: b.Quick(pauses), Say: func(line string) { t.Log(line) }}
+	return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(pauses), Say: func(line string) { t.Log(line) }}
 }
 
 // fetch brings a sealed checkpoint here.
-func fetch(t *testing.T, f jobs.Folder, a jobs.Attempt) jobs.Folder {
+func fetch(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder {
 	t.Helper()
-	here := jobs.Folder{Root: t.TempDir()}
+	here := snapshot.Folder{Root: t.TempDir()}
 	if err := f.Place.(*s3.Bucket).Fetch(t.Context(), a, here.Root); err != nil {
 		t.Fatal(err)
 	}
@@ -45,12 +45,12 @@ func fetch(t *testing.T, f jobs.Folder, a jobs.Attempt) jobs.Folder {
 func TestBucket(t *testing.T) {
 	var store *s3test.Server
 	placetest.Run(t, placetest.Kind{
-		Open: func(t *testing.T) (f jobs.Folder) {
+		Open: func(t *testing.T) (f snapshot.Folder) {
 			f, store = open(t, nil)
 			return f
 		},
 		Fetch: fetch,
-		Files: func(*testing.T, jobs.Folder) []string { return slices.Concat(store.Keys(), store.Uploads()) },
+		Files: func(*testing.T, snapshot.Folder) []string { return slices.Concat(store.Keys(), store.Uploads()) },
 	})
 }
 

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
 // TestRealServer runs the suite against versitygw, which scripts/setup s3 installs: it checks signatures, lengths and parts as S3 does.
@@ -19,17 +19,17 @@ func TestRealServer(t *testing.T) {
 	s3test.Environment(t, url)
 	n := 0
 	placetest.Run(t, placetest.Kind{
-		Open: func(t *testing.T) jobs.Folder {
+		Open: func(t *testing.T) snapshot.Folder {
 			n++
 			url := fmt.Sprintf("s3://models/runs/%d", n)
 			b, err := s3.Open(url)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return jobs.Folder{Root: url, Keep: 2, Place: b.Quick(nil), Say: func(line string) { t.Log(line) }}
+			return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(nil), Say: func(line string) { t.Log(line) }}
 		},
 		Fetch: fetch,
-		Files: func(t *testing.T, f jobs.Folder) (files []string) {
+		Files: func(t *testing.T, f snapshot.Folder) (files []string) {
 			if err := filepath.WalkDir(filepath.Join(folder, strings.TrimPrefix(f.Root, "s3://")), func(path string, d os.DirEntry, err error) error {
 				if err == nil && d.Type().IsRegular() {
 					files = append(files, path)
@@ -46,7 +46,7 @@ func TestRealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (jobs.Folder{Place: b}).Sealed(); err == nil || !strings.Contains(err.Error(), "SignatureDoesNotMatch") {
+	if _, err := (snapshot.Folder{Place: b}).Sealed(); err == nil || !strings.Contains(err.Error(), "SignatureDoesNotMatch") {
 		t.Errorf("a wrong secret: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
 // Package s3 has checkpoints of running jobs in a bucket of Amazon S3 or of any store that speaks its protocol, as
-// docs/formats/job-checkpoints.md describes them: it is a place for checkpoint/jobs, brings a checkpoint from there to a folder, shows it
+// docs/formats/job-checkpoints.md describes them: it is a place for checkpoint/snapshot, brings a checkpoint from there to a folder, shows it
 // as files to those who read formats, and takes files from those who write them. The agent and the command line use it; no worker does.
 package s3
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
@@ -141,19 +141,19 @@ type writer struct {
 	ctx    context.Context // of the attempt
 }
 
-// Create implements jobs.Place.
-func (b *Bucket) Create(ctx context.Context, a jobs.Attempt, name string, size int) (jobs.Writer, error) {
+// Create implements snapshot.Place.
+func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string, size int) (snapshot.Writer, error) {
 	u := b.newUpload(folder(a)+name, size)
 	return writer{u, ctx}, u.begin(ctx)
 }
 
-// Unit implements jobs.Writer.
+// Unit implements snapshot.Writer.
 func (w writer) Unit() int { return w.upload.unit }
 
-// Write implements jobs.Writer.
+// Write implements snapshot.Writer.
 func (w writer) Write(at int, head, body []byte) error { return w.upload.write(w.ctx, at, head, body) }
 
-// Close implements jobs.Writer.
+// Close implements snapshot.Writer.
 func (w writer) Close(failed error) error {
 	if failed != nil {
 		return errors.Join(failed, w.upload.Abort(w.ctx))

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -243,9 +243,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 func goOn(ctx context.Context, err error, dst string) error {
 	full := durable.Full(err)
 	switch {
-	case jobs.IsURL(dst) && ctx.Err() != nil:
+	case snapshot.IsURL(dst) && ctx.Err() != nil:
 		return errors.New("the same command begins anew")
-	case jobs.IsURL(dst) || !full && ctx.Err() == nil:
+	case snapshot.IsURL(dst) || !full && ctx.Err() == nil:
 		return nil
 	}
 	partial := filepath.Clean(dst) + checkpoint.PartialSuffix

@@ -1,6 +1,6 @@
 """The folders of checkpoints: how one that is being written becomes one that is sealed. docs/formats/job-checkpoints.md, section 3.
 
-A job of one seals here what it writes, and every job what it finds when it begins; the agent has the same in Go (checkpoint/jobs). Nobody
+A job of one seals here what it writes, and every job what it finds when it begins; the agent has the same in Go (checkpoint/snapshot). Nobody
 waits for anybody: each worker's part is written and then a receipt for it, and whoever finds the receipts of all seals.
 """
 

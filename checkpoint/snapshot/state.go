@@ -1,7 +1,7 @@
-// Package jobs has the checkpoints of running jobs, as docs/formats/job-checkpoints.md describes them: each worker's share of the state
+// Package snapshot has the checkpoints of running jobs, as docs/formats/job-checkpoints.md describes them: each worker's share of the state
 // becomes a file, and who writes the last one seals the checkpoint. The agent writes them for its workers, and a Go program without an
 // agent for itself; Python has the same for a job of one.
-package jobs
+package snapshot
 
 import (
 	"encoding/hex"

@@ -1,11 +1,11 @@
-package jobs_test
+package snapshot_test
 
 import (
 	"encoding/json"
 	"math/rand/v2"
 	"testing"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -37,7 +37,7 @@ func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
 
 func TestWrongCuts(t *testing.T) {
 	for _, cuts := range [][]int{{0}, {0, 24}, {0, 12, 12, 24}, {0, 12, 23}, {1, 12, 24}, {0, 36, 24}, {0, 6, 24}, {-12, 0, 24}} {
-		s := &jobs.State{Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Cuts: cuts}}}
+		s := &snapshot.State{Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Cuts: cuts}}}
 		if text, err := s.AppendJSON(nil); err == nil {
 			t.Errorf("%v is taken: %s", cuts, text)
 		}
@@ -51,15 +51,15 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24,"cuts":[0,12,24]}]}`))
 	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":65536,"notes":{},"tensors":[{"name":"w","dtype":"F64","shape":[9223372036854775807],"bytes":24}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		s, err := jobs.ParseState(text)
+		s, err := snapshot.ParseState(text)
 		if err != nil {
 			return
 		}
 		total := 0
 		for rank := range s.Workers {
-			n := jobs.Bytes(s.Share(rank))
+			n := snapshot.Bytes(s.Share(rank))
 			if rank < 3 && n < 1<<20 {
-				p := &jobs.Part{Folder: jobs.Folder{Root: "/", Keep: 1}, Rank: rank, State: text, Own: json.RawMessage("{}"), Body: make([]byte, n)}
+				p := &snapshot.Part{Folder: snapshot.Folder{Root: "/", Keep: 1}, Rank: rank, State: text, Own: json.RawMessage("{}"), Body: make([]byte, n)}
 				if err := p.Check(); err != nil {
 					t.Errorf("rank %d: %v", rank, err)
 				}

@@ -1,4 +1,4 @@
-package jobs_test
+package snapshot_test
 
 import (
 	"bytes"
@@ -13,17 +13,17 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // random draws a state and its bytes.
-func random(r *rand.Rand, step uint64, workers int) (*jobs.State, [][]byte) {
-	s := &jobs.State{Step: step, Cursor: []byte{1, 2, 3}, Workers: workers, Notes: json.RawMessage(`{"rate":0.1}`)}
+func random(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) {
+	s := &snapshot.State{Step: step, Cursor: []byte{1, 2, 3}, Workers: workers, Notes: json.RawMessage(`{"rate":0.1}`)}
 	var memory [][]byte
 	for i := range r.IntN(6) {
-		t := jobs.Tensor{Name: fmt.Sprintf("t/%d", i), DType: []tensor.DType{tensor.F32, tensor.BF16, tensor.U8, tensor.Bool}[r.IntN(4)], Shape: tensor.Shape{}}
+		t := snapshot.Tensor{Name: fmt.Sprintf("t/%d", i), DType: []tensor.DType{tensor.F32, tensor.BF16, tensor.U8, tensor.Bool}[r.IntN(4)], Shape: tensor.Shape{}}
 		for range r.IntN(4) {
 			t.Shape = append(t.Shape, []int{0, 1, 1, 2, 7, 100, 3000}[r.IntN(7)])
 		}
@@ -47,7 +47,7 @@ func random(r *rand.Rand, step uint64, workers int) (*jobs.State, [][]byte) {
 }
 
 // row is the bytes of a step along the first dimension longer than 1.
-func row(t jobs.Tensor) int {
+func row(t snapshot.Tensor) int {
 	for _, n := range t.Shape {
 		if n > 1 {
 			return t.Bytes() / n
@@ -57,7 +57,7 @@ func row(t jobs.Tensor) int {
 }
 
 // write has several workers write their parts at once.
-func write(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, ranks ...int) {
+func write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, ranks ...int) {
 	t.Helper()
 	placetest.Write(t, f, s, memory, s.Step*77, ranks...)
 }
@@ -70,7 +70,7 @@ func all(n int) (ranks []int) {
 }
 
 // read reads the newest checkpoint as so many workers do together, and returns what the last of them got.
-func read(t testing.TB, f jobs.Folder, turns int) (*jobs.Sealed, [][]byte, error) {
+func read(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [][]byte, error) {
 	t.Helper()
 	steps, err := f.Sealed()
 	if err != nil || len(steps) == 0 {
@@ -105,7 +105,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for step := range uint64(40) {
 		var l placetest.Lines
-		f := jobs.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Say: l.Say}
+		f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Say: l.Say}
 		s, memory := random(r, step+1, 1+r.IntN(5))
 		write(t, f, s, memory, all(s.Workers)...)
 		if strings.Count(l.String(), "is sealed") != 1 {
@@ -132,8 +132,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 
 func TestDamageIsNoticed(t *testing.T) {
 	r := rand.New(rand.NewPCG(seedOf(t), 3))
-	f := jobs.Folder{Root: t.TempDir(), Keep: 1, Say: new(placetest.Lines).Say}
-	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 1, Say: new(placetest.Lines).Say}
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	write(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
 	files, err := filepath.Glob(filepath.Join(f.Path(5), "*"))
 	if err != nil || len(files) != 4 {
@@ -165,19 +165,19 @@ func TestDamageIsNoticed(t *testing.T) {
 }
 
 func TestWrongParts(t *testing.T) {
-	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
-	good := func() *jobs.Part {
-		return placetest.Part(t, jobs.Folder{Root: "/c", Keep: 1}, s, [][]byte{make([]byte, 8000)}, 1, 0)
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	good := func() *snapshot.Part {
+		return placetest.Part(t, snapshot.Folder{Root: "/c", Keep: 1}, s, [][]byte{make([]byte, 8000)}, 1, 0)
 	}
-	for want, change := range map[string]func(p *jobs.Part){
-		"no absolute path":        func(p *jobs.Part) { p.Folder.Root = "c" },
-		"shortest form":           func(p *jobs.Part) { p.Folder.Root = "/c/../d" },
-		"checkpoints to keep":     func(p *jobs.Part) { p.Folder.Keep = 0 },
-		"rank 2 in a checkpoint":  func(p *jobs.Part) { p.Rank = 2 },
-		"rank -1 in a checkpoint": func(p *jobs.Part) { p.Rank = -1 },
-		"no JSON object":          func(p *jobs.Part) { p.Own = json.RawMessage("[]") },
-		"has 4000":                func(p *jobs.Part) { p.Body = p.Body[1:] },
-		"description":             func(p *jobs.Part) { p.State = []byte("{") },
+	for want, change := range map[string]func(p *snapshot.Part){
+		"no absolute path":        func(p *snapshot.Part) { p.Folder.Root = "c" },
+		"shortest form":           func(p *snapshot.Part) { p.Folder.Root = "/c/../d" },
+		"checkpoints to keep":     func(p *snapshot.Part) { p.Folder.Keep = 0 },
+		"rank 2 in a checkpoint":  func(p *snapshot.Part) { p.Rank = 2 },
+		"rank -1 in a checkpoint": func(p *snapshot.Part) { p.Rank = -1 },
+		"no JSON object":          func(p *snapshot.Part) { p.Own = json.RawMessage("[]") },
+		"has 4000":                func(p *snapshot.Part) { p.Body = p.Body[1:] },
+		"description":             func(p *snapshot.Part) { p.State = []byte("{") },
 	} {
 		p := good()
 		change(p)

@@ -1,4 +1,4 @@
-package jobs_test
+package snapshot_test
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -42,13 +42,13 @@ func memories(spec *layout.Spec, tensors []layout.Tensor, l *layout.Layout) (lis
 // writeMeshed has all ranks of a layout write a checkpoint of step 7, and returns where it is.
 func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout, memory []map[string][]byte) string {
 	said := &placetest.Lines{}
-	folder := jobs.Folder{Root: root, Keep: 1, Say: said.Say}
+	folder := snapshot.Folder{Root: root, Keep: 1, Say: said.Say}
 	for _, x := range l.Tensors {
 		if _, err := safetensors.Layout([]safetensors.Tensor{{Name: x.Name, DType: x.DType, Shape: x.Shape}}, nil); err != nil {
 			t.Skip(err) // rapid draws another model
 		}
 	}
-	state := &jobs.State{Step: 7, Cursor: []byte{1}, Workers: l.Ranks, Notes: json.RawMessage(`{}`), Mesh: &spec.Mesh, Items: [][]byte{{1, 2}}}
+	state := &snapshot.State{Step: 7, Cursor: []byte{1}, Workers: l.Ranks, Notes: json.RawMessage(`{}`), Mesh: &spec.Mesh, Items: [][]byte{{1, 2}}}
 	text, err := state.AppendJSON(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -62,8 +62,10 @@ func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout, m
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &jobs.Part{Folder: folder, Seed: 99, Rank: rank, State: text, Own: json.RawMessage(`{}`)}
-		p.Mesh = func(mesh string) (*jobs.Meshed, error) { return &jobs.Meshed{Layout: l, Text: description}, nil }
+		p := &snapshot.Part{Folder: folder, Seed: 99, Rank: rank, State: text, Own: json.RawMessage(`{}`)}
+		p.Mesh = func(mesh string) (*snapshot.Meshed, error) {
+			return &snapshot.Meshed{Layout: l, Text: description}, nil
+		}
 		for _, x := range share.Tensors {
 			p.Body = append(p.Body, memory[rank][x.Name]...)
 		}
@@ -107,7 +109,7 @@ func TestMeshed(t *testing.T) {
 		}
 		want := memories(to, model.Tensors, new)
 		read := func(rank int) (map[string][]byte, error) {
-			sealed, err := jobs.Folder{Root: dir}.Open(7)
+			sealed, err := snapshot.Folder{Root: dir}.Open(7)
 			if err != nil {
 				return nil, err
 			}

@@ -1,4 +1,4 @@
-package jobs_test
+package snapshot_test
 
 import (
 	"encoding/json"
@@ -8,16 +8,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // TestAWorkerThatIsLost has a part missing, in several stages.
 func TestAWorkerThatIsLost(t *testing.T) {
 	var l placetest.Lines
-	f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
-	s := &jobs.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+	s := &snapshot.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
 	write(t, f, s, memory, 0, 2)
 	if steps, _ := f.Sealed(); len(steps) > 0 || l.String() != "" {
@@ -30,7 +30,7 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	late := next
 	late.Step = 9
 	write(t, f, &late, memory, 0, 1) // worker 0 takes away what is left of step 7
-	if steps, _ := f.Sealed(); !slices.Equal(steps, []jobs.Attempt{{Step: 9}, {Step: 5}}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
+	if steps, _ := f.Sealed(); !slices.Equal(steps, []snapshot.Attempt{{Step: 9}, {Step: 5}}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
 		t.Errorf("sealed %v: %s", steps, &l)
 	}
 	p := placetest.Part(t, f, &next, memory, 7*77, 0)
@@ -46,10 +46,10 @@ func TestAWorkerThatIsLost(t *testing.T) {
 // TestSettled leaves a checkpoint in every state that a kill can leave it in.
 func TestSettled(t *testing.T) {
 	memory := [][]byte{make([]byte, 8000)}
-	s := &jobs.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	for _, keep := range []string{"", ".part-00000-of-00001.json"} {
 		var l placetest.Lines
-		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
 		write(t, f, s, memory, 0)
 		// As before the rename.
 		staging := filepath.Join(f.Root, ".staging-000000000005-0000000000000181")
@@ -78,8 +78,8 @@ func TestAnotherJobInTheFolder(t *testing.T) {
 	var first, second placetest.Lines
 	root := t.TempDir()
 	s, memory := placetest.Small(5, 2)
-	placetest.Write(t, jobs.Folder{Root: root, Keep: 2, Say: first.Say}, s, memory, 55, 0, 1)
-	f := jobs.Folder{Root: root, Keep: 2, Say: second.Say}
+	placetest.Write(t, snapshot.Folder{Root: root, Keep: 2, Say: first.Say}, s, memory, 55, 0, 1)
+	f := snapshot.Folder{Root: root, Keep: 2, Say: second.Say}
 	placetest.Write(t, f, s, memory, 66, 0, 1)
 	if !strings.Contains(first.String(), "is sealed: ") || !strings.Contains(second.String(), "step 5 in "+root+" is abandoned, and training goes on: another checkpoint of this step was sealed there meanwhile, so another job writes into the folder") {
 		t.Errorf("the first job says %q, the second %q", &first, &second)
@@ -91,7 +91,7 @@ func TestAnotherJobInTheFolder(t *testing.T) {
 
 // TestWrongReceipts damages what one worker has left: nothing is sealed with it, and the next to come removes it.
 func TestWrongReceipts(t *testing.T) {
-	s := &jobs.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
 	for _, receipt := range []string{
 		`{"files":`,
@@ -102,7 +102,7 @@ func TestWrongReceipts(t *testing.T) {
 		`{"files":[],"sums":{"0":2305843009213693952}}`,
 	} {
 		var l placetest.Lines
-		f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
 		write(t, f, s, memory, 0)
 		left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*", ".part-00000-of-00002.json"))
 		if err != nil || len(left) != 1 {
@@ -124,7 +124,7 @@ func TestWrongReceipts(t *testing.T) {
 // TestFolderCalledLatest has a folder where the link to the newest checkpoint belongs: checkpoints are sealed all the same, and nothing is left beside them.
 func TestFolderCalledLatest(t *testing.T) {
 	var l placetest.Lines
-	f := jobs.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
 	if err := os.MkdirAll(filepath.Join(f.Root, "latest", "mine"), 0o777); err != nil {
 		t.Fatal(err)
 	}

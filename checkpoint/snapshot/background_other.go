@@ -1,6 +1,6 @@
 //go:build !linux
 
-package jobs
+package snapshot
 
 // stepBack does nothing: threads have no priority of their own here.
 func stepBack() {}

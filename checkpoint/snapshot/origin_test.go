@@ -1,4 +1,4 @@
-package jobs_test
+package snapshot_test
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint"
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -54,7 +54,7 @@ func look(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 // TestShardsSayWhichTheyAre looks at a checkpoint as files: shards that are missing are missed, whatever the others are called. Shards as they were written
 // before are read too, and jobs go on from them.
 func TestShardsSayWhichTheyAre(t *testing.T) {
-	f := jobs.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Say: func(string) {}}
+	f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Say: func(string) {}}
 	s, memory := placetest.Small(1, 2)
 	write(t, f, s, memory, 0, 1)
 	dir := f.Path(1)

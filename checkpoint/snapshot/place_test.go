@@ -1,20 +1,20 @@
-package jobs_test
+package snapshot_test
 
 import (
 	"io/fs"
 	"path/filepath"
 	"testing"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
-	"github.com/shoal-ml/shoal/checkpoint/jobs/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
 // A folder of the file system is a place like others.
 func TestFolder(t *testing.T) {
 	placetest.Run(t, placetest.Kind{
-		Open:  func(t *testing.T) jobs.Folder { return jobs.Folder{Root: t.TempDir(), Keep: 2} },
-		Fetch: func(_ *testing.T, f jobs.Folder, _ jobs.Attempt) jobs.Folder { return f },
-		Files: func(t *testing.T, f jobs.Folder) (files []string) {
+		Open:  func(t *testing.T) snapshot.Folder { return snapshot.Folder{Root: t.TempDir(), Keep: 2} },
+		Fetch: func(_ *testing.T, f snapshot.Folder, _ snapshot.Attempt) snapshot.Folder { return f },
+		Files: func(t *testing.T, f snapshot.Folder) (files []string) {
 			if err := filepath.WalkDir(f.Root, func(path string, d fs.DirEntry, err error) error {
 				if d.Type().IsRegular() {
 					files = append(files, path)

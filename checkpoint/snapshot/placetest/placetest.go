@@ -13,16 +13,16 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/shoal-ml/shoal/checkpoint/jobs"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // A Kind of place.
 type Kind struct {
-	Open  func(t *testing.T) jobs.Folder                                // a new one, which keeps 2
-	Fetch func(t *testing.T, f jobs.Folder, a jobs.Attempt) jobs.Folder // where a sealed checkpoint can be read
-	Files func(t *testing.T, f jobs.Folder) []string                    // all that is there, without links
+	Open  func(t *testing.T) snapshot.Folder                                        // a new one, which keeps 2
+	Fetch func(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder // where a sealed checkpoint can be read
+	Files func(t *testing.T, f snapshot.Folder) []string                            // all that is there, without links
 }
 
 // Lines collects what people are told.
@@ -48,28 +48,28 @@ func (l *Lines) String() string {
 const Bytes = 17 << 20
 
 // State is what a checkpoint of a step is of, and the bytes of its tensors.
-func State(step uint64, workers int) (*jobs.State, [][]byte) {
-	s := &jobs.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"), Tensors: []jobs.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
+func State(step uint64, workers int) (*snapshot.State, [][]byte) {
+	s := &snapshot.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
 	memory := make([]byte, Bytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(step)}).Read(memory) // never fails
 	return s, [][]byte{memory}
 }
 
 // Small is a state of which each part is one piece.
-func Small(step uint64, workers int) (*jobs.State, [][]byte) {
+func Small(step uint64, workers int) (*snapshot.State, [][]byte) {
 	s, memory := State(step, workers)
 	s.Tensors[0].Shape = tensor.Shape{1000}
 	return s, [][]byte{memory[0][:4000]}
 }
 
 // Part is the part of a rank.
-func Part(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uint64, rank int) *jobs.Part {
+func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64, rank int) *snapshot.Part {
 	t.Helper()
 	text, err := s.AppendJSON(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &jobs.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage(fmt.Sprintf(`{"noise": %d}`, rank))}
+	p := &snapshot.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage(fmt.Sprintf(`{"noise": %d}`, rank))}
 	for _, run := range s.Share(rank) {
 		p.Body = append(p.Body, memory[run.Tensor][run.From:run.To]...)
 	}
@@ -80,9 +80,9 @@ func Part(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uint
 }
 
 // Write has ranks write their parts at once.
-func Write(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uint64, ranks ...int) {
+func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64, ranks ...int) {
 	t.Helper()
-	var parts []*jobs.Part
+	var parts []*snapshot.Part
 	for _, rank := range ranks {
 		parts = append(parts, Part(t, f, s, memory, seed, rank))
 	}
@@ -94,7 +94,7 @@ func Write(t testing.TB, f jobs.Folder, s *jobs.State, memory [][]byte, seed uin
 }
 
 // Steps are those that are sealed, the newest first.
-func Steps(t testing.TB, f jobs.Folder) (steps []uint64) {
+func Steps(t testing.TB, f snapshot.Folder) (steps []uint64) {
 	t.Helper()
 	sealed, err := f.Sealed()
 	if err != nil {
@@ -123,7 +123,7 @@ func Run(t *testing.T, k Kind) {
 }
 
 // with opens a place and listens.
-func (k Kind) with(t *testing.T) (jobs.Folder, *Lines) {
+func (k Kind) with(t *testing.T) (snapshot.Folder, *Lines) {
 	f, l := k.Open(t), &Lines{}
 	f.Say = l.Say
 	return f, l
@@ -191,7 +191,7 @@ func (k Kind) receipts(t *testing.T) {
 		f, l := k.with(t)
 		s, memory := Small(5, 2)
 		Write(t, f, s, memory, 55, 0)
-		k.replace(t, f, jobs.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json", receipt)
+		k.replace(t, f, snapshot.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json", receipt)
 		Write(t, f, s, memory, 55, 1)
 		if err := f.Settle(); err != nil {
 			t.Error(err)
@@ -203,7 +203,7 @@ func (k Kind) receipts(t *testing.T) {
 }
 
 // replace puts a file of an attempt that is not sealed.
-func (k Kind) replace(t *testing.T, f jobs.Folder, a jobs.Attempt, name, text string) {
+func (k Kind) replace(t *testing.T, f snapshot.Folder, a snapshot.Attempt, name, text string) {
 	t.Helper()
 	if err := f.Where().Put(t.Context(), a, name, []byte(text)); err != nil {
 		t.Fatal(err)
@@ -300,22 +300,22 @@ func (k Kind) meanwhile(t *testing.T) {
 }
 
 // behind is a place whose list is of a moment ago.
-type behind struct{ jobs.Place }
+type behind struct{ snapshot.Place }
 
 // List does not know yet that the attempt is sealed.
-func (behind) List(context.Context) (sealed, unsealed []jobs.Attempt, err error) {
-	return nil, []jobs.Attempt{{Step: 5, Seed: 55}}, nil
+func (behind) List(context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
+	return nil, []snapshot.Attempt{{Step: 5, Seed: 55}}, nil
 }
 
 // killed is a place that nobody of this process seals in or removes from.
-type killed struct{ jobs.Place }
+type killed struct{ snapshot.Place }
 
 var errKilled = errors.New("killed")
 
 // Seal fails.
-func (killed) Seal(context.Context, jobs.Attempt, []byte) error { return errKilled }
+func (killed) Seal(context.Context, snapshot.Attempt, []byte) error { return errKilled }
 
 // Abandon fails.
-func (killed) Abandon(context.Context, jobs.Attempt, func([]string) bool) (bool, error) {
+func (killed) Abandon(context.Context, snapshot.Attempt, func([]string) bool) (bool, error) {
 	return false, errKilled
 }
