@@ -46,7 +46,7 @@ kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments a
 	KILLS=$(or $(KILLS),100) go test -count=1 -timeout 0 -v -run '^TestKilled$$' ./checkpoint
 
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000
-	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./sim
+	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./head/simtest
 
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing, and write docs/benchmarks.md; about 20 minutes
 	bench/peers/install.sh

@@ -2,8 +2,8 @@ package head
 
 import (
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )

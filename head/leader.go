@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )

@@ -8,8 +8,8 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/tensor"
 )
 

@@ -11,10 +11,10 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
-	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -1,6 +1,6 @@
 // Package record decides what is written of a job into a store, what is made of its answers, and when: who leads the job, and the
 // generations that were decided (docs/design/store.md). It has no clock, store or goroutine of its own. Package store carries out what it
-// asks for, and package sim does under faults.
+// asks for, and head/simtest does under faults.
 //
 // A [Task] is one thing to do with a store, call by call. A [Writer] is what one host of a job has to write.
 package record

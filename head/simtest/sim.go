@@ -1,10 +1,10 @@
-// Package sim runs a job on many simulated hosts: the agents, the membership, the matching of calls and what is recorded of them are the real
+// Package simtest runs a job on many simulated hosts: the agents, the membership, the matching of calls and what is recorded of them are the real
 // ones (head, member, collective, store/record); workers, their memory, the network, the store and the faults are models. Everything
 // happens one event after another, each of them a line of text, so that a schedule can be written, printed, replayed and made smaller.
 //
 // After every event the invariants of docs/design/quorum.md, reshape.md and store.md are checked; ledger.go, audit.go and recorded.go have
 // them.
-package sim
+package simtest
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )

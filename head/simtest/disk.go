@@ -1,11 +1,11 @@
-package sim
+package simtest
 
 import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -1,4 +1,4 @@
-package sim
+package simtest
 
 import (
 	"cmp"
@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 

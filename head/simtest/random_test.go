@@ -1,4 +1,4 @@
-package sim_test
+package simtest_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/sim"
+	"github.com/shoal-ml/shoal/head/simtest"
 )
 
 // A simulation leaves much garbage and keeps little: to collect it four times less often takes a quarter of the time away.
@@ -48,23 +48,23 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 func check(t *testing.T, seed uint64) {
-	lines, err := sim.Random(seed, int(100+seed%5*150))
+	lines, err := simtest.Random(seed, int(100+seed%5*150))
 	if err == nil {
 		return
 	}
-	story, smaller := play(strings.Join(sim.Shrink(lines), "\n"))
+	story, smaller := play(strings.Join(simtest.Shrink(lines), "\n"))
 	t.Fatalf("SEED=%d SCHEDULES=1: %v\n\nmade smaller: %v\n%s", seed, err, smaller, story)
 }
 
 // A schedule that a seed chose is the same when it is replayed, and made smaller it breaks as well.
 func TestReplay(t *testing.T) {
 	for seed := range uint64(20) {
-		lines, err := sim.Random(seed, 300)
-		again, err2 := sim.Random(seed, 300)
+		lines, err := simtest.Random(seed, 300)
+		again, err2 := simtest.Random(seed, 300)
 		if !slices.Equal(lines, again) || err != nil || err2 != nil {
 			t.Fatalf("SEED=%d: two runs differ: %v, %v", seed, err, err2)
 		}
-		if err := sim.Replay(lines); err != nil {
+		if err := simtest.Replay(lines); err != nil {
 			t.Fatalf("SEED=%d: broken when it is replayed: %v", seed, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package sim_test
+package simtest_test
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/sim"
+	"github.com/shoal-ml/shoal/head/simtest"
 )
 
 // Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages are bytes on their way goes on
@@ -16,7 +16,7 @@ func TestMessagesAsBytes(t *testing.T) {
 	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
 	messages := 0
 	for s := seed; s <= seed+count; s++ {
-		lines, err := sim.Random(s, 300)
+		lines, err := simtest.Random(s, 300)
 		if err != nil {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
@@ -42,7 +42,7 @@ func TestMessagesAsBytes(t *testing.T) {
 
 // carried plays a schedule with messages that are changed on their way; it returns what was printed.
 func carried(script string, carry func(head.Message) head.Message) (string, error) {
-	c := sim.New()
+	c := simtest.New()
 	c.Carry = carry
 	for line := range strings.SplitSeq(script, "\n") {
 		if err := c.Do(line); err != nil {

@@ -1,4 +1,4 @@
-package sim_test
+package simtest_test
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/sim"
+	"github.com/shoal-ml/shoal/head/simtest"
 )
 
 // Whatever becomes of the store, the job does the same things at the same events as without it (C5).
@@ -14,7 +14,7 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
 	compared := 0
 	for s := seed; s <= seed+count; s++ {
-		lines, err := sim.Random(s, 300)
+		lines, err := simtest.Random(s, 300)
 		if err != nil {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
@@ -22,7 +22,7 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 			continue
 		}
 		compared++
-		with, without, down := sim.New(), sim.New(), sim.New()
+		with, without, down := simtest.New(), simtest.New(), simtest.New()
 		for _, line := range lines {
 			if strings.HasPrefix(line, "restart ") {
 				break // only with a store is there another job
@@ -30,7 +30,7 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 			if err := with.Do(line); err != nil {
 				t.Fatalf("SEED=%d: %v", s, err)
 			}
-			if sim.OfStore(line) {
+			if simtest.OfStore(line) {
 				continue
 			}
 			bare, _, first := strings.Cut(line, " store=")
@@ -45,7 +45,7 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 			}
 		}
 		did := ofJob(without.Output())
-		for name, other := range map[string]*sim.Cluster{"with the store": with, "with the store away": down} {
+		for name, other := range map[string]*simtest.Cluster{"with the store": with, "with the store away": down} {
 			if diff := cmp.Diff(did, ofJob(other.Output())); diff != "" {
 				t.Fatalf("SEED=%d: without a store, and %s:\n%s", s, name, diff)
 			}

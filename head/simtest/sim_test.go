@@ -1,4 +1,4 @@
-package sim_test
+package simtest_test
 
 import (
 	"bufio"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/sim"
+	"github.com/shoal-ml/shoal/head/simtest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
@@ -46,7 +46,7 @@ func TestScenarios(t *testing.T) {
 
 func play(script string) (string, error) {
 	var out strings.Builder
-	c := sim.New()
+	c := simtest.New()
 	for in := bufio.NewScanner(strings.NewReader(script)); in.Scan(); {
 		line := in.Text()
 		if strings.HasPrefix(line, "  ") {
@@ -56,7 +56,7 @@ func play(script string) (string, error) {
 			if err := c.Finally(); err != nil {
 				return out.String(), err
 			}
-			c = sim.New()
+			c = simtest.New()
 		}
 		fmt.Fprintln(&out, line)
 		err := c.Do(line)

@@ -1,4 +1,4 @@
-package sim
+package simtest
 
 import (
 	"cmp"
@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
