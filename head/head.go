@@ -3,7 +3,7 @@
 //
 // One agent is the head: it owns the matcher, the membership and the job's place in its data. Every agent, the head's own host
 // among them, follows: it forwards what its workers do, executes flights, and applies the entries of the log that the head writes.
-// All of it is one state machine, Agent, without goroutine, clock or socket: node drives it with workers, memory and links, and simtest
+// All of it is one state machine, Agent, without goroutine, clock or socket: agent drives it with workers, memory and links, and simtest
 // with a simulated network, so what simtest proves is what runs. docs/design/quorum.md has the protocol and its invariants.
 package head
 

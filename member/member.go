@@ -2,7 +2,7 @@
 // ready, lost, finished, asked for, drained) into generations and orders, each with its reason; and how hosts agree on one
 // generation after another, whoever of them is lost (Acceptor, Proposer).
 //
-// It has no goroutine, no clock and no socket. The shell (node through head, or a scenario of head/simtest) feeds it and carries out
+// It has no goroutine, no clock and no socket. The shell (agent through head, or a scenario of head/simtest) feeds it and carries out
 // what Ready returns, in order. docs/design/membership.md has states, inputs and invariants, docs/design/quorum.md the
 // agreement.
 package member

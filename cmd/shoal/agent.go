@@ -15,11 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // agentFlags are the flags of shoal agent.
@@ -108,7 +108,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	})
 	defer p.close()
 	var mesh *tcp.Mesh
-	err = node.Serve(p.ctx, node.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: p.asked,
+	err = agent.Serve(p.ctx, agent.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: p.asked,
 		Link: func(h fabric.Handler) (fabric.Mesh, error) {
 			joined, err := tcp.Join(p.ctx, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
 			mesh = joined

@@ -13,11 +13,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // killWithin is how long a job trains at most before the next worker is killed: many steps, so that the moment is any.
@@ -89,11 +89,11 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer, play func(conte
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10), strconv.FormatInt(b.state, 10))
 	tool := group.New(ctx)
-	_, err = node.Run(tool.Context(), node.RunConfig{
+	_, err = agent.Run(tool.Context(), agent.RunConfig{
 		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command, Env: b.worker.env},
 		Dir:  dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),
 		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
-		OnEvent: func(e node.Event) {
+		OnEvent: func(e agent.Event) {
 			if e.What == "generation" && e.Generation > 1 {
 				b.events <- time.Now()
 			}

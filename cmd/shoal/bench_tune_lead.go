@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // tuneLead is the first host of a measurement, which tells the others what to do.
@@ -176,7 +176,7 @@ func probes() []collective.Sample {
 // fit measures the probes and returns the model that explains them.
 func (l *tuneLead) fit(rounds int) (collective.Model, error) {
 	m := collective.Usual()
-	m.Gamma = node.Gamma()
+	m.Gamma = agent.Gamma()
 	samples := probes()
 	if err := l.measure(samples, rounds); err != nil {
 		return m, err

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/node"
 )
 
 func newExplainCommand() *cobra.Command {
@@ -41,11 +41,11 @@ JOB is the name of a running job, else the newest run of that name, or the direc
 }
 
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
-	ledger := &tail{path: node.Ledger(dir)}
+	ledger := &tail{path: agent.Ledger(dir)}
 	if asJSON {
-		return ledger.entries(func(e node.Entry) error { return showEntry(out, e, true) })
+		return ledger.entries(func(e agent.Entry) error { return showEntry(out, e, true) })
 	}
-	record, err := node.ReadRecord(dir)
+	record, err := agent.ReadRecord(dir)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 		return err
 	}
 	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name, plural.Of(record.Spec.Workers, "worker"), command, record.Started.Local().Format(time.DateTime))
-	err = ledger.entries(func(e node.Entry) error {
+	err = ledger.entries(func(e agent.Entry) error {
 		_, err := fmt.Fprintf(out, "  %9s  %s%s\n", fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event, whoMoved(e.Event))
 		return err
 	})
@@ -65,7 +65,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job), step(live.Job, reported(live.Job)))
 		return errors.Join(err, tellHeld(out, live.Job), tellWaits(out, live.Job, time.Now(), true))
 	}
-	result, err := node.ReadResult(dir)
+	result, err := agent.ReadResult(dir)
 	switch {
 	case err == nil:
 	case silent != nil:
@@ -79,7 +79,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 }
 
 // whoMoved names the workers that an event is about.
-func whoMoved(e node.Event) string {
+func whoMoved(e agent.Event) string {
 	var parts []string
 	for _, part := range []struct {
 		what    string

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut off ends what it runs.
@@ -331,7 +331,7 @@ func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
 	s := startSpreadOn(t, newNetwork(t, "a", "b", "c"), []string{"a", "b"}, 1, nil, audited)
 	s.agent("c", "c")
 	s.until("a generation with the third host", func() (bool, error) {
-		return slices.ContainsFunc(s.ledger(), func(e node.Entry) bool { return e.Because == "c joined the job" }), nil
+		return slices.ContainsFunc(s.ledger(), func(e agent.Entry) bool { return e.Because == "c joined the job" }), nil
 	})
 	s.signal(syscall.SIGKILL, nil, s.head)
 	s.led("b", "c")

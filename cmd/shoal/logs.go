@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/client/control"
-	"github.com/shoal-ml/shoal/node"
-	"github.com/shoal-ml/shoal/node/proc"
 )
 
 // logsFlags are the flags of shoal logs.
@@ -78,13 +78,13 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 		return "", nil, nil, err
 	}
 	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
-		if dir, err = node.NewestRun(name); err != nil {
+		if dir, err = agent.NewestRun(name); err != nil {
 			if len(unknown.Refused) > 0 || unknown.Silent != nil { // it runs, and another host leads it
 				err = unknown
 			}
 			return "", nil, nil, err
 		}
-	} else if _, err := node.ReadRecord(dir); err != nil {
+	} else if _, err := agent.ReadRecord(dir); err != nil {
 		return "", nil, nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
 	}
 	if hasResult(dir) {
@@ -102,7 +102,7 @@ func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Compl
 	if len(args) > 0 {
 		return names, directive
 	}
-	for _, name := range node.RunNames() {
+	for _, name := range agent.RunNames() {
 		if !slices.ContainsFunc(names, func(n cobra.Completion) bool { return strings.HasPrefix(n, name+"\t") }) {
 			names = append(names, name)
 		}
@@ -144,7 +144,7 @@ func (l *logs) run(ctx context.Context, live *control.Job) error {
 }
 
 func hasResult(dir string) bool {
-	_, err := node.ReadResult(dir)
+	_, err := agent.ReadResult(dir)
 	return err == nil
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // runFlags are the flags of shoal run.
@@ -197,7 +197,7 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear (--unencrypted-data); control messages stay encrypted")
 	}
 	if fl.tokenFile == "" {
-		dir, err := node.RunsDir()
+		dir, err := agent.RunsDir()
 		if err != nil {
 			return nil, err
 		}
@@ -234,7 +234,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 		ctx, leave, cannot = p.ctx, p.asked, func(error) { p.must() }
 	}
 	defer others.close()
-	result, err := node.Run(ctx, node.RunConfig{
+	result, err := agent.Run(ctx, agent.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,
 		Fleet: others.config(cmd.Context(), spec, giveUp), Record: record,

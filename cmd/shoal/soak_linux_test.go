@@ -19,11 +19,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/node"
 )
 
 // What the soak does: as long as it has time, after a pause of up to soakPause one fault more, in a job of up to soakWorkers.
@@ -101,17 +101,17 @@ func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 }
 
 // run trains for as long as it is told, and returns how the job ended.
-func (s *soak) run(length time.Duration) (*node.Result, error) {
+func (s *soak) run(length time.Duration) (*agent.Result, error) {
 	shoal, err := exec.LookPath("shoal") // see TestMain
 	if err != nil {
 		return nil, err
 	}
 	tool := group.New(s.t.Context())
-	result, err := node.Run(tool.Context(), node.RunConfig{
+	result, err := agent.Run(tool.Context(), agent.RunConfig{
 		Spec: job.Spec{Name: "soak", Workers: 4, Command: []string{shoal, "demo", "worker", strconv.Itoa(math.MaxInt32)}},
 		Dir:  s.t.TempDir(), Stdout: io.Discard, Stderr: s,
 		OnReport: s.reported,
-		OnEvent: func(e node.Event) {
+		OnEvent: func(e agent.Event) {
 			if e.What == "stop" {
 				s.members = e.Size
 			}
@@ -282,7 +282,7 @@ func (s *soak) runs(pid int) bool {
 }
 
 // check looks at what the members say at the end, and at what is left.
-func (s *soak) check(result *node.Result) {
+func (s *soak) check(result *agent.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := map[string]float64{}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client/control"
-	"github.com/shoal-ml/shoal/node"
 )
 
 func newStopCommand() *cobra.Command {
@@ -46,15 +46,15 @@ The exit code is 0 when the job is gone. That of shoal run is 0 if all of its wo
 }
 
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON bool) error {
-	ledger := newTail(node.Ledger(j.Dir))
+	ledger := newTail(agent.Ledger(j.Dir))
 	if err := j.Stop(ctx, now, myself()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}
-	var result node.Result
+	var result agent.Result
 	err := again(ctx, func() (done bool, err error) {
 		gone := launcherGone(j)
-		result, err = node.ReadResult(j.Dir)
-		if shown := ledger.entries(func(e node.Entry) error { return showEntry(out, e, asJSON) }); shown != nil {
+		result, err = agent.ReadResult(j.Dir)
+		if shown := ledger.entries(func(e agent.Entry) error { return showEntry(out, e, asJSON) }); shown != nil {
 			return false, shown
 		}
 		if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +82,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON boo
 func launcherGone(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
 
 // ended says in a sentence how a job ended.
-func ended(r node.Result) string {
+func ended(r agent.Result) string {
 	how := "ended well"
 	if !r.OK {
 		how, _, _ = strings.Cut(r.Error, "\n")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/shoal-ml/shoal/node"
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/nats"
 	"github.com/shoal-ml/shoal/store/record"
@@ -46,7 +46,7 @@ func (f *storeFlags) servers() nats.Servers {
 }
 
 // open opens the store of a job that begins; nil if there is to be none.
-func (f *storeFlags) open(ctx context.Context) (*node.RecordConfig, error) {
+func (f *storeFlags) open(ctx context.Context) (*agent.RecordConfig, error) {
 	if f.at == "" {
 		if f.credentials != "" || f.takeOver {
 			return nil, usageError("--store-creds and --take-over are about the record of the job: they need --store")
@@ -57,7 +57,7 @@ func (f *storeFlags) open(ctx context.Context) (*node.RecordConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &node.RecordConfig{TakeOver: f.takeOver}
+	c := &agent.RecordConfig{TakeOver: f.takeOver}
 	if remote {
 		c.URL = f.at
 		c.Store, err = nats.Connect(ctx, f.servers())

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// busy is a mesh whose payloads are in use until somebody says otherwise.
+type busy struct {
+	fabric.Mesh
+	asked []func()
+}
+
+func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
+
+// The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from it, and no longer: that of a reshape too.
+func TestAbortedTransferLetsMemoryGo(t *testing.T) {
+	e, err := newEngine(&lanes{shares: make([]share, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	mesh, m := &busy{}, &worker{id: 3, over: true}
+	e.byID[m.id] = m
+	for id := range uint64(2) {
+		e.transfers.add(&transfer{id: id, mesh: mesh, workers: []topo.Worker{m.id}, settled: id > 0})
+	}
+	for id := range uint64(2) {
+		e.abort(id)
+		e.abort(id) // it is gone already
+	}
+	for range 2 {
+		if m.reap() {
+			t.Fatal("the memory is freed while it is in use")
+		}
+		mesh.asked[0]()
+		mesh.asked = mesh.asked[1:]
+		e.runInbox()
+	}
+	if !m.reap() || len(mesh.asked) > 0 {
+		t.Error("the memory is not freed")
+	}
+}
+
+// Nobody holds a transfer that was aborted, nor one of a reshape: it has room for all of the state.
+func TestBegunTransfersAreForgotten(t *testing.T) {
+	e, err := newEngine(&lanes{own: collective.NewScratch(), shares: make([]share, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	e.name = "a"
+	c := &crew{engine: e, mesh: &sent{t: t}, flights: map[head.Flight]*flight{}, routes: routes{fixed: true}}
+	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}
+	other := mine
+	other.In, other.Out, other.Far = nil, nil, &collective.Far{In: 2, Out: 2}
+	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}}, Of: []int{0, 1}, Route: collective.Suits(8)}
+	c.execute(&head.Execute{Flight: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
+	if c.flights[1].open != 1 {
+		t.Fatalf("%d transfers are under way", c.flights[1].open)
+	}
+	c.drop(1)
+	for _, held := range c.begun[:cap(c.begun)] {
+		if held != nil {
+			t.Error("a transfer that was dropped is held")
+		}
+	}
+}

@@ -1,0 +1,456 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// rawWorker speaks the protocol by hand, so that it can speak it wrongly.
+type rawWorker struct {
+	t       testing.TB
+	conn    *arena.Conn
+	control *arena.Control
+	bell    *arena.Bell
+	agent   *arena.Bell
+	seg     *arena.Segment
+	ticket  uint64
+	joined  api.Reply
+}
+
+// ask sends any bytes of JSON and returns the answer.
+func (w *rawWorker) ask(message any) (api.Reply, []int) {
+	w.t.Helper()
+	if err := w.conn.Send(message); err != nil {
+		w.t.Fatal(err)
+	}
+	b, fds, err := w.conn.Receive(make([]byte, arena.MaxMessage))
+	if err != nil {
+		w.t.Fatalf("no answer to %v: %v", message, err)
+	}
+	var r api.Reply
+	if err := json.Unmarshal(b, &r); err != nil {
+		w.t.Fatal(err)
+	}
+	return r, fds
+}
+
+func dialRaw(t testing.TB, a *agent.Agent) *rawWorker {
+	t.Helper()
+	conn, err := arena.Dial(context.Background(), a.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &rawWorker{t: t, conn: conn}
+}
+
+func joinRaw(t testing.TB, a *agent.Agent, rank int) *rawWorker {
+	t.Helper()
+	return joinRawWith(t, a, rank, fmt.Sprintf("token-%d", rank))
+}
+
+func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
+	t.Helper()
+	w := dialRaw(t, a)
+	r, fds := w.ask(api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Client: "raw", Rank: rank, Token: token})
+	if r.Type != api.TypeJoined || len(fds) != 3 {
+		t.Fatalf("join: %+v with %d descriptors", r, len(fds))
+	}
+	block, err := arena.OpenSegment(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.control, err = arena.OpenControl(block.Mem); err != nil {
+		t.Fatal(err)
+	}
+	w.agent, w.bell, w.joined = arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), r
+	r, fds = w.ask(api.Request{Type: api.TypeSegment, Bytes: 8192})
+	if w.seg, err = arena.OpenSegment(fds[0]); err != nil || r.ID != 1 || r.Bytes != 8192 {
+		t.Fatalf("segment: %+v, %v", r, err)
+	}
+	t.Cleanup(func() {
+		for _, close := range []func() error{w.seg.Close, block.Close, w.agent.Close, w.bell.Close} {
+			if err := close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return w
+}
+
+// submit posts a descriptor as it is, under the next ticket, which it returns.
+func (w *rawWorker) submit(d arena.Descriptor) uint64 {
+	w.ticket++
+	d.Ticket = w.ticket
+	w.control.Write(&d)
+	w.control.SetTail(w.ticket)
+	w.agent.Ring()
+	return w.ticket
+}
+
+// wait returns how the newest call ended, and why if it failed.
+func (w *rawWorker) wait() (arena.Status, string) { return w.waitFor(w.ticket) }
+
+func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
+	w.t.Helper()
+	w.control.SetWorkerParked(true)
+	for {
+		if s := w.control.Completion(ticket); s != 0 {
+			return s, w.control.ErrorText(ticket)
+		}
+		if err := w.bell.Park(w.conn); err != nil {
+			return 0, err.Error()
+		}
+	}
+}
+
+// sound is an all-reduce of four f32 at the start of the segment.
+func sound() arena.Descriptor {
+	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2, Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
+		In: arena.Ref{Segment: 1, Count: 4}, Out: arena.Ref{Segment: 1, Count: 4}, Shape: [arena.MaxDims]uint64{4}}
+}
+
+// Every wrong field is answered with an error that names the worker and the field, and the worker may go on.
+func TestWrongDescriptorFields(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	for field, change := range map[string]func(d *arena.Descriptor){
+		"kind":        func(d *arena.Descriptor) { d.Kind = 77 },
+		"dtype":       func(d *arena.Descriptor) { d.DType = 0 },
+		"reduction":   func(d *arena.Descriptor) { d.Reduction = 9 },
+		"ndim":        func(d *arena.Descriptor) { d.NDim = 200 },
+		"group":       func(d *arena.Descriptor) { d.Group = 5 },
+		"peer":        func(d *arena.Descriptor) { d.Kind, d.Peer = uint8(collective.Broadcast), 1<<32-1 },
+		"in.segment":  func(d *arena.Descriptor) { d.In.Segment = 2 },
+		"out.segment": func(d *arena.Descriptor) { d.Out.Segment = 0 },
+		"in.offset":   func(d *arena.Descriptor) { d.In.Offset = 2 },
+		"out.offset":  func(d *arena.Descriptor) { d.Out.Offset = 1 << 63 },
+		"in.count":    func(d *arena.Descriptor) { d.In.Count = 1 << 62 },
+		"out.count":   func(d *arena.Descriptor) { d.Out.Count = 2049 },
+		"shape":       func(d *arena.Descriptor) { d.Shape[0] = 5 },
+		"splits.segment": func(d *arena.Descriptor) {
+			d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 9, Count: 1}
+		},
+		"splits.offset": func(d *arena.Descriptor) {
+			d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 1, Offset: 4, Count: 1}
+		},
+		"weight": func(d *arena.Descriptor) { d.Reduction, d.Weight = uint8(collective.Mean), -1 },
+	} {
+		d := sound()
+		change(&d)
+		w.submit(d)
+		if status, text := w.wait(); status != arena.Failed || !strings.HasPrefix(text, "rank 0, "+field+": ") {
+			t.Errorf("%s: status %d, %q", field, status, text)
+		}
+	}
+	w.submit(sound())
+	if status, text := w.wait(); status != arena.Done {
+		t.Errorf("a sound call after the wrong ones: status %d, %q", status, text)
+	}
+}
+
+// A worker that asks to take part while it asks already gets an error, and the first time counts.
+func TestAsksTwice(t *testing.T) {
+	a := startAgent(t, 1)
+	member := joinRaw(t, a, 0)
+	step := sound()
+	step.Step = true
+	member.submit(step)
+	if status, text := member.wait(); status != arena.Done {
+		t.Fatalf("a step: status %d, %q", status, text)
+	}
+	if err := a.Resize(2, "the test"); err != nil {
+		t.Fatal(err)
+	}
+	token := a.Expect(1, true)
+	a.Started(1)
+	late := joinRawWith(t, a, 1, token)
+	enter := arena.Descriptor{Kind: arena.KindEnter}
+	first, second := late.submit(enter), late.submit(enter)
+	if status, text := late.waitFor(second); status != arena.Failed || !strings.Contains(text, "already") {
+		t.Errorf("asking twice: status %d, %q", status, text)
+	}
+	member.submit(step)
+	if status, text := late.waitFor(first); status != arena.Changed {
+		t.Errorf("asking: status %d, %q", status, text)
+	}
+	if v := late.control.View(); v.Size != 2 || !v.New {
+		t.Errorf("the worker is told %+v", v)
+	}
+}
+
+// A call with the flag more is not complete before the last of its step is posted, also in a job of one.
+func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	d := sound()
+	d.More = true
+	part := w.submit(d)
+	for range 2 { // the second question is answered after a look at all calls that were there at the first
+		w.ask(api.Request{Type: api.TypeFree, ID: 99})
+	}
+	if s := w.control.Completion(part); s != 0 {
+		t.Errorf("the first part of a step has status %d before the last was posted", s)
+	}
+	w.submit(sound())
+	for _, ticket := range []uint64{part, w.ticket} {
+		if status, text := w.waitFor(ticket); status != arena.Done {
+			t.Errorf("call %d has status %d, %q", ticket, status, text)
+		}
+	}
+}
+
+// A worker cannot end a step that goes on for the others, nor keep one open that ends: both hear of it, and no step counts before they agree.
+func TestLiesAboutTheStep(t *testing.T) {
+	a := startAgent(t, 2)
+	honest, liar := joinRaw(t, a, 0), joinRaw(t, a, 1)
+	step := sound()
+	step.Step = true
+	for said, lie := range map[string]func(d *arena.Descriptor){
+		"(f32[4], sum)":       func(d *arena.Descriptor) { d.Step = false },
+		"(f32[4], sum, more)": func(d *arena.Descriptor) { d.Step, d.More = false, true },
+	} {
+		d := step
+		lie(&d)
+		honest.submit(step)
+		liar.submit(d)
+		for rank, w := range []*rawWorker{honest, liar} {
+			status, text := w.wait()
+			if status != arena.Failed || !strings.Contains(text, "rank 0 called all_reduce(f32[4], sum, step), rank 1 called all_reduce"+said) {
+				t.Errorf("rank 1 called all_reduce%s, rank %d gets status %d, %q", said, rank, status, text)
+			}
+		}
+	}
+	if n := a.Status().Steps; n != 0 {
+		t.Errorf("%d steps counted", n)
+	}
+	for range 2 {
+		honest.submit(step)
+		liar.submit(step)
+		for rank, w := range []*rawWorker{honest, liar} {
+			if status, text := w.wait(); status != arena.Done {
+				t.Errorf("a sound step: rank %d gets status %d, %q", rank, status, text)
+			}
+		}
+	}
+	if n := a.Status().Steps; n != 2 {
+		t.Errorf("%d steps counted, not 2", n)
+	}
+}
+
+// A worker whose bookkeeping makes no sense is cut off; the others hear why, and only what needs it fails.
+func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
+	for name, abuse := range map[string]func(w *rawWorker){
+		"ticket": func(w *rawWorker) {
+			w.submit(sound())
+			d := sound()
+			d.Ticket = 99
+			w.control.Write(&d) // in another slot: slot of ticket 2 stays zero
+			w.control.SetTail(2)
+		},
+		"tail": func(w *rawWorker) { w.control.SetTail(1 << 40) },
+		"back": func(w *rawWorker) { w.control.SetTail(1<<64 - 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t, 2)
+			good := joinAs(t, a, 1)
+			bad := joinRaw(t, a, 0)
+			abuse(bad)
+			bad.agent.Ring()
+			if _, _, err := bad.conn.Receive(make([]byte, 64)); err == nil {
+				t.Error("the broken worker is still connected")
+			}
+			x := []float32{1, 2, 3, 4}
+			for range 2 { // the first may have met the sound call of the broken worker
+				err := client.AllReduce(context.Background(), good, x, collective.Sum)
+				if err != nil && !strings.Contains(err.Error(), "rank 0 broke the protocol") {
+					t.Errorf("got %v", err)
+				}
+			}
+			if err := client.AllReduce(context.Background(), good, x, collective.Sum); err == nil {
+				t.Error("an all-reduce without rank 0 completed")
+			}
+		})
+	}
+}
+
+// A client whose requests can be interrupted must tell which answer is to which, also where one is an error.
+func TestAnswersRepeatTheSerial(t *testing.T) {
+	a := startAgent(t, 2)
+	w := joinRaw(t, a, 1)
+	for i, message := range []any{
+		api.Request{Type: api.TypeSegment, Bytes: 1, Serial: 41},
+		api.Request{Type: api.TypeFree, ID: 9, Serial: 1 << 60},
+		map[string]any{"type": "segment", "serial": 7, "colour": "red"},
+		api.Request{Type: api.TypeSegment, Bytes: 1},
+	} {
+		r, fds := w.ask(message)
+		arena.CloseFDs(fds)
+		if want := []uint64{41, 1 << 60, 7, 0}[i]; r.Serial != want {
+			t.Errorf("%v: the answer has serial %d, want %d: %+v", message, r.Serial, want, r)
+		}
+	}
+}
+
+func TestBadMessages(t *testing.T) {
+	a := startAgent(t, 2)
+	w := dialRaw(t, a)
+	refused := func(message any, want string) {
+		t.Helper()
+		if r, _ := w.ask(message); r.Type != api.TypeError || !strings.Contains(r.Error+" "+r.Field, want) {
+			t.Errorf("%v: %+v, want an error with %q", message, r, want)
+		}
+	}
+	join := api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Rank: 1, Token: "token-1"}
+	refused(api.Request{Type: api.TypeSegment, Bytes: 1}, "before join")
+	refused([]int{1}, "no request")
+	refused(map[string]any{"type": "join", "colour": "red"}, "colour")
+	refused(strings.Repeat("x", 1000), "no request")
+	bad := join
+	bad.Protocol, bad.Version, bad.Client = 2, "9.9.9", "python"
+	refused(bad, "(python, shoal 9.9.9) speaks protocol 2")
+	bad = join
+	bad.Rank = 2
+	refused(bad, "2 is no worker that this host has started")
+	bad = join
+	bad.Token = "token-0"
+	refused(bad, "token")
+	if r, fds := w.ask(join); r.Type != api.TypeJoined {
+		t.Fatalf("a sound join after the bad ones: %+v", r)
+	} else {
+		arena.CloseFDs(fds)
+	}
+	refused(join, "joined already")
+	refused(api.Request{Type: "dance"}, "names no message")
+	refused(api.Request{Type: api.TypeSegment, Bytes: -5}, "at least one byte")
+	refused(api.Request{Type: api.TypeSegment, Bytes: 1 << 45}, "does not fit")
+	refused(api.Request{Type: api.TypeSegment, Bytes: 1 << 62}, "out of range")
+	refused(api.Request{Type: api.TypeFree, ID: 4}, "no segment of rank 1")
+	refused(api.Request{Type: api.TypeGroup, Ranks: []int{0}}, "in which it is not")
+	refused(api.Request{Type: api.TypeGroup, Ranks: []int{1, 7}}, "7 is no rank of the job")
+	refused(api.Request{Type: api.TypeBucket, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1 << 60, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: -1}, "a bucket has from 1")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: 1, Seconds: -1}, "takes no time or some")
+	if r, _ := w.ask(api.Request{Type: api.TypeBucket, Bytes: 1 << 53, Now: 1 << 53, Seconds: 1e300}); r.Type != api.TypeBucket || r.Bytes != 0 {
+		t.Errorf("where there is no other host: %+v", r)
+	}
+	other := dialRaw(t, a)
+	if r, _ := other.ask(join); !strings.Contains(r.Error, "joined already") {
+		t.Errorf("a second worker took rank 1: %+v", r)
+	}
+}
+
+// The memory is sealed: a worker cannot shrink it under the agent.
+func TestSegmentsAreSealed(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	for _, size := range []int64{0, 1 << 20} {
+		if err := unix.Ftruncate(w.seg.FD(), size); err == nil {
+			t.Errorf("a worker resized its segment to %d", size)
+		}
+	}
+}
+
+// A worker that fills its bell, or changes how the agent's bell is read, stops nobody: its calls complete, and the agent ends.
+func TestBellsDoNotStopTheAgent(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	if err := unix.SetNonblock(w.agent.FD(), true); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		full := [8]byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+		_, _ = unix.Read(w.bell.FD(), make([]byte, 8)) // what was rung before, if it was
+		if _, err := unix.Write(w.bell.FD(), full[:]); err != nil {
+			t.Fatal(err)
+		}
+		w.control.SetWorkerParked(true)
+		w.submit(sound())
+		if status, text := w.wait(); status != arena.Done {
+			t.Errorf("status %d: %s", status, text)
+		}
+	}
+}
+
+func TestSocketIsPrivate(t *testing.T) {
+	a := startAgent(t, 1)
+	info, err := os.Stat(a.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("mode %o, want 600", mode)
+	}
+}
+
+// serveAgent runs an agent of one rank until the end.
+func serveAgent(f *testing.F) *agent.Agent {
+	dir := f.TempDir()
+	a, err := agent.NewAgent(agent.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1, Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	g := group.New(context.Background())
+	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
+	f.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			f.Error(err)
+		}
+	})
+	return a
+}
+
+// Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag more is answered when its
+// step is over, so each input is followed by a sound call, which ends the step.
+func FuzzDescriptor(f *testing.F) {
+	for _, flags := range []arena.Flags{{}, {More: true}, {Step: true}, {More: true, Step: true}, {Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true}, {Sparing: true, Step: true}} {
+		var seed [192]byte
+		d := sound()
+		d.Flags = flags
+		d.Encode(seed[:])
+		f.Add(seed[8:])
+	}
+	var shared [192]byte
+	d := sound()
+	d.Out.Segment = 2
+	d.Encode(shared[:])
+	f.Add(shared[8:])
+	f.Add(bytes.Repeat([]byte{0xff}, 184))
+	a := serveAgent(f)
+	w := joinRaw(f, a, 0)
+	if r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 8192}); r.ID != 2 {
+		f.Fatalf("a shared result: %+v", r)
+	} else {
+		arena.CloseFDs(fds)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		w.t = t
+		var raw [192]byte
+		copy(raw[8:], b)
+		var d arena.Descriptor
+		d.Decode(&raw)
+		ticket := w.submit(d)
+		w.submit(sound())
+		if status, text := w.waitFor(ticket); status != arena.Done && (status != arena.Failed || !strings.HasPrefix(text, "rank 0, ")) {
+			t.Fatalf("status %d, %q for %+v", status, text, d)
+		}
+		if status, text := w.wait(); status != arena.Done {
+			t.Fatalf("status %d, %q for a sound call after %+v", status, text, d)
+		}
+	})
+}

@@ -1,0 +1,397 @@
+// Package agent is the composition root: the agent that serves the workers of one host, and the launcher that runs a job.
+// It is the only place that starts long-lived goroutines.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// AgentConfig says what an agent serves.
+type AgentConfig struct {
+	Job      string                                      // name of the job, also in messages
+	Socket   string                                      // path of the Unix socket
+	Size     int                                         // how many workers the job begins with; 0 = this agent joins a job that another leads
+	Min, Max int                                         // bounds of the job's size; 0 = 1, no limit
+	Spares   int                                         // workers beyond the size that wait to be let in
+	Slots    int                                         // how many workers this host has room for; 0 = any number, member.NoSlots = none
+	Tokens   []string                                    // secrets of the first workers, where the launcher starts them unasked; one a worker
+	Link     func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to other hosts; nil = this host is alone
+	Fixed    bool                                        // collectives go between hosts by their lengths alone, whatever is measured
+	Orders   Orders                                      // what the job wants of the launcher
+	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
+	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
+	OnSave   func(seat int, line string)                 // what people should know of a checkpoint that a worker of this host takes part in; nil = the log has it
+	OnBereft func(seat int, why string)                  // a call of a worker of this host has failed, because another is gone; on the engine's thread; may be nil
+	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
+	Log      *slog.Logger                                // nil = slog.Default()
+
+	// Redundant asks for what several ranks of a mesh have to be on two hosts.
+	Redundant bool
+	// After is how many generations the job had before this start: workers and people are told of those that are numbered on from it.
+	After topo.Generation
+
+	nodes []numa.Node // memory nodes of this host; nil = there is no choice
+}
+
+// Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the job
+// gave it, which it keeps for life. The first seats are the ranks that the job begins with.
+type Agent struct {
+	cfg      AgentConfig
+	listener *arena.Listener
+	engine   *engine
+	crew     *crew
+	mesh     fabric.Mesh // nil where this host is alone
+	group    *group.Group
+	saves    saves
+	places   *places
+
+	mu     sync.Mutex
+	seats  map[int]*presence
+	closed bool
+	conns  map[*arena.Conn]struct{}
+}
+
+// presence is what the agent knows of a worker's life.
+type presence struct {
+	token  string
+	late   bool // the job ran already when it was started
+	joined bool // has ever joined
+	conn   *arena.Conn
+}
+
+// NewAgent opens the socket, and the links to other hosts if there are to be any; Run serves them.
+func NewAgent(cfg AgentConfig) (*Agent, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.OnSave == nil {
+		cfg.OnSave = func(_ int, line string) { cfg.Log.Info(line) }
+	}
+	l, err := arena.Listen(cfg.Socket)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, places: newPlaces(), group: group.New(context.Background())}
+	lanes, err := newLanes(a.group)
+	if err == nil {
+		a.engine, err = newEngine(lanes, a.expelled)
+	}
+	if err != nil {
+		l.Close()
+		return nil, errors.Join(err, a.stopLanes(), lanes.close())
+	}
+	a.engine.results.nodes = everywhere(cfg.nodes)
+	if cfg.OnBereft != nil {
+		a.engine.bereft = func(w topo.Worker, why string) { cfg.OnBereft(int(w), why) }
+	}
+	if err := a.link(); err != nil {
+		l.Close()
+		return nil, errors.Join(err, a.stopLanes(), a.engine.close())
+	}
+	return a, nil
+}
+
+// link opens the mesh and gives the agent its part in the job.
+func (a *Agent) link() error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	if a.cfg.Link != nil {
+		if a.mesh, err = a.cfg.Link(&links{transfers: a.engine.transfers, engine: a.engine}); err != nil {
+			return err
+		}
+		name = string(a.mesh.Self())
+	}
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), after: a.cfg.After, began: time.Now(), unwanted: map[topo.Worker]bool{},
+		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
+		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
+	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
+	if a.cfg.Size > 0 {
+		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max, Spares: a.cfg.Spares}
+	}
+	a.engine.name = fabric.Host(name)
+	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
+	a.crew.lookout = newLookout(a.crew.agent.Gone)
+	for seat, token := range a.cfg.Tokens {
+		a.seats[seat] = &presence{token: token}
+		a.crew.agent.Started(topo.Worker(seat))
+	}
+	return nil
+}
+
+func (a *Agent) stopLanes() error {
+	a.group.Stop(nil)
+	return a.group.Wait()
+}
+
+// Run serves workers until ctx ends; then it closes every conversation, waits for all that it started, and removes the socket.
+func (a *Agent) Run(ctx context.Context) error {
+	engine := group.New(context.Background())
+	engine.Go("engine", func(context.Context) error { a.engine.serve(); return nil })
+	stop := context.AfterFunc(ctx, a.shut)
+	defer stop()
+	_ = a.engine.later(func() { a.crew.settle() }) // a job that begins wants workers
+	a.group.Go("watch", a.watch)
+	if a.mesh != nil || a.cfg.Spares > 0 {
+		a.group.Go("ticks", a.tick)
+	}
+	if a.mesh != nil {
+		a.group.Go("seek", a.seek)
+		a.group.Go("routes", a.tune)
+	}
+	err := a.accept()
+	a.shut()
+	_ = a.engine.do(a.crew.lookAway)
+	if a.mesh != nil {
+		_ = a.engine.do(func() { a.crew.left = true })
+		a.engine.transfers.close()
+		err = errors.Join(err, a.mesh.Close())
+	}
+	a.engine.stop()
+	return errors.Join(err, engine.Wait(), a.stopLanes(), a.engine.close())
+}
+
+// tick lets the job's protocol repeat what was not answered, and start spares again.
+func (a *Agent) tick(ctx context.Context) error {
+	ticker := time.NewTicker(ticks)
+	defer ticker.Stop()
+	next := a.crew.agent.Tick
+	tick := func() { a.crew.input(next) }
+	for {
+		select {
+		case <-ticker.C:
+			_ = a.engine.later(tick)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// seek finds out, while this host is stuck, whether the others go on without it.
+func (a *Agent) seek(ctx context.Context) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if !a.Status().Stuck {
+			continue
+		}
+		for host, linked := range a.mesh.Seek(ctx) {
+			names := make([]string, len(linked))
+			for i, l := range linked {
+				names[i] = string(l)
+			}
+			_ = a.engine.later(func() { a.crew.input(func() { a.crew.agent.Seen(string(host), names) }) })
+		}
+	}
+}
+
+// ticks is how often that is. It says nothing about when a host is lost: that is the mesh's to know.
+const ticks = 50 * time.Millisecond
+
+func (a *Agent) accept() error {
+	for {
+		conn, err := a.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("agent: accepting workers: %w", err)
+		}
+		if !a.track(conn) {
+			conn.Close()
+			return nil
+		}
+		a.group.Go("session", func(context.Context) error {
+			s := &session{agent: a, conn: conn}
+			s.serve()
+			a.finish(s)
+			_ = s.giveBack() // what cannot be removed, the next agent removes
+			return nil
+		})
+	}
+}
+
+func (a *Agent) track(c *arena.Conn) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.conns[c] = struct{}{}
+	}
+	return !a.closed
+}
+
+// shut closes the socket and hangs up on every worker, which takes that as the end of the agent. What a worker had said
+// before is still heard: its session reads on until the end.
+func (a *Agent) shut() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.places.stop()
+	a.listener.Close()
+	for c := range a.conns {
+		_ = c.Shutdown() // fails where the worker was faster
+		delete(a.conns, c)
+	}
+}
+
+// seat finds the seat that a token belongs to.
+func (a *Agent) seat(n int, token string) (late bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.seats[n]
+	if p == nil {
+		return false, &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is no worker that this host has started", n)}
+	}
+	if subtle.ConstantTimeCompare([]byte(token), []byte(p.token)) != 1 {
+		return false, &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", n, api.EnvToken)}
+	}
+	return p.late, nil
+}
+
+// admit makes a worker known, once a seat. It returns the size of the job that the worker is to know at first, and the generation.
+func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64, err error) {
+	a.mu.Lock()
+	p := a.seats[int(m.id)]
+	twice := p.joined
+	if !twice {
+		p.joined, p.conn = true, c
+	}
+	a.mu.Unlock()
+	if twice {
+		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
+	}
+	err = a.engine.do(func() {
+		size, generation = a.crew.agent.Known().View.Size(), a.crew.number(1)
+		a.engine.admit(m, late)
+	})
+	return size, generation, err
+}
+
+// here is the number of workers on this host.
+func (a *Agent) here() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.seats)
+}
+
+// groupOf gives a worker a group of the ranks that it lists.
+func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
+	answer := make(chan head.Grouped, 1)
+	var err error
+	if stopped := a.engine.do(func() { err = a.crew.group(w, ranks, answer) }); stopped != nil || err != nil {
+		return head.Grouped{}, cmp.Or(stopped, err)
+	}
+	select {
+	case g := <-answer:
+		return g, g.Err
+	case <-a.group.Context().Done():
+		return head.Grouped{}, errStopped
+	}
+}
+
+// ungroup tells that a worker needs a group no more. A stopped engine has forgotten all.
+func (a *Agent) ungroup(w topo.Worker, id topo.GroupID) {
+	_ = a.engine.later(func() {
+		a.crew.input(func() { a.crew.agent.Ungroup(w, id) })
+		if m := a.engine.byID[w]; m != nil {
+			m.forget(id)
+		}
+	})
+}
+
+// state notes what the job trains on.
+func (a *Agent) state(w topo.Worker, d cursor.Cursor) (err error) {
+	if stopped := a.engine.do(func() { err = a.crew.state(w, d) }); stopped != nil {
+		return stopped
+	}
+	return err
+}
+
+// finish cleans up after a conversation. What the worker posted stays until it is used.
+func (a *Agent) finish(s *session) {
+	a.mu.Lock()
+	delete(a.conns, s.conn)
+	a.mu.Unlock()
+	s.conn.Close()
+	if s.joined {
+		// When the engine has stopped, its own end frees the member.
+		_ = a.engine.do(func() {
+			if m := a.engine.byID[s.worker]; m != nil {
+				m.left = true
+			}
+		})
+	}
+}
+
+// leave hears a worker say goodbye. What waits for it goes on without it when its process ends, or after a while.
+func (a *Agent) leave(w topo.Worker, joined bool) {
+	if !joined {
+		return
+	}
+	lose := func() {
+		_ = a.engine.do(func() { a.crew.lost(w, "has left the job", true) })
+	}
+	if a.cfg.Linger == 0 {
+		lose()
+		return
+	}
+	a.group.Go("linger", func(ctx context.Context) error {
+		select {
+		case <-time.After(a.cfg.Linger):
+			lose()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+func (a *Agent) note(seat int, change func(p *presence)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.seats[seat]; p != nil {
+		change(p)
+	}
+}
+
+func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
+	if a.cfg.OnReport != nil {
+		a.cfg.OnReport(int(w), metrics)
+	}
+}
+
+// expelled hangs up on a worker that broke the protocol.
+func (a *Agent) expelled(w topo.Worker, err error) {
+	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host", a.Host(), "worker", w, "error", err)
+	a.note(int(w), func(p *presence) {
+		if p.conn != nil {
+			_ = p.conn.Shutdown()
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// startAgent runs an agent for n ranks until the test ends.
+func startAgent(t *testing.T, n int) *agent.Agent {
+	t.Helper()
+	return startAgentUntil(t, context.Background(), n)
+}
+
+// background runs f and waits for it at the end of the test.
+func background(t *testing.T, f func()) {
+	g := group.New(context.Background())
+	g.Go("background", func(context.Context) error { f(); return nil })
+	t.Cleanup(func() {
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func startAgentUntil(t *testing.T, parent context.Context, n int) *agent.Agent {
+	t.Helper()
+	return startAgentWith(t, parent, n, agent.Orders{})
+}
+
+func startAgentWith(t *testing.T, parent context.Context, n int, orders agent.Orders) *agent.Agent {
+	t.Helper()
+	return startAgentOf(t, parent, agent.AgentConfig{Size: n, Orders: orders})
+}
+
+func startAgentOf(t *testing.T, parent context.Context, cfg agent.AgentConfig) *agent.Agent {
+	t.Helper()
+	for i := range cfg.Size {
+		cfg.Tokens = append(cfg.Tokens, fmt.Sprintf("token-%d", i))
+	}
+	dir, err := os.MkdirTemp("", "shoal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
+	a, err := agent.NewAgent(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(parent)
+	g := group.New(context.Background())
+	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+		os.RemoveAll(dir)
+	})
+	return a
+}
+
+// joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the environment is the process's.
+func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {
+	t.Helper()
+	return joinWith(t, a, rank, fmt.Sprintf("token-%d", rank))
+}
+
+func joinWith(t *testing.T, a *agent.Agent, rank int, token string) *client.Job {
+	t.Helper()
+	t.Setenv(api.EnvSocket, a.Socket())
+	t.Setenv(api.EnvRank, fmt.Sprint(rank))
+	t.Setenv(api.EnvToken, token)
+	j, err := client.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return j
+}
+
+// world runs body once a rank, all at once, and fails the test with the first error: with all ranks on one host, then spread over
+// several.
+func world(t *testing.T, n int, body func(j *client.Job) error) {
+	t.Helper()
+	t.Run(fmt.Sprintf("%d ranks on 1 host", n), func(t *testing.T) {
+		a := startAgent(t, n)
+		jobs := make([]*client.Job, n)
+		for r := range jobs {
+			jobs[r] = joinAs(t, a, r)
+		}
+		together(t, jobs, body)
+	})
+	for _, slots := range [][]int{{n - n/2, n / 2}, {1, n/2 - 1, n - n/2}} {
+		if slices.Min(slots) < 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%d ranks on %d hosts", n, len(slots)), func(t *testing.T) {
+			c := startCluster(t, n, slots, agent.Orders{})
+			jobs := make([]*client.Job, n)
+			for range jobs {
+				s := <-c.started
+				jobs[s.number] = joinWith(t, s.agent, s.number, s.token)
+			}
+			together(t, jobs, body)
+		})
+	}
+}
+
+func together(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) {
+	t.Helper()
+	g := group.New(t.Context())
+	for r, j := range jobs {
+		g.Go(fmt.Sprintf("rank %d", r), func(context.Context) error { return body(j) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllReduceArenaAndForeign(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		world(t, n, func(j *client.Job) error {
+			for _, size := range []int{0, 1, 3, 1000, 300_001} {
+				arena, err := client.Empty[float32](j, size)
+				if err != nil {
+					return err
+				}
+				for _, x := range [][]float32{arena, make([]float32, size)} {
+					for i := range x {
+						x[i] = float32(j.Rank() + i%7)
+					}
+					if err := client.AllReduce(context.Background(), j, x, collective.Sum); err != nil {
+						return err
+					}
+					for i := range x {
+						if want := float32(n*(n-1)/2 + n*(i%7)); x[i] != want {
+							return fmt.Errorf("%d ranks, %d elements: element %d is %v, want %v", n, size, i, x[i], want)
+						}
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// What a worker reported before the agent hung up is heard, though nobody had read it by then.
+func TestLastReportsAreHeard(t *testing.T) {
+	const reports = 100
+	heard := 0
+	said, hungUp := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	a, err := agent.NewAgent(agent.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Size: 2, Tokens: []string{"token-0", "token-1"},
+		OnReport: func(int, map[string]float64) {
+			if heard++; heard == 1 {
+				<-said
+				cancel()
+				<-hungUp
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := group.New(context.Background())
+	g.Go("agent", func(context.Context) error { return a.Run(ctx) })
+	j := joinAs(t, a, 0)
+	for range reports {
+		if err := j.Report(map[string]float64{"loss": 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(said)
+	if err := client.Barrier(context.Background(), j); !errors.Is(err, client.ErrLost) { // there is no rank 1
+		t.Errorf("got %v", err)
+	}
+	close(hungUp)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if heard != reports {
+		t.Errorf("%d of %d reports were heard", heard, reports)
+	}
+}
+
+// A report that cannot be sent is an error of its own, not a lost agent.
+func TestReportTooLong(t *testing.T) {
+	j := joinAs(t, startAgent(t, 1), 0)
+	many := map[string]float64{}
+	for i := range 10000 {
+		many[fmt.Sprint("metric-", i)] = 1
+	}
+	if err := j.Report(many); err == nil || errors.Is(err, client.ErrLost) || !strings.Contains(err.Error(), "the limit is") {
+		t.Errorf("got %v", err)
+	}
+	if err := client.Barrier(t.Context(), j); err != nil {
+		t.Error(err)
+	}
+}

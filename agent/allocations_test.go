@@ -1,0 +1,80 @@
+//go:build !race
+
+// Under the race detector sync.Pool forgets things on purpose.
+
+package agent_test
+
+import (
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/fabric/arena"
+)
+
+// allocations is what a call of f allocates in the whole process, in the mean of some and rounded down, once it is used to it.
+func allocations(runs int, f func()) uint64 {
+	for range runs {
+		f()
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range runs {
+		f()
+	}
+	runtime.ReadMemStats(&after)
+	return (after.Mallocs - before.Mallocs) / uint64(runs)
+}
+
+// rounds returns a function that lets all workers post the same call and waits for its end.
+func rounds(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
+	return func() {
+		for _, w := range workers {
+			w.submit(d)
+		}
+		for _, w := range workers {
+			for w.control.Completion(w.ticket) == 0 {
+				runtime.Gosched()
+			}
+			if s := w.control.Completion(w.ticket); !s.OK() {
+				t.Fatalf("status %d, %q", s, w.control.ErrorText(w.ticket))
+			}
+		}
+	}
+}
+
+// From the post to the completion a collective of one host allocates nothing in all of its agent, also one that ends a step.
+func TestCallsOfOneHostAllocateNothing(t *testing.T) {
+	for _, step := range []bool{false, true} {
+		a, d := startAgent(t, 2), sound()
+		d.Step = step
+		workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1)}
+		if n := allocations(200, rounds(t, workers, d)); n > 0 {
+			t.Errorf("step %v: %d allocations a call", step, n)
+		}
+	}
+}
+
+// Over two hosts it allocates nothing either, in both agents. What the clock does there, such as a look every second whether the others go on without
+// this host, is not of the calls: of many short rows of them the one counts that allocates the least. Who thinks about routes, now and then, allocates.
+func TestCallsOfTwoHostsAllocateNothing(t *testing.T) {
+	const rows, row = 8, 5
+	for _, step := range []bool{false, true} {
+		c, d := startCluster(t, 2, []int{1, 1}, agent.Orders{}), sound()
+		d.Step = step
+		var workers []*rawWorker
+		for range 2 {
+			s := <-c.started
+			s.agent.FixRoutes()
+			workers = append(workers, joinRawWith(t, s.agent, s.number, s.token))
+		}
+		least, once := uint64(math.MaxUint64), rounds(t, workers, d)
+		for range rows {
+			least = min(least, allocations(row, once))
+		}
+		if least > 0 {
+			t.Errorf("step %v: %d allocations a call", step, least)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// mostStep bounds what a worker can say of a step, in bytes.
+const mostStep = 1 << 53
+
+// bucket tells a worker how large the buckets of its gradients should be.
+func (s *session) bucket(r *api.Request) error {
+	switch {
+	case r.Bytes < 1 || r.Bytes > mostStep:
+		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a step has from 1 to 2⁵³ bytes of gradients", r.Bytes)}
+	case r.Now < 1 || r.Now > mostStep:
+		return &collective.FieldError{Field: "now", Problem: fmt.Sprintf("%d: a bucket has from 1 to 2⁵³ bytes", r.Now)}
+	case math.IsInf(r.Seconds, 0) || !(r.Seconds >= 0):
+		return &collective.FieldError{Field: "seconds", Problem: fmt.Sprintf("%v: a backward pass takes no time or some", r.Seconds)}
+	}
+	size, err := s.agent.bucket(collective.Step{Bytes: int(r.Bytes), Backward: r.Seconds}, int(r.Now))
+	if err != nil {
+		return err
+	}
+	return s.reply(api.Reply{Type: api.TypeBucket, Bytes: int64(size)})
+}
+
+// bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0 where nothing is known, or nothing is to be
+// chosen. Its hosts are those of the newest all-reduce. It takes as long as a fit.
+func (a *Agent) bucket(step collective.Step, now int) (int, error) {
+	r := &a.crew.routes
+	var ways map[int]collective.Route
+	if err := a.engine.do(func() { step.Hosts, ways = r.hosts, r.ways(append(step.Buckets(), now)) }); err != nil || ways == nil {
+		return 0, err
+	}
+	return r.bucket(step, now, ways), nil
+}
+
+// ways are the routes of all-reduces of some lengths; nil if nothing is to be chosen.
+func (r *routes) ways(lengths []int) map[int]collective.Route {
+	if r.fixed {
+		return nil
+	}
+	ways := map[int]collective.Route{}
+	for _, bytes := range lengths {
+		ways[bytes] = r.choose(collective.AllReduce, r.hosts, bytes)
+	}
+	return ways
+}
+
+func (r *routes) bucket(step collective.Step, now int, ways map[int]collective.Route) int {
+	model, known := r.model(step.Hosts)
+	if !known {
+		return 0
+	}
+	return model.Bucket(step, now, func(bytes int) collective.Route { return ways[bytes] })
+}

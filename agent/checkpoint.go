@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+)
+
+// maxPartText bounds the texts of a part, which are copied and parsed.
+const maxPartText = 256 << 20
+
+// saves counts the parts of checkpoints that this host writes: for workers that live, and for those that are lost meanwhile.
+type saves struct {
+	mu      sync.Mutex
+	writing int
+	idle    chan struct{} // closed when nothing is written any more
+}
+
+func (s *saves) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.writing++; s.writing == 1 {
+		s.idle = make(chan struct{})
+	}
+}
+
+func (s *saves) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.writing--; s.writing == 0 {
+		close(s.idle)
+	}
+}
+
+// done reports whether nothing is being written, after a wait for that if wanted.
+func (s *saves) done(wait bool) bool {
+	s.mu.Lock()
+	writing, idle := s.writing, s.idle
+	s.mu.Unlock()
+	if writing > 0 && wait {
+		<-idle
+		writing = 0
+	}
+	return writing == 0
+}
+
+// save begins to write a worker's part of a checkpoint. It is written to the end, whatever becomes of the worker.
+func (s *session) save(r *api.Part) error {
+	if r == nil {
+		return &collective.FieldError{Field: "part", Problem: "missing: it says what is to be written"}
+	}
+	a := s.agent
+	p, err := s.part(r)
+	if err != nil {
+		return err
+	}
+	if err := p.Check(); err != nil {
+		s.unpin()
+		return &collective.FieldError{Field: "part", Problem: err.Error()}
+	}
+	a.saves.begin()
+	a.group.Go("checkpoint", func(context.Context) error {
+		defer a.saves.end()
+		defer s.unpin()
+		p.Write()
+		return nil
+	})
+	return s.reply(api.Reply{Type: api.TypeSave})
+}
+
+// part finds the memory of a part, and keeps it from being freed.
+func (s *session) part(r *api.Part) (*snapshot.Part, error) {
+	folder, err := s.agent.places.folder(r.Folder, r.Keep, s.say)
+	if err != nil {
+		return nil, err
+	}
+	p := &snapshot.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshed}
+	err = s.pin(func(m *worker) (err error) {
+		extent := func(field string, x api.Extent) (memory []byte) {
+			if err == nil {
+				memory, err = m.memory("part."+field, arena.Ref{Segment: x.ID, Offset: x.Offset, Count: x.Bytes}, 1)
+			}
+			return memory
+		}
+		p.State, p.Own, p.Body = extent("state", r.State), extent("own", r.Own), extent("body", r.Body)
+		if n := len(p.State) + len(p.Own); err == nil && n > maxPartText {
+			err = fieldOf(m, "part", "%d bytes of description, the limit is %d", n, maxPartText)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The worker can still write there: what is looked at must stay what it was.
+	p.State, p.Own = bytes.Clone(p.State), bytes.Clone(p.Own)
+	return p, nil
+}
+
+// pin keeps the memory of a worker, of which find finds some, from being freed until unpin.
+func (s *session) pin(find func(m *worker) error) (err error) {
+	e := s.agent.engine
+	stopped := e.do(func() {
+		m := e.byID[s.worker]
+		if m.saving {
+			err = errors.New("the part before is still being written: ask with saved whether it is")
+			return
+		}
+		err = find(m)
+		m.saving = err == nil
+	})
+	return errors.Join(stopped, err)
+}
+
+// unpin lets the memory of a part go. When the engine has stopped, its own end frees it.
+func (s *session) unpin() {
+	e := s.agent.engine
+	_ = e.later(func() { e.byID[s.worker].saving = false })
+}
+
+// saved tells whether all parts are written that this host was asked for.
+func (s *session) saved(wait bool) error {
+	return s.reply(api.Reply{Type: api.TypeSaved, Done: s.agent.saves.done(wait)})
+}

@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/state/reshape"
+)
+
+// Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it needs.
+
+// on places the state of the job on a mesh.
+func (s *session) on(mesh string) (l *reshape.Layout, err error) {
+	e := s.agent.engine
+	stopped := e.do(func() { l, err = e.crew.shaper.on(mesh) })
+	return l, errors.Join(stopped, err)
+}
+
+// meshed says to a part of a checkpoint where the state lies.
+func (s *session) meshed(mesh string) (*snapshot.Meshed, error) {
+	l, err := s.on(mesh)
+	if err != nil {
+		return nil, err
+	}
+	text, err := ranks.DescribeSpread(&l.Spec, l.Layout)
+	return &snapshot.Meshed{Layout: l.Layout, Text: text}, err
+}
+
+// load reads what a rank has on a mesh from a checkpoint into the worker's memory.
+func (s *session) load(r *api.Load) error {
+	if r == nil {
+		return &collective.FieldError{Field: "load", Problem: "missing: it says what is to be read"}
+	}
+	l, err := s.on(r.Mesh)
+	if err != nil {
+		return err
+	}
+	if r.Rank < 0 || r.Rank >= l.Ranks || r.Into.Bytes != uint64(l.Bytes(r.Rank)) {
+		return &collective.FieldError{Field: "load.into", Problem: fmt.Sprintf("%d bytes for rank %d of mesh %s", r.Into.Bytes, r.Rank, r.Mesh)}
+	}
+	var into []byte
+	if err := s.pin(func(m *worker) (err error) {
+		into, err = m.memory("load.into", arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer s.unpin()
+	clear(into) // padding is zero
+	places := map[string][]byte{}
+	for _, t := range l.Rank(r.Rank) {
+		places[t.Name] = into[l.Offset(r.Rank, t.Name):]
+	}
+	sealed, err := (snapshot.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)
+	if err == nil {
+		err = sealed.ReadMeshed(context.Background(), l.Layout, r.Rank, func(name string) []byte { return places[name] })
+	}
+	if err != nil {
+		return err
+	}
+	return s.reply(api.Reply{Type: api.TypeLoad})
+}

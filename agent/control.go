@@ -1,0 +1,266 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// Bounds of what a tool may send, and of the time that it may take.
+const (
+	maxControlBody = 4 << 10
+	maxWho         = 100
+	controlTimeout = 5 * time.Second
+)
+
+// listenControl makes the socket on which the launcher answers tools such as shoal ps. Only this user can open it, like
+// the directory that it lies in.
+func listenControl(path string) (net.Listener, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("agent: the control socket of the job: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("agent: the control socket of the job: %w", err)
+	}
+	return l, nil
+}
+
+// serveControl answers until ctx ends.
+func (l *launch) serveControl(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) { l.answerJob(w) })
+	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
+	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
+	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
+	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
+	mux.HandleFunc("POST "+api.PathRecover, l.answerRecover)
+	mux.HandleFunc("POST "+api.PathToken, l.answerInvite)
+	mux.HandleFunc("/", refuseUnknown)
+	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout, MaxHeaderBytes: maxControlBody,
+		ErrorLog: log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
+	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	defer stop()
+	err := server.Serve(listener)
+	if ctx.Err() == nil {
+		return fmt.Errorf("agent: the control socket of the job: %w", err)
+	}
+	last, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		server.Close()
+	}
+	return nil
+}
+
+func (l *launch) answerJob(w http.ResponseWriter) {
+	s := l.agent.Status()
+	l.mu.Lock()
+	dir := l.dir
+	l.mu.Unlock()
+	switch {
+	case dir == nil:
+		refuse(w, http.StatusServiceUnavailable, errors.New("this host has joined a job, and was not told yet what it is"))
+		return
+	case s.Want == 0: // a live agent always wants workers
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
+		return
+	case s.Head != l.host && !s.Stuck:
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
+		return
+	}
+	answer(w, l.describe(s))
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // a tool that has gone needs no answer
+}
+
+func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
+	var ask api.Resize
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can have on one host; give 1 to %d, and to end the job use shoal stop %s",
+			ask.Workers, job.MaxWorkers, l.name()))
+		return
+	}
+	if by := l.stoppedBy(); by != "" {
+		refuse(w, http.StatusConflict, fmt.Errorf("%s has asked for the end of the job: it takes no more workers", by))
+		return
+	}
+	if err := l.agent.Resize(ask.Workers, ask.Who); err != nil {
+		refuse(w, http.StatusConflict, err)
+		return
+	}
+	l.answerJob(w)
+}
+
+func (l *launch) answerStop(w http.ResponseWriter, r *http.Request) {
+	var ask api.Stop
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	l.askToStop(ask.Now, ask.Who)
+	l.answerJob(w)
+}
+
+func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
+	var ask api.Drain
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	before := l.agent.Status()
+	if err := l.drainHost(ask.Host, ask.Who); err != nil {
+		refuse(w, http.StatusConflict, err)
+		return
+	}
+	s := l.agent.Status()
+	if s.Head != l.host { // it has handed over already
+		s = before
+	}
+	answer(w, l.describe(s))
+}
+
+func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
+	var ask api.Recover
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	switch s := l.agent.Status(); {
+	case !ask.Force:
+		refuse(w, http.StatusBadRequest, errors.New("force: only a person can know that the other hosts are gone for good; say so with --force"))
+		return
+	case !s.Stuck:
+		refuse(w, http.StatusConflict, fmt.Errorf("job %s is led by %s, which can be reached: there is nothing to recover", l.name(), s.Head))
+		return
+	}
+	l.console.Note(ask.Who + " says that the other hosts are gone for good")
+	l.agent.Force()
+	l.answerJob(w)
+}
+
+// maxInvitation is for how long a token can be good: nobody can call it back.
+const maxInvitation = 366 * 24 * time.Hour
+
+func (l *launch) answerInvite(w http.ResponseWriter, r *http.Request) {
+	var ask api.Invite
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	f := l.cfg.Fleet
+	switch {
+	case ask.Seconds < 1 || ask.Seconds > int64(maxInvitation/time.Second):
+		refuse(w, http.StatusBadRequest, fmt.Errorf("seconds: a token cannot be good for %d s; give 1 to %d", ask.Seconds, int64(maxInvitation/time.Second)))
+		return
+	case f == nil || f.Token == nil || f.Join == nil:
+		refuse(w, http.StatusConflict, fmt.Errorf("job %s takes no other hosts, since it was started without --listen and --hosts", l.name()))
+		return
+	}
+	life := time.Duration(ask.Seconds) * time.Second
+	expires := time.Now().Add(life)
+	l.console.Note(fmt.Sprintf("%s has made a token with which hosts join until %s", ask.Who, expires.Format(time.DateTime)))
+	answer(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
+}
+
+// readControl reads the body of a request, and makes sure that who asks has a name that can be printed.
+func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("the body is no request: %w; docs/formats/control.md says what is", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("the body goes on behind the request; send one JSON object")
+	}
+	if len(*who) > maxWho || strings.ContainsFunc(*who, func(c rune) bool { return !unicode.IsPrint(c) }) {
+		return fmt.Errorf("who: %q cannot stand in a message; give user@host, up to %d bytes", *who, maxWho)
+	}
+	if *who == "" {
+		*who = "somebody"
+	}
+	return nil
+}
+
+func refuseUnknown(w http.ResponseWriter, r *http.Request) {
+	code := http.StatusNotFound
+	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}, r.URL.Path) {
+		code = http.StatusMethodNotAllowed
+	}
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s, POST %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken))
+}
+
+func refuse(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(api.ControlError{Error: err.Error()})
+}
+
+// describe is the job as it is now.
+func (l *launch) describe(s Status) api.Job {
+	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
+		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
+	if f := l.cfg.Fleet; f != nil && f.Join != nil {
+		j.Join = f.Join()
+		j.Hosts = l.hosts(s)
+	}
+	waits := l.agent.Waits()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command, l.job.Spec.Min, l.job.Spec.Max
+	if asked := l.cfg.Spec.Name; asked != j.Name {
+		j.Asked = asked
+	}
+	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
+		h := l.hands[seat]
+		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat), PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil && slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}
+		if s.Generation == 0 {
+			w.Rank = seat
+		}
+		if h.exit != nil {
+			w.Rank, w.How, w.Failed = -1, h.exit.String(), !h.exit.OK() && !h.needless
+		} else if wait, is := waits[seat]; is {
+			wait.Absent = !h.joined
+			w.Waited = &wait
+		}
+		j.Workers = append(j.Workers, w)
+	}
+	switch {
+	case j.StoppedBy != "":
+		j.State = api.Stopping
+	case s.Stuck:
+		j.State = api.Stuck
+	case j.Paused:
+		j.State = api.Paused
+	case j.Generation == 0 && l.anyJoined():
+		j.State = api.Starting
+	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.Reshaping != ""):
+		j.State = api.Resizing
+	default:
+		j.State = api.Running
+	}
+	return j
+}

@@ -1,0 +1,312 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// flock is a job of the elastic tests: workers that train a sum, die and join as a script says.
+type flock struct {
+	t     *testing.T
+	size  int // workers that the job begins with
+	agent *agent.Agent
+	data  client.Data
+	group *group.Group
+
+	ballast   int                                 // bytes of state beside the parameters
+	averages  map[int][]float64                   // by step; nil = the average comes in place of the gradient, and not in a shared result
+	folder    string                              // for checkpoints; "" = none are made
+	handsOver func(j *client.Job, seat int) error // runs where this worker is about to give a joiner the state; may be nil
+
+	mu       sync.Mutex
+	ledger   map[[2]int]int // by epoch and sample: how often it has counted
+	finals   map[int][]float64
+	steps    map[int]int
+	events   []agent.Event
+	released []int    // ranks
+	free     []int    // seats of these
+	started  chan int // seats that the membership ordered
+	ended    bool
+	endedOK  bool
+}
+
+var (
+	errDies     = errors.New("this worker dies here")
+	errHostDies = errors.New("the host of this worker dies here")
+)
+
+// script says what a worker does in a step: nil, or errDies to be lost before it gives its gradient.
+type script func(f *flock, seat, step int) error
+
+func newFlock(t *testing.T, size int, data client.Data) *flock { return newFlockWith(t, size, 0, data) }
+
+func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
+	f := &flock{t: t, size: size, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}, started: make(chan int, 100)}
+	f.agent = startAgentOf(t, context.Background(), agent.AgentConfig{Size: size, Spares: spares, Orders: agent.Orders{
+		Start: func(o agent.StartOrder) {
+			for i := range o.Count {
+				f.started <- o.First + i
+			}
+		},
+		End: func(ok bool, _ string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.ended, f.endedOK = true, ok
+		},
+		Event: func(e agent.Event) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events = append(f.events, e)
+		},
+	}})
+	return f
+}
+
+// run starts a worker; joins are in turn, the training is not.
+func (f *flock) run(seat int, token string, does script) { f.runAt(f.agent, seat, token, does) }
+
+func (f *flock) runAt(at *agent.Agent, seat int, token string, does script) {
+	j := joinWith(f.t, at, seat, token)
+	f.group.Go(fmt.Sprintf("worker %d", seat), func(ctx context.Context) error {
+		err := f.train(ctx, j, seat, does)
+		if errors.Is(err, errHostDies) {
+			return nil // the head hears it from the link
+		}
+		if errors.Is(err, errDies) {
+			at.Lost(seat, "was killed by SIGKILL")
+			return nil
+		}
+		at.Finished(seat, "exited with code 0")
+		return err
+	})
+}
+
+func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script) error {
+	p, err := client.Empty[float64](j, 8)
+	if err != nil {
+		return err
+	}
+	velocity := make([]float64, 1000) // foreign memory, so that the state has items of both kinds
+	ballast := make([]byte, f.ballast)
+	if seat < f.size {
+		for i := range ballast {
+			ballast[i] = byte(i >> 12)
+		}
+	}
+	t, err := client.Train(j, f.data, client.StateOf("p", p), client.StateOf("velocity", velocity), client.StateOf("ballast", ballast))
+	if err != nil {
+		return err
+	}
+	if f.folder != "" {
+		if err := t.Checkpoint(client.Checkpoint{Folder: f.folder, Steps: 2, Say: func(line string) { f.t.Log(line) }}); err != nil {
+			return err
+		}
+	}
+	g := make([]float64, len(p))
+	average, err := f.shares(j, g)
+	if err != nil {
+		return err
+	}
+	for t.Next(ctx) {
+		for i := range g {
+			g[i] = 0
+			for _, s := range t.Samples() {
+				g[i] += float64(s%97) * float64(i+1) / max(t.Weight(), 1)
+			}
+		}
+		if err := does(f, seat, t.Step()); err != nil {
+			return err
+		}
+		count, size := t.Weight() > 0, j.Size()
+		epoch, samples := t.Epoch(), slices.Clone(t.Samples())
+		if err := client.CommitInto(ctx, t, average, g); err != nil {
+			return err
+		}
+		if err := f.saw(t, average); err != nil {
+			return err
+		}
+		for i := range p {
+			velocity[i] = 0.5*velocity[i] + average[i]
+			p[i] -= 0.01 * velocity[i]
+		}
+		if count {
+			f.counted(epoch, samples)
+		}
+		if grown := j.Size() > size; grown && f.handsOver != nil {
+			if err := f.handsOver(j, seat); err != nil {
+				return err
+			}
+		}
+	}
+	for i, b := range ballast {
+		if b != byte(i>>12) {
+			return fmt.Errorf("byte %d of the state is %d on worker %d", i, b, seat)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.finals[seat], f.steps[seat] = slices.Clone(p), t.Step()
+	if t.Released() {
+		f.released, f.free = append(f.released, j.Rank()), append(f.free, seat)
+	}
+	return errors.Join(t.Err(), j.Close())
+}
+
+func (f *flock) counted(epoch int, samples []int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range samples {
+		f.ledger[[2]int{epoch, int(s)}]++
+	}
+}
+
+// check waits for all workers and verifies what must hold whatever happened.
+func (f *flock) check(stayed ...int) {
+	f.t.Helper()
+	if err := f.group.Wait(); err != nil {
+		f.t.Fatal(err)
+	}
+	for e := range f.data.Epochs {
+		for s := range f.data.Samples {
+			if n := f.ledger[[2]int{e, s}]; n != 1 {
+				f.t.Fatalf("sample %d of epoch %d has counted %d times", s, e, n)
+			}
+		}
+	}
+	for _, seat := range stayed {
+		if !slices.Equal(f.finals[seat], f.finals[stayed[0]]) || f.finals[seat] == nil {
+			f.t.Errorf("worker %d ends with %v, worker %d with %v", seat, f.finals[seat], stayed[0], f.finals[stayed[0]])
+		}
+	}
+}
+
+func stays(*flock, int, int) error { return nil }
+
+func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
+	f := newFlock(t, 4, client.Data{Samples: 103, Batch: 16, Epochs: 3, Seed: 5})
+	for seat := range 4 {
+		f.run(seat, fmt.Sprintf("token-%d", seat), func(_ *flock, seat, step int) error {
+			if seat == 2 && step == 3 || seat == 0 && step == 9 {
+				return errDies
+			}
+			return nil
+		})
+	}
+	f.check(1, 3)
+	if n := len(f.events); f.events[n-1].Size >= 2 {
+		t.Errorf("the last of %d generations has %d workers", n, f.events[n-1].Size)
+	}
+}
+
+// A worker is lost before all have joined: the others joined as ranks of the size that was to be, and hear of it with their first step.
+func TestALossBeforeTheFirstStep(t *testing.T) {
+	f := newFlock(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
+	f.run(1, "token-1", func(*flock, int, int) error { return errDies })
+	for f.agent.Status().Want == 4 {
+		runtime.Gosched()
+	}
+	for _, seat := range []int{0, 2, 3} {
+		f.run(seat, fmt.Sprintf("token-%d", seat), stays)
+	}
+	f.check(0, 2, 3)
+}
+
+func TestAllButOneAreLost(t *testing.T) {
+	f := newFlock(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
+	for seat := range 5 {
+		f.run(seat, fmt.Sprintf("token-%d", seat), func(_ *flock, seat, step int) error {
+			if seat != 4 && step == 4 {
+				return errDies
+			}
+			return nil
+		})
+	}
+	f.check(4)
+}
+
+func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
+	f := newFlock(t, 2, client.Data{Samples: 500, Batch: 20, Epochs: 2, Seed: 3})
+	resized := make(chan struct{})
+	does := func(f *flock, seat, step int) error {
+		if seat != 0 {
+			return nil
+		}
+		switch step {
+		case 3:
+			if err := f.agent.Resize(4, "the test"); err != nil {
+				return err
+			}
+			close(resized)
+			for f.agent.Status().Entering < 2 { // or the data may end before they are there
+				runtime.Gosched()
+			}
+		case 30:
+			return f.agent.Resize(1, "the test")
+		}
+		return nil
+	}
+	f.run(0, "token-0", does)
+	f.run(1, "token-1", does)
+	<-resized
+	for range 2 {
+		seat := <-f.started
+		token := f.agent.Expect(seat, true)
+		f.agent.Started(seat)
+		f.run(seat, token, stays)
+	}
+	f.check(0)
+	joined, released := 0, 0
+	for _, e := range f.events {
+		if e.Generation > 1 {
+			joined += len(e.Joined)
+		}
+		released += len(e.Released)
+	}
+	if joined == 0 || released == 0 {
+		t.Errorf("%d workers joined and %d were released: %+v", joined, released, f.events)
+	}
+	if len(f.released) != released || slices.Contains(f.released, 0) {
+		t.Errorf("%d workers were released, and these ranks know of it: %v", released, f.released)
+	}
+}
+
+// Random deaths and joins, seeds printed.
+func TestRandomFlocks(t *testing.T) {
+	for trial := range 20 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
+			size := 2 + rng.IntN(4)
+			f := newFlock(t, size, client.Data{Samples: 50 + rng.IntN(200), Batch: 1 + rng.IntN(24), Epochs: 2, Seed: seed})
+			deaths := map[int]int{}
+			for seat := 1; seat < size; seat++ { // worker 0 lives
+				if rng.IntN(2) == 0 {
+					deaths[seat] = rng.IntN(20)
+				}
+			}
+			stayed := []int{0}
+			for seat := range size {
+				if _, dies := deaths[seat]; !dies && seat > 0 {
+					stayed = append(stayed, seat)
+				}
+				f.run(seat, fmt.Sprintf("token-%d", seat), func(_ *flock, seat, step int) error {
+					if at, dies := deaths[seat]; dies && step >= at {
+						return errDies
+					}
+					return nil
+				})
+			}
+			f.check(stayed...)
+		})
+	}
+}

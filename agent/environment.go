@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// masterPort is torch's customary port. Those from firstPort to lastPort Linux hands out to nobody who asks for any, nor Kubernetes to its services.
+const masterPort, firstPort, lastPort = 29500, 20000, 29999
+
+// surroundings is what the environments of a run's workers have in common.
+type surroundings struct {
+	base   []string // of the launcher
+	spec   job.Spec
+	socket string
+	mark   string // value of proc.RunVariable
+	cores  int
+	here   int    // workers that begin on this host
+	addr   string // of the host where torch's rank 0 listens
+	port   int
+}
+
+// place is where a worker stands in its job when it starts. A late one is to torch a job of one, with a port of its own, until it
+// enters.
+type place struct {
+	seat       int
+	token      string
+	rank, size int
+	local      int // its number among those that begin on its host
+	here       int // how many those are; 0 = 1
+	port       int
+}
+
+// environment returns the variables of a worker. Of two entries for a key the later one counts.
+func (s surroundings) environment(p place) []string {
+	here := max(p.here, 1)
+	size := strconv.Itoa(p.size)
+	env := slices.Clone(s.base)
+	env = append(env, defaults(s.base, s.cores, max(here, s.here))...)
+	env = append(env, "MASTER_ADDR="+s.addr, "MASTER_PORT="+strconv.Itoa(p.port))
+	for _, key := range slices.Sorted(maps.Keys(s.spec.Env)) {
+		env = append(env, key+"="+s.spec.Env[key])
+	}
+	return append(env,
+		api.EnvSocket+"="+s.socket,
+		api.EnvJob+"="+s.spec.Name,
+		api.EnvRank+"="+strconv.Itoa(p.seat),
+		api.EnvSize+"="+size,
+		api.EnvToken+"="+p.token,
+		proc.RunVariable+"="+s.mark,
+		"RANK="+strconv.Itoa(p.rank),
+		"WORLD_SIZE="+size,
+		"LOCAL_RANK="+strconv.Itoa(p.local),
+		"LOCAL_WORLD_SIZE="+strconv.Itoa(here),
+	)
+}
+
+// defaults are what a user may set otherwise: workers share the cores instead of fighting for them, and Python's
+// output comes when it is written.
+func defaults(base []string, cores, size int) []string {
+	var env []string
+	if _, set := lookup(base, "OMP_NUM_THREADS"); !set {
+		env = append(env, fmt.Sprintf("OMP_NUM_THREADS=%d", max(1, cores/size)))
+	}
+	if _, set := lookup(base, "PYTHONUNBUFFERED"); !set {
+		env = append(env, "PYTHONUNBUFFERED=1")
+	}
+	return env
+}
+
+func lookup(env []string, key string) (value string, set bool) {
+	for _, entry := range env {
+		if v, ok := strings.CutPrefix(entry, key+"="); ok {
+			value, set = v, true
+		}
+	}
+	return value, set
+}
+
+// freePort finds a port that nobody listens on now. A worker listens there seconds later, so it is none that others can be given meanwhile.
+func freePort() int {
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort+1)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	return masterPort
+}

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// stopwatch is an exchange and what it told.
+type stopwatch struct {
+	exchange
+	told []collective.Sample
+}
+
+func (w *stopwatch) starts(ms int, kind collective.Kind, bytes ...int) {
+	for _, n := range bytes {
+		w.begin(collective.Sample{Route: collective.Suits(n), Hosts: 3, Bytes: n}, kind, at(ms))
+	}
+}
+
+func (w *stopwatch) ends(ms, transfers int) {
+	w.end(transfers, at(ms), func(s collective.Sample) { w.told = append(w.told, s) })
+}
+
+// tells checks what was told since it was asked last: pairs of bytes and milliseconds.
+func (w *stopwatch) tells(t *testing.T, want ...int) {
+	t.Helper()
+	var got []int
+	for _, s := range w.told {
+		got = append(got, s.Bytes, int(1e3*s.Seconds+0.5))
+	}
+	w.told = nil
+	if len(got) != len(want) {
+		t.Fatalf("told %v, want %v", got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("told %v, want %v", got, want)
+		}
+	}
+}
+
+var noon = time.Now()
+
+func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
+
+const mib = 1 << 20
+
+func TestExchange(t *testing.T) {
+	w := &stopwatch{}
+	w.starts(0, collective.AllReduce, mib)
+	w.ends(10, 1)
+	w.tells(t, mib, 10) // alone
+
+	w.starts(20, collective.AllReduce, 4*mib, 4)
+	w.ends(21, 1)
+	w.tells(t)
+	w.ends(40, 1)
+	w.tells(t, 4*mib, 20) // with a number that all share
+
+	w.starts(100, collective.AllReduce, mib)
+	w.starts(105, collective.AllReduce, 2*mib)
+	w.ends(115, 1)
+	w.starts(116, collective.AllReduce, mib+4)
+	w.ends(140, 1) // the last one's news come before those of the one that ended later
+	w.ends(136, 1)
+	w.tells(t, mib, 10, 2*mib, 20) // buckets of a step that overlap, one of each class
+	w.ends(150, 0)
+	w.tells(t)
+
+	w.starts(200, collective.Broadcast, 3*mib)
+	w.starts(200, collective.AllReduce, mib, 2*mib)
+	w.starts(200, collective.Barrier, 0)
+	w.ends(260, 4)
+	w.tells(t, 2*mib, 20)
+
+	w.starts(300, collective.AllReduce, mib, mib)
+	w.ends(310, 1)
+	w.abandon(1)
+	w.ends(320, 0)
+	w.tells(t) // what was given up says nothing
+
+	w.starts(400, collective.AllReduce, mib)
+	w.starts(400, collective.Reshape, 0)
+	w.ends(410, 2)
+	w.tells(t)
+
+	w.starts(500, collective.AllReduce, mib)
+	w.ends(507, 1)
+	w.tells(t, mib, 7)
+}
+
+// Whatever overlaps, no more time is told than has passed.
+func TestExchangeTellsNoMoreThanPassed(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w, now, open := &stopwatch{}, 0, 0
+	for range 1000 {
+		now += 1 + rng.IntN(10)
+		if open == 0 || rng.IntN(2) == 0 {
+			w.starts(now, collective.AllReduce, 1+rng.IntN(mib))
+			open++
+		} else {
+			w.ends(now, 1)
+			open--
+		}
+	}
+	w.ends(now, open)
+	sum := 0.0
+	for _, s := range w.told {
+		sum += s.Seconds
+	}
+	if sum <= 0 || sum > float64(now)/1e3 {
+		t.Errorf("seed %d: %v s told of %v ms", seed, sum, now)
+	}
+}
+
+// Once it has seen what a job exchanges, it costs no memory.
+func TestExchangeAllocatesNothing(t *testing.T) {
+	x, told := &exchange{}, 0
+	if n := testing.AllocsPerRun(100, func() {
+		for bytes := mib; bytes < 8*mib; bytes += mib {
+			x.begin(collective.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes}, collective.AllReduce, noon)
+		}
+		x.end(7, noon, func(collective.Sample) { told++ })
+	}); n > 0 || told == 0 {
+		t.Errorf("%v allocations, %d told", n, told)
+	}
+}

@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent/proc"
+)
+
+// maxReportLine cuts an output line in a report, so that the report stays one screen.
+const maxReportLine = 240
+
+// Failure is a job that a worker has ended. Its text is a report of one screen.
+type Failure struct {
+	Job   string
+	Rank  int
+	Size  int
+	Host  string
+	Exit  proc.Exit
+	After time.Duration // from the start of the job
+	Early bool          // it ended well, but never joined the others
+	// Because says who was gone when it still waited for it, and what in: "rank 1 exited with code 0, while rank 0 waits for it in barrier()". Empty where it
+	// ended of itself.
+	Because string
+	Tail    []string // last lines of its output
+	Log     string   // file with all of its output
+}
+
+func (f *Failure) Error() string {
+	var b strings.Builder
+	if f.Because != "" {
+		fmt.Fprintf(&b, "job %s failed: %s\n  then    ", f.Job, f.Because)
+	} else {
+		fmt.Fprintf(&b, "job %s failed: ", f.Job)
+	}
+	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.how())
+	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID, f.After.Round(10*time.Millisecond))
+	if len(f.Tail) == 0 {
+		b.WriteString("  output  none\n")
+	} else {
+		fmt.Fprintf(&b, "  output  its last %s\n", count(len(f.Tail), "line"))
+		for _, line := range f.Tail {
+			fmt.Fprintf(&b, "    | %s\n", cut(line))
+		}
+	}
+	fmt.Fprintf(&b, "  log     %s\n", f.Log)
+	fmt.Fprintf(&b, "  next    %s", f.next())
+	return b.String()
+}
+
+func (f *Failure) how() string {
+	if f.Early {
+		return "ended before joining, and others wait for it"
+	}
+	return f.Exit.String()
+}
+
+// next is what to do about it.
+func (f *Failure) next() string {
+	switch {
+	case f.Early:
+		return "does the script call shoal.join() on every rank, before it ends?"
+	case f.Because != "":
+		return "why does the one end before the others? Every rank has to make the same calls, as many steps, and none may end in between"
+	case f.Exit.Signal == syscall.SIGKILL:
+		return "who kills with SIGKILL is mostly the kernel, out of memory: see dmesg; use fewer workers or smaller batches"
+	case f.Exit.Signal == syscall.SIGBUS:
+		return "a page of shared memory could not be had: is /dev/shm or the memory limit full?"
+	case f.Exit.Signal == syscall.SIGSEGV, f.Exit.Signal == syscall.SIGABRT, f.Exit.Signal == syscall.SIGILL, f.Exit.Signal == syscall.SIGFPE:
+		return "compiled code has crashed; --env PYTHONFAULTHANDLER=1 shows where a Python script was"
+	case f.Exit.Signal != 0:
+		return "somebody sent it this signal; shoal did not"
+	case f.Exit.Code == 127:
+		return "a shell says so of a command that it cannot find"
+	case len(f.Tail) == 0:
+		return "run the command alone to see why; the workers that shoal stopped because of it are not at fault"
+	}
+	return "its output says why; the workers that shoal stopped because of it are not at fault"
+}
+
+// shortly says in a line why the job has failed; "" where it has not, or somebody has stopped it.
+func (l *launch) shortly(ctx context.Context, v verdict, err error) string {
+	switch {
+	case ctx.Err() != nil || l.stoppedBy() != "":
+		return ""
+	case v.fault != noFault:
+		err = l.failure(v)
+	case err == nil:
+		return ""
+	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.name()))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// cut shortens a line to maxReportLine characters.
+func cut(line string) string {
+	runes := []rune(line)
+	if len(runes) <= maxReportLine {
+		return line
+	}
+	return string(runes[:maxReportLine]) + "…"
+}

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// Of a job that is stopped those are named that should have ended well: no spare that failed meanwhile, nobody without whom the job went on before.
+func TestOutcomeNamesMembers(t *testing.T) {
+	failed := proc.Exit{Code: 3}
+	l := &launch{job: &jobNote{Spec: job.Spec{Name: "train"}}, stopping: 2, ended: []ending{
+		{rank: 0, exit: failed, survived: true},
+		{rank: 1},
+		{rank: 2},
+		{rank: 3, exit: failed, survived: true},
+		{rank: 4, exit: failed, survived: true},
+		{rank: 5, exit: failed},
+		{rank: 6, exit: failed},
+	}}
+	l.farewell.who, l.farewell.members, l.farewell.dismissed = "me@here", []int{1, 2, 3, 5}, []int{6}
+	want := "job train was stopped by me@here: worker 3 exited with code 3, worker 5 exited with code 3"
+	if err := l.outcome(); err == nil || cmp.Diff(want, err.Error()) != "" {
+		t.Errorf("%v, want %s", err, want)
+	}
+	l.farewell.members, l.farewell.dismissed = []int{1, 2}, []int{5, 6}
+	if err := l.outcome(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A host that the others went on without, and whose workers have ended, ends with an error at whatever moment that is looked at.
+func TestLeavesWithItsError(t *testing.T) {
+	for range 2000 {
+		l, g := &launch{changed: make(chan struct{}, 1)}, group.New(t.Context())
+		g.Go("leave", func(context.Context) error {
+			l.leave(errors.New("the others went on without it"))
+			return nil
+		})
+		for done := false; !done; {
+			var err error
+			if done, err = l.dismissed(); done && err == nil {
+				t.Fatal("it has left, and nothing was wrong")
+			}
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+)
+
+// flight is what this agent executes before the head lets it count: until then it can be taken back.
+type flight struct {
+	parts []head.Part
+	more  bool       // others follow
+	ahead bool       // it began before its step was complete
+	errs  []error    // by part: why it cannot be executed
+	by    []means    // by part
+	open  int        // transfers and streams that are not done
+	timed int        // transfers whose time is taken
+	moves *passage   // the part that brings the state to another mesh; nil = there is none
+	proof head.Proof // of that
+}
+
+// means is how a part of a flight is executed.
+type means uint8
+
+const (
+	atOnce means = iota // when it counts: all of its memory is here, and nobody else needs the result
+	byTransfer
+	byPieces // as its memory comes
+)
+
+// transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has collectives.
+func transferOf(n head.Flight, part int) uint64 { return uint64(n)*collective.MaxStep + uint64(part) }
+
+// execute works on this agent's parts of a flight. What one host has all calls of is executed when it counts: nobody else needs it.
+func (c *crew) execute(x *head.Execute) {
+	f := c.flights[x.Flight]
+	if f == nil {
+		f = c.freshFlight()
+		c.flights[x.Flight] = f
+	}
+	told := len(f.parts)
+	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
+	begun := c.begun[:0]
+	for i := told; i < len(f.parts); i++ {
+		f.errs, f.by = append(f.errs, nil), append(f.by, atOnce)
+		part := f.parts[i]
+		if part.Err != nil {
+			continue
+		}
+		if collective.InPieces(part.Calls) {
+			f.by[i] = byPieces
+			f.open++
+			c.engine.stream(x.Flight, i, part.Calls)
+			continue
+		}
+		t := c.transfer(x, part)
+		if t == nil {
+			continue
+		}
+		if part.Calls[0].Call.Kind == collective.Reshape {
+			f.errs[i] = c.schedule(f, t, part)
+		} else {
+			f.errs[i] = build(&t.schedule, t.calls)
+		}
+		if f.errs[i] != nil {
+			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
+			continue
+		}
+		t.flight, t.id, f.by[i] = x.Flight, transferOf(x.Flight, i), byTransfer
+		f.open++
+		begun = append(begun, t)
+	}
+	c.observe(f, begun)
+	c.begun = begun
+	for _, t := range begun {
+		c.engine.begin(t)
+		if t.settled {
+			c.engine.depart(f.moves, x.Flight)
+		}
+	}
+	clear(begun) // one that is not used again may have room for all of the state
+	if f.ahead {
+		c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
+	}
+	if f.open == 0 && !f.more {
+		c.executed(x.Flight, f.proof)
+	}
+}
+
+// schedule finds what a reshape moves. One that this host cannot execute has a proof that fails.
+func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
+	moves, err := c.passage(part.Calls)
+	if err == nil {
+		err = moves.schedule(&t.schedule, t.sites)
+	}
+	if err != nil {
+		f.proof.New.Bytes = 1
+		return err
+	}
+	f.moves, moves.transfer, t.settled = moves, t, true
+	if t.sites.N > 2 { // who shared a port with another host has all of it sooner when that is through, and nothing must stay in order
+		t.route.Streams = collective.MaxStreams
+	}
+	return nil
+}
+
+// transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it counts, so it is executed on one host too.
+func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
+	sites := c.sites[:0]
+	for _, host := range part.Of {
+		if !slices.Contains(sites, host) {
+			sites = append(sites, host)
+		}
+	}
+	c.sites = sites
+	self := slices.IndexFunc(sites, func(host int) bool { return x.Hosts[host] == string(c.engine.name) })
+	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
+		return nil
+	}
+	t := c.engine.transfers.fresh(c)
+	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, t.calls[:0], t.workers[:0], t.peers[:0]
+	of := t.sites.Of[:0]
+	for _, host := range sites {
+		t.peers = append(t.peers, fabric.Host(x.Hosts[host]))
+	}
+	for i, p := range part.Calls {
+		t.calls = append(t.calls, &p.Call)
+		if of = append(of, slices.Index(sites, part.Of[i])); of[i] == self {
+			t.workers = append(t.workers, p.Worker)
+		}
+	}
+	t.sites = collective.Sites{Of: of, N: len(sites), Self: self}
+	return t
+}
+
+// freshFlight returns a flight to fill in.
+func (c *crew) freshFlight() *flight {
+	n := len(c.landed)
+	if n == 0 {
+		return &flight{}
+	}
+	f := c.landed[n-1]
+	c.landed = c.landed[:n-1]
+	return f
+}
+
+// flown tells that a transfer is done.
+func (c *crew) flown(t *transfer) {
+	n := t.flight
+	f := c.flights[n]
+	if f == nil {
+		return // dropped meanwhile
+	}
+	if f.ahead { // it lands when its step ends, which says nothing about it
+		c.observed(f, 1, t.ended)
+	}
+	c.partDone(f, n)
+}
+
+// partDone counts a part of a flight that this host has the result of.
+func (c *crew) partDone(f *flight, n head.Flight) {
+	if f.open--; f.open > 0 || f.more {
+		return
+	}
+	if f.moves != nil {
+		f.proof = c.engine.arrive(f.moves)
+	}
+	c.executed(n, f.proof)
+}
+
+// executed tells the agent that this host has the result of a flight.
+func (c *crew) executed(n head.Flight, proof head.Proof) {
+	if c.carrying {
+		c.later = append(c.later, func() { c.agent.Executed(n, proof) })
+		return
+	}
+	c.agent.Executed(n, proof)
+	c.settle()
+}
+
+// drop forgets a flight.
+func (c *crew) drop(n head.Flight) {
+	if f := c.flights[n]; f != nil {
+		delete(c.flights, n)
+		c.routes.exchange.abandon(f.timed)
+		for i := range f.parts {
+			c.engine.abort(transferOf(n, i))
+		}
+		c.engine.streams = slices.DeleteFunc(c.engine.streams, func(s *stream) bool { return s.flight == n })
+		c.engine.transfers.end(uint64(n))
+	}
+}
+
+// results brings the results of a flight to their place, and notes which parts have failed.
+func (c *crew) results(a *head.Apply) {
+	f := c.flights[a.Flight]
+	delete(c.flights, a.Flight)
+	if f != nil {
+		c.observed(f, f.timed, time.Now())
+	}
+	c.errs = c.errs[:0]
+	for i, part := range a.Parts {
+		err := part.Err
+		switch {
+		case err != nil:
+		case f != nil && f.errs[i] != nil:
+			err = c.engine.blame(part.Calls, f.errs[i])
+		case f != nil && f.by[i] == byPieces:
+		case f != nil && f.by[i] == byTransfer:
+			c.engine.land(transferOf(a.Flight, i))
+		case part.Calls[0].Call.Far == nil:
+			err = c.engine.execute(part.Calls)
+		}
+		c.errs = append(c.errs, err)
+	}
+	if f != nil {
+		clear(f.parts)
+		clear(f.errs)
+		*f = flight{parts: f.parts[:0], errs: f.errs[:0], by: f.by[:0]}
+		c.landed = append(c.landed, f)
+	}
+}
+
+// begin works on a transfer.
+func (e *engine) begin(t *transfer) {
+	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
+	e.transfers.add(t)
+	if t.relay.Turns() > 0 {
+		e.transfers.proceed(t.id, 0)
+		return
+	}
+	e.shareInOrder(t, t.relay.Summed())
+	t.look()
+}
+
+// land hands the results of a transfer to the workers.
+func (e *engine) land(id uint64) {
+	t := e.transfers.take(id)
+	t.rest()
+	if t.settled {
+		return // and it is not used again: it has room for all of the state
+	}
+	e.share(delivery{t}, t.relay.Written())
+	clear(t.calls)
+	e.transfers.spare = append(e.transfers.spare, t)
+}
+
+// abort forgets a transfer: its inputs are what they were. Its memory is not used again, for a piece may be on its way into it; that of its
+// workers stays until none is on its way out.
+func (e *engine) abort(id uint64) {
+	t := e.transfers.take(id)
+	if t == nil {
+		return
+	}
+	t.rest()
+	e.share(reversal{t}, t.relay.Placed())
+	for _, w := range t.workers {
+		if m := e.byID[w]; m != nil {
+			m.pins++
+			t.mesh.Unused(func() { _ = e.later(func() { m.pins-- }) }) // a stopped engine frees all
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// Hosts are killed one after another, at any moment and whoever leads, and others join and get workers: the job loses no step. Two hosts
+// are left at the end, for of two the head alone can go on.
+func TestRandomHostLosses(t *testing.T) {
+	for trial := range 6 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { loseHosts(t, rand.New(rand.NewPCG(seed, uint64(trial))), seed) })
+	}
+}
+
+// doomed is a cluster whose hosts are killed.
+type doomed struct {
+	*flock
+	*cluster
+	rng  *rand.Rand
+	live []string
+	dead map[*agent.Agent]*atomic.Bool
+	last uint64 // the step at which the last host was killed
+
+	pace    sync.Mutex
+	mayGo   *sync.Cond
+	horizon uint64 // no worker makes a later step, so that the job is not over before all have been killed
+}
+
+// ahead is how many steps the job may make until the next host is killed.
+const ahead = 30
+
+func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
+	slots := make([]int, 3+rng.IntN(3))
+	workers := 0
+	for i := range slots {
+		slots[i] = 1 + rng.IntN(2)
+		workers += slots[i]
+	}
+	f, c := clusterFlock(t, workers, slots, client.Data{Samples: 600, Batch: 10, Epochs: 2, Seed: seed})
+	d := &doomed{flock: f, cluster: c, rng: rng, dead: map[*agent.Agent]*atomic.Bool{}, horizon: ahead}
+	d.mayGo = sync.NewCond(&d.pace)
+	for i := range slots {
+		d.live = append(d.live, string(rune('a'+i)))
+		d.dead[c.agents[d.live[i]]] = &atomic.Bool{}
+	}
+	for range workers {
+		d.begin(<-c.started)
+	}
+	kills := len(slots) - 2
+	joiner := rng.IntN(2) == 0
+	for range kills {
+		d.trains(uint64(rng.IntN(8)))
+		if joiner {
+			joiner = false
+			d.grow()
+		}
+		d.kill()
+	}
+	d.goTo(math.MaxUint64)
+	if err := f.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	d.verify(kills)
+}
+
+// begin lets a worker train until its host is killed.
+func (d *doomed) begin(s seat) {
+	dead := d.dead[s.agent]
+	j := joinWith(d.flock.t, s.agent, s.number, s.token)
+	d.group.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
+		err := d.train(ctx, j, s.number, d.waits)
+		if dead.Load() {
+			d.flock.mu.Lock()
+			defer d.flock.mu.Unlock()
+			delete(d.finals, s.number) // it did not come to its end
+			return nil
+		}
+		s.agent.Finished(s.number, "exited with code 0")
+		return err
+	})
+}
+
+// waits lets a worker make a step when it may.
+func (d *doomed) waits(_ *flock, _, step int) error {
+	d.pace.Lock()
+	defer d.pace.Unlock()
+	for uint64(step) > d.horizon {
+		d.mayGo.Wait()
+	}
+	return nil
+}
+
+func (d *doomed) goTo(step uint64) {
+	d.pace.Lock()
+	defer d.pace.Unlock()
+	d.horizon = step
+	d.mayGo.Broadcast()
+}
+
+// trains waits until the job, led by whomever, has committed some more steps.
+func (d *doomed) trains(more uint64) {
+	for ; d.leader().Status().Steps < d.last+more; runtime.Gosched() {
+	}
+}
+
+// leader waits for an agent that leads.
+func (d *doomed) leader() *agent.Agent {
+	for ; ; runtime.Gosched() {
+		for _, name := range d.live {
+			if a := d.agents[name]; a.Status().Head == name {
+				return a
+			}
+		}
+	}
+}
+
+// kill kills a host, and waits until the others are agreed that it is gone.
+func (d *doomed) kill() {
+	i := d.rng.IntN(len(d.live))
+	name := d.live[i]
+	d.live = slices.Delete(d.live, i, i+1)
+	a := d.agents[name]
+	d.last = a.Status().Steps
+	d.dead[a].Store(true)
+	d.net.Kill(fabric.Host(name))
+	d.ends[name]()
+	d.goTo(d.last + ahead)
+	for slices.Contains(d.leader().Status().Hosts, name) { // a quorum must be left of those that decided last
+		runtime.Gosched()
+	}
+}
+
+// grow adds a host, and workers on it.
+func (d *doomed) grow() {
+	d.join("z", 2)
+	d.live = append(d.live, "z")
+	d.dead[d.agents["z"]] = &atomic.Bool{}
+	a := d.leader()
+	if a.Resize(a.Status().Size+2, "the test") != nil {
+		return
+	}
+	for range 2 {
+		d.begin(<-d.cluster.started)
+	}
+}
+
+// verify checks that nothing counted twice, and that what may have counted without a living witness is of the steps of the losses alone.
+func (d *doomed) verify(kills int) {
+	d.flock.mu.Lock()
+	defer d.flock.mu.Unlock()
+	unseen := 0
+	for e := range d.data.Epochs {
+		for s := range d.data.Samples {
+			switch n := d.ledger[[2]int{e, s}]; {
+			case n > 1:
+				d.flock.t.Fatalf("sample %d of epoch %d has counted %d times", s, e, n)
+			case n == 0:
+				unseen++
+			}
+		}
+	}
+	if unseen > kills*d.data.Batch {
+		d.flock.t.Errorf("%d samples have not counted; %d hosts were killed", unseen, kills)
+	}
+	var one []float64
+	for seat, final := range d.finals {
+		if slices.Contains(d.free, seat) {
+			continue // the job went on without it
+		}
+		if one == nil {
+			one = final
+		}
+		if !slices.Equal(one, final) {
+			d.flock.t.Errorf("worker %d ends with %v, another one with %v", seat, final, one)
+		}
+	}
+	if one == nil {
+		d.flock.t.Error("no worker has finished")
+	}
+}

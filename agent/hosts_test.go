@@ -1,0 +1,257 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/mem"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// cluster is a job on several hosts of one process: agents, and a mesh without sockets. Its workers are goroutines of the test.
+type cluster struct {
+	t       *testing.T
+	net     *mem.Network
+	over    func(fabric.Mesh) fabric.Mesh // what an agent gets in place of its mesh
+	workers int                           // that the job begins with
+	orders  agent.Orders
+	starts  *group.Group
+	head    *agent.Agent // that the job begins on
+	mu      sync.Mutex
+	agents  map[string]*agent.Agent
+	ends    map[string]context.CancelFunc // by host: ends its agent
+	gone    []string                      // hosts of which launchers have heard that they are, each with the host of the launcher
+	started chan seat                     // workers that the membership ordered
+}
+
+// seat is a worker that is to be started.
+type seat struct {
+	number int
+	agent  *agent.Agent
+	token  string
+}
+
+// startCluster starts a job of the given slots a host; it begins on the first.
+func startCluster(t *testing.T, workers int, slots []int, orders agent.Orders) *cluster {
+	t.Helper()
+	return startClusterOn(t, func(m fabric.Mesh) fabric.Mesh { return m }, workers, slots, orders)
+}
+
+// startClusterOn is startCluster with agents that get something in place of their meshes.
+func startClusterOn(t *testing.T, over func(fabric.Mesh) fabric.Mesh, workers int, slots []int, orders agent.Orders) *cluster {
+	t.Helper()
+	c := &cluster{t: t, net: mem.NewNetwork(), over: over, workers: workers, orders: orders, starts: group.New(context.Background()), agents: map[string]*agent.Agent{}, ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
+	t.Cleanup(func() {
+		if err := c.starts.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	c.head = c.agent("a", agent.AgentConfig{Size: workers, Slots: slots[0]})
+	for i, n := range slots[1:] {
+		c.join(string(rune('b'+i)), n)
+	}
+	return c
+}
+
+// join adds a host to the job.
+func (c *cluster) join(name string, slots int) { c.agent(name, agent.AgentConfig{Slots: slots}) }
+
+// start starts a worker of a host.
+func (c *cluster) start(host string, number int) {
+	c.mu.Lock()
+	a := c.agents[host]
+	c.mu.Unlock()
+	token := a.Expect(number, number >= c.workers)
+	a.Started(number)
+	c.started <- seat{number, a, token}
+}
+
+func (c *cluster) agent(name string, cfg agent.AgentConfig) *agent.Agent {
+	c.t.Helper()
+	dir, err := os.MkdirTemp("", "shoal")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
+	cfg.Link = func(h fabric.Handler) (fabric.Mesh, error) { return c.over(c.net.Mesh(fabric.Host(name), h)), nil }
+	cfg.Orders = c.orders
+	cfg.Orders.Start = func(o agent.StartOrder) {
+		c.starts.Go("start", func(context.Context) error {
+			for i := range o.Count {
+				c.start(name, o.First+i)
+			}
+			return nil
+		})
+	}
+	cfg.Orders.Gone = func(host, how string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.gone = append(c.gone, fmt.Sprintf("%s: %s %s", name, host, how))
+	}
+	a, err := agent.NewAgent(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.mu.Lock()
+	c.agents[name], c.ends[name] = a, cancel
+	c.mu.Unlock()
+	g := group.New(context.Background())
+	g.Go("agent "+name, func(context.Context) error { return a.Run(ctx) })
+	c.t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			c.t.Error(fmt.Errorf("agent %s: %w", name, err))
+		}
+		os.RemoveAll(dir)
+	})
+	return a
+}
+
+// flock makes the cluster's job a flock, whose workers are started where the membership wants them.
+func clusterFlock(t *testing.T, workers int, slots []int, data client.Data) (*flock, *cluster) {
+	f := &flock{t: t, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}}
+	c := startCluster(t, workers, slots, agent.Orders{Event: func(e agent.Event) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.events = append(f.events, e)
+	}})
+	f.agent = c.head
+	return f, c
+}
+
+// A host is lost in mid-step, with all of its workers, also the one that leads: the others lose no step and no sample.
+func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
+	for trial := range 20 {
+		seed, victim := rand.Uint64(), []string{"a", "b"}[trial%2]
+		t.Run(fmt.Sprintf("%s,seed=%d", victim, seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
+			slots := []int{1 + rng.IntN(2), 1 + rng.IntN(3), 1 + rng.IntN(2)}
+			workers := slots[0] + slots[1] + slots[2]
+			f, c := clusterFlock(t, workers, slots, client.Data{Samples: 60 + rng.IntN(200), Batch: 4 + rng.IntN(20), Epochs: 2, Seed: seed})
+			at, here := 1+rng.IntN(4), slots[trial%2]
+			there := make(chan struct{}) // closed when all workers of the host have seen the step before
+			var waiting atomic.Int32
+			var stayed []int
+			for range workers {
+				s := <-c.started
+				if s.agent != c.agents[victim] {
+					dies := -1 // the step in which this worker is killed too; its memory stays
+					if s.number > 0 && s.number < workers-1 && rng.IntN(3) == 0 {
+						dies = rng.IntN(8)
+					} else {
+						stayed = append(stayed, s.number)
+					}
+					f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+						if step == dies {
+							return errDies
+						}
+						return nil
+					})
+					continue
+				}
+				f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+					if step < at {
+						return nil
+					}
+					if int(waiting.Add(1)) == here {
+						close(there)
+					}
+					<-there
+					c.net.Kill(fabric.Host(victim))
+					return errHostDies
+				})
+			}
+			f.check(stayed...)
+			f.mu.Lock() // late news may still come
+			defer f.mu.Unlock()
+			if !slices.ContainsFunc(f.events, func(e agent.Event) bool {
+				return len(e.Lost) >= here && strings.Contains(e.Because, victim+" was lost")
+			}) {
+				t.Errorf("no generation loses the %d workers of the host: %+v", here, f.events)
+			}
+		})
+	}
+}
+
+// Two hosts lose each other, but not the head. It tells its launcher of the one that goes, the one that came later, though it reaches it.
+func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
+	f, c := clusterFlock(t, 3, []int{1, 1}, client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
+	seats := []seat{<-c.started, <-c.started}
+	c.join("c", 1)
+	for _, s := range append(seats, <-c.started) {
+		f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+			if s.agent != c.agents["c"] || step < 3 {
+				return nil
+			}
+			c.net.Cut("b", "c")
+			return errHostDies
+		})
+	}
+	f.check(0, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.gone, "a: c is no part of the job any more") {
+		t.Errorf("the launcher of the head heard of %q", c.gone)
+	}
+}
+
+// Workers die, and a host joins and gets workers, while others train.
+func TestHostsJoinAndAreDrained(t *testing.T) {
+	f, c := clusterFlock(t, 2, []int{1, 1}, client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
+	entering := func(n int) {
+		for f.agent.Status().Entering < n {
+			runtime.Gosched()
+		}
+	}
+	var once, later sync.Once
+	does := func(f *flock, seat, step int) (err error) {
+		if seat != 0 {
+			return nil
+		}
+		if step >= 3 {
+			once.Do(func() {
+				c.join("c", 3)
+				if err = f.agent.Resize(4, "the test"); err == nil {
+					entering(2)
+				}
+			})
+		}
+		if f.agent.Status().Size == 4 {
+			later.Do(func() {
+				if err = f.agent.Drain("b", "the test"); err == nil {
+					entering(1)
+				}
+			})
+		}
+		return err
+	}
+	for range 5 {
+		s := <-c.started
+		f.runAt(s.agent, s.number, s.token, does)
+	}
+	f.check(0)
+	joined, released := 0, 0
+	f.mu.Lock() // late news may still come
+	defer f.mu.Unlock()
+	for _, e := range f.events {
+		joined += len(e.Joined)
+		released += len(e.Released)
+	}
+	if joined != 5 || released != 1 {
+		t.Errorf("%d joined, %d released: %+v", joined, released, f.events)
+	}
+}

@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Work of at most inlineBytes is done by the engine alone, because waking another lane costs more than it saves. Where no core is free for that lane, it
+// shares one with a worker that looks for its result: then crowdedBytes.
+const inlineBytes, crowdedBytes = 1 << 20, 8 << 20
+
+// work is something that lanes can share: pieces that may be done in any order.
+type work interface {
+	Chunks() int
+	Chunk(i int, s *collective.Scratch)
+}
+
+// lanes are the threads that execute a schedule together: the engine's and one more for every further core.
+type lanes struct {
+	helpers []helper
+	own     *collective.Scratch
+
+	mu      sync.Mutex
+	running work         // nil: whoever gets up now is late
+	shared  []share      // of what is running: one a lane that is woken
+	helping atomic.Int32 // grows with mu held
+
+	shares []share // one a lane
+}
+
+// helper is a lane beside the engine.
+type helper struct {
+	bell   *arena.Bell
+	thread *thread
+}
+
+// share is a run of chunks that one lane begins with, and that others go on with when they are through with theirs: memory is read fastest in a row.
+type share struct {
+	next atomic.Int64
+	end  int64
+	_    [48]byte // a cache line each
+}
+
+// newLanes starts the helpers. When the group has ended, close frees what they have.
+func newLanes(g *group.Group) (*lanes, error) {
+	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
+	for i := 1; i < len(l.shares); i++ {
+		bell, err := arena.NewThreadBell()
+		if err != nil {
+			return l, err
+		}
+		up := make(chan *thread)
+		g.Go(fmt.Sprintf("lane %d", i), func(ctx context.Context) (err error) {
+			up <- thisThread()
+			defer context.AfterFunc(ctx, bell.Ring)()
+			for scratch := collective.NewScratch(); err == nil && ctx.Err() == nil; l.help(i, scratch) {
+				err = bell.Wait()
+			}
+			return err
+		})
+		l.helpers = append(l.helpers, helper{bell, <-up})
+	}
+	return l, nil
+}
+
+// close frees the bells, when the helpers have ended.
+func (l *lanes) close() (err error) {
+	for _, h := range l.helpers {
+		err = errors.Join(err, h.bell.Close())
+	}
+	return err
+}
+
+// execute runs all chunks of work of so many bytes, with workers on the host, and returns when the last is done. inOrder: a chunk is begun when those
+// before it are. A helper that wakes up when the last chunks are taken is not waited for.
+func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
+	helpers := l.helpers[:l.worth(r.Chunks(), bytes, workers)]
+	shares := l.shares[:len(helpers)+1]
+	if inOrder {
+		shares = shares[:1]
+	}
+	for i := range shares {
+		shares[i].next.Store(int64(i * r.Chunks() / len(shares)))
+		shares[i].end = int64((i + 1) * r.Chunks() / len(shares))
+	}
+	if len(helpers) > 0 {
+		l.open(r, shares)
+		here := processor()
+		for _, h := range helpers {
+			h.thread.shun(here)
+			h.bell.Ring()
+		}
+	}
+	take(r, shares, 0, l.own)
+	if len(helpers) > 0 {
+		l.open(nil, nil)
+		for l.helping.Load() > 0 { // with a chunk each
+			arena.Yield()
+		}
+	}
+}
+
+// worth is how many helpers are worth waking.
+func (l *lanes) worth(chunks, bytes, workers int) int {
+	most := min(len(l.helpers), chunks-1)
+	switch {
+	case bytes <= inlineBytes:
+		return 0
+	case bytes <= crowdedBytes:
+		return max(0, min(most, len(l.helpers)-workers))
+	}
+	return max(0, most)
+}
+
+// open lets helpers in to work; nil: no more.
+func (l *lanes) open(r work, shares []share) {
+	l.mu.Lock()
+	l.running, l.shared = r, shares
+	l.mu.Unlock()
+}
+
+// help takes chunks of what is running, if something is, as the lane of this number.
+func (l *lanes) help(lane int, s *collective.Scratch) {
+	l.mu.Lock()
+	r, shares := l.running, l.shared
+	if r != nil {
+		l.helping.Add(1)
+	}
+	l.mu.Unlock()
+	if r != nil {
+		take(r, shares, lane, s)
+		l.helping.Add(-1)
+	}
+}
+
+// take does the chunks of a lane's share, and then what is left of the others'.
+func take(r work, shares []share, lane int, s *collective.Scratch) {
+	for i := range shares {
+		mine := &shares[(lane+i)%len(shares)]
+		for c := mine.next.Add(1) - 1; c < mine.end; c = mine.next.Add(1) - 1 {
+			r.Chunk(int(c), s)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package agent_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/fabric"
+)
+
+// What hosts have to say to each other may be longer than a message of a link: the link holds, and it arrives.
+func TestLongWordsBetweenHosts(t *testing.T) {
+	events, notes := make(chan agent.Event, 100), make(chan []byte, 100)
+	c := startCluster(t, 2, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }, Note: func(_ string, b []byte) error {
+		notes <- bytes.Clone(b)
+		return nil
+	}})
+	workers := map[string]*rawWorker{}
+	seats := map[string]int{}
+	for range 2 {
+		s := <-c.started
+		workers[s.agent.Host()], seats[s.agent.Host()] = joinRawWith(t, s.agent, s.number, s.token), s.number
+	}
+	d := sound()
+	d.Step = true
+	for _, w := range workers {
+		w.submit(d)
+	}
+	for _, w := range workers {
+		if s, why := w.wait(); !s.OK() {
+			t.Fatalf("status %d: %s", s, why)
+		}
+	}
+	long := strings.Repeat("of so much ", fabric.MaxMessage/10)
+	note, err := json.Marshal(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.agents["b"].Tell("a", note)
+	if got := <-notes; !bytes.Equal(got, note) {
+		t.Errorf("a note of %d bytes came as one of %d", len(note), len(got))
+	}
+	c.agents["b"].Lost(seats["b"], "was lost because "+long)
+	for {
+		e := <-events
+		if len(e.Lost) == 0 {
+			continue
+		}
+		if !strings.Contains(e.Because, "was lost because "+long) {
+			t.Errorf("the head hears %d bytes: %.100s", len(e.Because), e.Because)
+		}
+		break
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.gone) > 0 {
+		t.Errorf("links are lost: %.200s", c.gone)
+	}
+}

@@ -1,0 +1,319 @@
+package agent
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// watched is a job at which a lookout looks. Its clock is the test's.
+type watched struct {
+	l       *lookout
+	now     time.Duration
+	applied uint64
+	calls   uint64
+	news    []string
+	gone    map[topo.Worker]bool
+}
+
+func newWatched() *watched {
+	w := &watched{gone: map[topo.Worker]bool{}}
+	w.l = newLookout(func(x topo.Worker) bool { return w.gone[x] })
+	return w
+}
+
+// pass lets time pass in which the given workers are waited for in the call that is under way.
+func (w *watched) pass(d time.Duration, workers ...topo.Worker) {
+	var waits []collective.Wait
+	for _, x := range workers {
+		waits = append(waits, collective.Wait{WaitID: collective.WaitID{Worker: x, Of: x, Number: w.calls}})
+	}
+	for end := w.now + d; w.now < end; {
+		w.now += min(lookInterval, end-w.now)
+		w.look(true, waits)
+	}
+}
+
+func (w *watched) look(leads bool, waits []collective.Wait) {
+	told, over := w.l.look(w.now, leads, w.applied, waits)
+	for _, v := range over {
+		w.news = append(w.news, fmt.Sprintf("over %d after %v", v.Worker, (w.now-v.begun).Round(time.Second)))
+	}
+	for _, v := range told {
+		w.news = append(w.news, fmt.Sprintf("wait %d for %v", v.Worker, (w.now-v.since).Round(time.Second)))
+	}
+}
+
+// step makes a step: all work, then all but the slowest wait, then it is committed.
+func (w *watched) step(work, slowest time.Duration) {
+	w.pass(work)
+	w.pass(slowest, 1)
+	w.calls++
+	w.applied++
+}
+
+func (w *watched) said() string {
+	defer func() { w.news = nil }()
+	return strings.Join(w.news, ", ")
+}
+
+func (w *watched) want(t *testing.T, what, want string) {
+	t.Helper()
+	if got := w.said(); got != want {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+const second = time.Second
+
+// What takes as long as it has taken before is no news, however long that is, and what takes much longer is, once.
+func TestLookoutGoesByTheRhythm(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		work, slowest time.Duration
+		steps         int
+		wait, over    string
+	}{
+		{"steps of a second", 700 * time.Millisecond, 300 * time.Millisecond, 100, "wait 1 for 6s", "over 1 after 10m0s"},
+		{"fast steps", 20 * time.Millisecond, 5 * time.Millisecond, 2000, "wait 1 for 6s", "over 1 after 10m0s"},
+		{"steps of a minute", 50 * second, 10 * second, 20, "wait 1 for 2m22s", "over 1 after 10m0s"},
+	} {
+		w := newWatched()
+		for range c.steps {
+			w.step(c.work, c.slowest)
+		}
+		w.want(t, c.name, "")
+		w.pass(600*second, 1)
+		w.want(t, c.name+", one hangs", c.wait)
+		w.calls++
+		w.applied++
+		w.step(c.work, c.slowest)
+		w.want(t, c.name+", it goes on", c.over)
+		for range c.steps {
+			w.step(c.work, c.slowest)
+		}
+		w.pass(600*second, 1)
+		w.want(t, c.name+", it hangs again", c.wait) // the first time is no part of the rhythm
+	}
+}
+
+// Steps that take now this long, now that are no news either.
+func TestLookoutBearsUnevenSteps(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	w := newWatched()
+	w.step(20*second, 5*second) // libraries are read, kernels are tuned
+	for range 500 {
+		w.step(time.Duration(rng.Int64N(int64(30*second))), time.Duration(rng.Int64N(int64(20*second))))
+	}
+	w.want(t, "uneven steps", "")
+}
+
+// The first call waits for those who still read their libraries: as long as that took the others is nothing.
+func TestLookoutAtTheStart(t *testing.T) {
+	w := newWatched()
+	w.pass(30 * second)
+	w.pass(20*second, 1, 2)
+	w.want(t, "two come later", "")
+	w.pass(20*second, 2)
+	w.want(t, "one comes very late", "")
+	w.pass(30*second, 2)
+	w.want(t, "one does not come", "wait 2 for 1m1s")
+	w.calls++
+	w.applied++
+	for range 40 {
+		w.step(700*time.Millisecond, 300*time.Millisecond)
+	}
+	w.said()
+	w.pass(7*second, 1)
+	w.want(t, "one hangs when the beginning is forgotten", "wait 1 for 6s")
+}
+
+// A worker that is late from the first step on, much later than the others needed to begin, is told a few times.
+func TestLookoutLearnsTheSlow(t *testing.T) {
+	w := newWatched()
+	for range 30 {
+		w.step(second, 30*second)
+	}
+	if got := strings.Count(w.said(), "wait"); got != few {
+		t.Errorf("told %d times", got)
+	}
+	w.pass(600*second, 1)
+	w.want(t, "it hangs", "wait 1 for 1m37s")
+}
+
+// So is one that saves a model now and then while the others wait.
+func TestLookoutLearnsHabits(t *testing.T) {
+	w := newWatched()
+	told := 0
+	for range 20 {
+		for range 1000 {
+			w.step(200*time.Millisecond, 50*time.Millisecond)
+		}
+		w.step(200*time.Millisecond, 20*second)
+		told += strings.Count(w.said(), "wait")
+	}
+	if told != few {
+		t.Errorf("told %d times", told)
+	}
+	for range 1000 {
+		w.step(200*time.Millisecond, 50*time.Millisecond)
+	}
+	w.pass(100*second, 1)
+	w.want(t, "it hangs", "wait 1 for 40s")
+}
+
+// stands has a worker be waited for so long, and a thousand steps follow.
+func (w *watched) stands(d time.Duration) {
+	w.step(200*time.Millisecond, d)
+	for range 1000 {
+		w.step(200*time.Millisecond, 50*time.Millisecond)
+	}
+}
+
+// hangs is after how long it is told that one hangs, if nobody is lost for it.
+func (w *watched) hangs() string {
+	w.said()
+	w.pass(600*second, 1)
+	said, _, _ := strings.Cut(w.said(), ",")
+	return said
+}
+
+// A worker that hung until it was lost, or let go, had no habit, nor has one that was waited for by who is lost, or whose end nobody saw.
+func TestLookoutLearnsNothingFromLosses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(w *watched)
+		want string
+	}{
+		{"they come in the end", func(w *watched) {}, "wait 1 for 1m40s"},
+		{"they are lost", func(w *watched) { w.gone[1] = true }, "wait 1 for 6s"},
+		{"who waits is lost", func(w *watched) { w.gone[2] = true }, "wait 1 for 6s"},
+		{"another leads", func(w *watched) { w.look(false, nil) }, "wait 1 for 6s"},
+	} {
+		w := newWatched()
+		for range few {
+			w.stands(0)
+		}
+		for range few {
+			wait := []collective.Wait{{WaitID: collective.WaitID{Worker: 1, Of: 2, Number: w.calls}}}
+			for end := w.now + 50*second; w.now < end; {
+				w.now += lookInterval
+				w.look(true, wait)
+			}
+			c.end(w)
+			w.calls++
+			w.stands(0)
+			clear(w.gone)
+		}
+		if got := w.hangs(); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Waits that become longer are news a few times, as at first, and those that become shorter soon say what is usual.
+func TestLookoutForgetsHabitsForNewerOnes(t *testing.T) {
+	w := newWatched()
+	for range remembered {
+		w.stands(20 * second)
+	}
+	w.said()
+	for range remembered {
+		w.stands(60 * second)
+	}
+	if got := strings.Count(w.said(), "wait"); got != few {
+		t.Errorf("of longer waits it is told %d times", got)
+	}
+	for range few {
+		w.stands(20 * second)
+	}
+	if got, want := w.hangs(), "wait 1 for 40s"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What has not come for much longer than it used to come is no habit any more.
+func TestLookoutForgetsHabitsThatEnd(t *testing.T) {
+	for quiet, want := range map[int]string{5: "wait 1 for 40s", 40: "wait 1 for 6s"} {
+		w := newWatched()
+		for range few + 1 {
+			w.stands(20 * second)
+		}
+		for range quiet {
+			w.stands(0)
+		}
+		if got := w.hangs(); got != want {
+			t.Errorf("after %d times a thousand steps: %q, want %q", quiet, got, want)
+		}
+	}
+}
+
+// Several that are waited for are one piece of news as long as they come to be waited for together, and a call that follows is another wait.
+func TestLookoutTellsWorkersApart(t *testing.T) {
+	w := newWatched()
+	for range 100 {
+		w.step(time.Second, 0)
+	}
+	w.pass(8*second, 1, 2)
+	w.want(t, "two hang", "wait 1 for 7s, wait 2 for 7s")
+	w.pass(4*second, 2)
+	w.want(t, "one comes", "over 1 after 8s")
+	w.calls++
+	w.applied++
+	w.pass(3*second, 1, 3)
+	w.want(t, "the other comes, and others have not come to the next call", "over 2 after 12s")
+	w.calls++
+	w.pass(3*second, 1, 3)
+	w.want(t, "nor to the one after it", "")
+	w.pass(8*second, 1, 3)
+	w.want(t, "and hang", "wait 1 for 7s, wait 3 for 7s")
+}
+
+// A time in which the agent itself was stopped is not held against anybody, and waits that another host leads are not told of here.
+func TestLookoutExcuses(t *testing.T) {
+	w := newWatched()
+	for range 100 {
+		w.step(time.Second, 0)
+	}
+	w.pass(2*second, 1)
+	w.now += time.Hour
+	w.pass(2*second, 1)
+	w.want(t, "the agent was stopped", "")
+	w.pass(3*second, 1)
+	w.want(t, "the worker hangs", "wait 1 for 7s")
+	w.now += lookInterval
+	w.look(false, nil)
+	w.want(t, "another leads", "")
+	w.pass(6*second, 1)
+	w.want(t, "and does no more", "")
+	w.pass(second, 1)
+	w.want(t, "and it still hangs", "wait 1 for 7s")
+}
+
+// A clock that was set since the job began, or a machine that slept, does not make waits longer.
+func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
+	c := &crew{began: time.Now().Add(-8 * time.Hour), lookout: &lookout{before: 10 * second}}
+	v := &vigil{Wait: collective.Wait{In: &collective.Posted{}}, since: 4 * second}
+	if d := time.Since(c.wait(v).Since); d < 6*second || d > time.Hour {
+		t.Errorf("others have waited %v, want 6 s", d)
+	}
+}
+
+// Looking costs no memory while nobody is waited for.
+func TestLookoutAllocatesNothing(t *testing.T) {
+	w := newWatched()
+	if n := testing.AllocsPerRun(100, func() {
+		w.now += lookInterval
+		w.applied++
+		w.l.look(w.now, true, w.applied, nil)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
+)
+
+// stream is a part of a flight of this host whose memory comes in pieces: one is added up when all who feed it have put theirs into their windows.
+type stream struct {
+	flight  head.Flight
+	part    int
+	calls   []*collective.Posted // the flight's
+	pieces  int
+	through int               // pieces that have their result
+	piece   []collective.Call // of each call
+}
+
+var errAhead = fmt.Errorf("a rank says that it has put more pieces into its window than the %d that this holds", collective.PiecesOpen)
+
+var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what the others have of the result is worth nothing")
+
+// stream works on a part in pieces.
+func (e *engine) stream(n head.Flight, part int, calls []*collective.Posted) {
+	s := &stream{flight: n, part: part, calls: calls, piece: make([]collective.Call, len(calls))}
+	s.pieces = calls[0].Call.Pieces()
+	e.streams = append(e.streams, s)
+}
+
+// flow takes what has been put into windows, and reports whether there was anything.
+func (e *engine) flow() (worked bool) {
+	for i := 0; i < len(e.streams); i++ {
+		s, err := e.streams[i], error(nil)
+		for ; err == nil && s.through < s.pieces && e.fed(s); worked = true {
+			err = e.add(s)
+		}
+		if err != nil || s.through == s.pieces {
+			e.endStream(s, err) // with which others can begin or end: they have their turn with the next look
+		}
+	}
+	return worked
+}
+
+// fed reports whether the next piece of a stream is there, or never will be.
+func (e *engine) fed(s *stream) bool {
+	for _, p := range s.calls {
+		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
+			return false
+		}
+	}
+	return true
+}
+
+// add brings the next piece of a stream from inputs to outputs.
+func (e *engine) add(s *stream) error {
+	e.calls = e.calls[:0]
+	for i, p := range s.calls {
+		if p.Call.Window != nil {
+			switch n := e.byID[p.Worker].control.Fed(p.Ticket); {
+			case n == arena.GivenUp:
+				return errGivenUp
+			case n > uint64(s.through+collective.PiecesOpen):
+				return errAhead
+			}
+		}
+		s.piece[i].Piece(&p.Call, s.through)
+		e.calls = append(e.calls, &s.piece[i])
+	}
+	if err := build(&e.schedule, e.calls); err != nil {
+		return err
+	}
+	e.run.Prepare(&e.schedule, e.calls)
+	e.share(&e.run, e.schedule.Bytes)
+	s.through++
+	for _, p := range s.calls {
+		if m := e.byID[p.Worker]; p.Call.Window != nil {
+			m.control.SetThrough(p.Ticket, uint64(s.through))
+			if m.control.WorkerParked() {
+				m.bell.Ring()
+			}
+		}
+	}
+	return nil
+}
+
+// bereave fails what waits for the pieces of a worker that is gone.
+func (e *engine) bereave(m *worker, how string) {
+	for _, s := range slices.Clone(e.streams) {
+		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })
+		if i < 0 || s.calls[i].Call.Window == nil || m.control.Fed(s.calls[i].Ticket) >= uint64(s.pieces) {
+			continue
+		}
+		other := e.byID[s.calls[(i+1)%len(s.calls)].Worker]
+		e.endStream(s, &collective.LostError{Lost: m.rank, Why: how, Rank: other.rank, Call: s.calls[i].Call.String()})
+	}
+}
+
+// endStream has the part of a flight count as executed, or fail.
+func (e *engine) endStream(s *stream, err error) {
+	e.streams = slices.DeleteFunc(e.streams, func(other *stream) bool { return other == s })
+	e.crew.streamed(s, err)
+}
+
+// unfed lists who keeps others waiting in the middle of a call.
+func (e *engine) unfed() (list []collective.Wait) {
+	for _, s := range e.streams {
+		var lacks []*collective.Posted
+		var waits *collective.Posted // one of those that do
+		for _, p := range s.calls {
+			if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
+				lacks = append(lacks, p)
+			} else {
+				waits = p
+			}
+		}
+		if waits == nil {
+			continue
+		}
+		for _, p := range lacks {
+			id := collective.WaitID{Worker: p.Worker, Group: p.Call.Group, Of: p.Worker, Number: p.Ticket<<32 | uint64(s.through)}
+			list = append(list, collective.Wait{WaitID: id, In: waits, By: len(s.calls) - len(lacks)})
+		}
+	}
+	return list
+}
+
+// streamed tells that a part in pieces is through.
+func (c *crew) streamed(s *stream, err error) {
+	f := c.flights[s.flight]
+	f.errs[s.part] = err
+	c.partDone(f, s.flight)
+}

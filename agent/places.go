@@ -1,0 +1,212 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// spools is how the folders are called that checkpoints of elsewhere are fetched to, in the folder for temporary files.
+const spools = "shoal-fetched-*"
+
+// places are those outside of the file system, which the agent reads and writes for its workers.
+type places struct {
+	ctx  context.Context // ends with the agent
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	buckets map[string]*s3.Bucket
+	fetched map[source]*fetched
+}
+
+// source is a checkpoint that is fetched.
+type source struct {
+	bucket  *s3.Bucket
+	attempt snapshot.Attempt
+}
+
+// fetched is a checkpoint that the workers of this host read from a folder, which is there for as long as one of them does.
+type fetched struct {
+	users int
+	ready chan struct{} // closed when the rest is known
+	dir   string
+	lock  *os.File // on the folder: who has it lives
+	err   error
+}
+
+func newPlaces() *places {
+	p := &places{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	return p
+}
+
+// folder is what a worker names, with its place if that is not the file system.
+func (p *places) folder(root string, keep int, say func(string)) (snapshot.Folder, error) {
+	f := snapshot.Folder{Root: root, Keep: keep, Say: say}
+	if !snapshot.IsURL(root) {
+		return f, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.buckets[root]
+	if b == nil {
+		var err error
+		if b, err = s3.Open(root); err != nil {
+			return f, err
+		}
+		p.buckets[root] = b
+	}
+	f.Place = b
+	return f, nil
+}
+
+// fetch has a checkpoint in a folder. Who gets it gives it back.
+func (p *places) fetch(s source) (*fetched, error) {
+	p.mu.Lock()
+	f := p.fetched[s]
+	first := f == nil
+	if first {
+		f = &fetched{ready: make(chan struct{})}
+		p.fetched[s] = f
+	}
+	f.users++
+	p.mu.Unlock()
+	if first {
+		if f.dir, f.lock, f.err = makeSpool(); f.err == nil {
+			f.err = s.bucket.Fetch(p.ctx, s.attempt, f.dir)
+		}
+		close(f.ready)
+	}
+	<-f.ready
+	if f.err != nil {
+		return nil, errors.Join(f.err, p.giveBack(s))
+	}
+	return f, nil
+}
+
+// giveBack removes the folder when nobody reads there any more.
+func (p *places) giveBack(s source) error {
+	p.mu.Lock()
+	f := p.fetched[s]
+	if f.users--; f.users > 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	delete(p.fetched, s)
+	p.mu.Unlock()
+	if f.lock == nil {
+		return nil
+	}
+	return errors.Join(os.RemoveAll(f.dir), f.lock.Close())
+}
+
+// makeSpool makes a folder, and removes those of agents that were killed.
+func makeSpool() (string, *os.File, error) {
+	old, err := filepath.Glob(filepath.Join(os.TempDir(), spools))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, dir := range old {
+		if lock, err := lockFolder(dir); err == nil {
+			_ = errors.Join(os.RemoveAll(dir), lock.Close()) // the next one tries again
+		}
+	}
+	for {
+		dir, err := os.MkdirTemp("", spools)
+		if err != nil {
+			return "", nil, fmt.Errorf("no folder for what is fetched; have TMPDIR name one where the agent is started: %w", err)
+		}
+		lock, err := lockFolder(dir)
+		if err != nil {
+			continue // another agent took it for one that is left
+		}
+		if _, err := os.Stat(dir); err != nil {
+			_ = lock.Close() // and has removed it
+			continue
+		}
+		return dir, lock, nil
+	}
+}
+
+func lockFolder(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// resume has a worker find its checkpoint where it cannot look itself.
+func (s *session) resume(r *api.Resume) error {
+	if r == nil || !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
+		return &collective.FieldError{Field: "resume", Problem: "it takes the URL of a place: in folders, workers look themselves"}
+	}
+	reply, attempt := api.Reply{Type: api.TypeResume}, snapshot.Attempt{Step: r.Step, Seed: r.Seed}
+	if r.Do == api.ResumeDone {
+		if err := s.giveBack(); err != nil {
+			return err
+		}
+		return s.reply(reply)
+	}
+	f, err := s.agent.places.folder(r.Folder, max(r.Keep, 1), s.say)
+	if err != nil {
+		return err
+	}
+	switch r.Do {
+	case api.ResumeNewest:
+		attempt, reply.Done, err = f.Newest(r.Tried)
+		reply.Step, reply.Seed = attempt.Step, attempt.Seed
+	case api.ResumeFetch:
+		err = s.fetch(source{f.Place.(*s3.Bucket), attempt}, &reply)
+	case api.ResumeDamaged:
+		f.SetAside(attempt)
+	default:
+		err = &collective.FieldError{Field: "resume.do", Problem: fmt.Sprintf("%q is none of newest, fetch, done, damaged", r.Do)}
+	}
+	if err != nil {
+		return err
+	}
+	return s.reply(reply)
+}
+
+func (s *session) say(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
+
+// fetch answers where a checkpoint can be read, or what is wrong with it.
+func (s *session) fetch(from source, reply *api.Reply) error {
+	if err := s.giveBack(); err != nil {
+		return err
+	}
+	f, err := s.agent.places.fetch(from)
+	switch {
+	case errors.Is(err, s3.ErrDamaged):
+		reply.Broken = err.Error()
+		return nil
+	case err != nil:
+		return err
+	}
+	s.reads = &from
+	reply.Done, reply.Folder = true, f.dir
+	return nil
+}
+
+// giveBack has no folder kept for this worker.
+func (s *session) giveBack() error {
+	if s.reads == nil {
+		return nil
+	}
+	from := *s.reads
+	s.reads = nil
+	return s.agent.places.giveBack(from)
+}

@@ -1,0 +1,233 @@
+package agent_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// pupil is a worker of a school.
+type pupil struct {
+	*rawWorker
+	school *school
+	seat   seat
+	memory part // what it has of the state
+}
+
+// part is memory of a worker.
+type part struct {
+	segment *arena.Segment
+	id      uint32
+	bytes   int
+}
+
+func (p part) of() []byte {
+	if p.bytes == 0 {
+		return nil
+	}
+	return p.segment.Mem[:p.bytes]
+}
+
+func (p part) ref() arena.Ref { return arena.Ref{Segment: p.id, Count: uint64(p.bytes)} }
+
+func (w *pupil) room(bytes int, later bool) (p part, err error) {
+	if bytes == 0 {
+		return p, nil
+	}
+	r, fds := w.ask(api.Request{Type: api.TypeSegment, Bytes: int64(bytes), Later: later})
+	p.id, p.bytes = r.ID, bytes
+	if p.segment, err = arena.OpenSegment(fds[0]); err == nil {
+		w.t.Cleanup(func() { p.segment.Close() })
+	}
+	return p, err
+}
+
+// work is the life of a worker.
+func (s *school) work(at seat) error {
+	w := &pupil{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token), school: s, seat: at}
+	err := w.live()
+	switch err {
+	case errHostDies:
+		return nil
+	case errDies:
+		at.agent.Lost(at.number, "was killed by SIGKILL")
+		return nil
+	}
+	at.agent.Finished(at.number, "exited with code 0")
+	return err
+}
+
+func (w *pupil) live() error {
+	said := w.school.said
+	if w.school.states != nil {
+		w.school.states(w.seat.number, &said)
+	}
+	text, err := json.Marshal(said)
+	if err != nil {
+		return err
+	}
+	paper, err := w.room(len(text), false)
+	if err != nil {
+		return err
+	}
+	copy(paper.of(), text)
+	if r, _ := w.ask(api.Request{Type: api.TypeState, ID: paper.id, Bytes: int64(len(text))}); r.Type != api.TypeState {
+		w.school.arrived <- arrival{err: r.Error}
+		return nil
+	}
+	if err := w.states(0); err != nil {
+		return err
+	}
+	begins := w.seat.number < w.school.c.workers
+	if begins {
+		mine := w.school.holds(w.school.first, w.seat.number)
+		if w.memory, err = w.room(len(mine), false); err != nil {
+			return err
+		}
+		copy(w.memory.of(), mine)
+		if w.school.spoils != nil {
+			w.school.spoils(w.seat.number, w.memory.of())
+		}
+		w.school.arrived <- arrival{mesh: w.school.first, rank: w.seat.number}
+	}
+	step := arena.Descriptor{Kind: uint8(collective.Barrier), Flags: arena.Flags{Step: true}}
+	if !begins {
+		step = arena.Descriptor{Kind: arena.KindEnter}
+	}
+	for {
+		w.submit(step)
+		status, text := w.wait()
+		step = arena.Descriptor{Kind: uint8(collective.Barrier), Flags: arena.Flags{Step: true}}
+		switch status {
+		case arena.Done:
+			continue
+		case arena.Lost:
+			step = arena.Descriptor{Kind: arena.KindEnter}
+			continue
+		case arena.Changed:
+			if w.control.View().Released {
+				return nil
+			}
+		default:
+			return fmt.Errorf("worker %d: a step ends with %d: %s", w.seat.number, status, text)
+		}
+		lost, err := w.settle()
+		if err != nil || w.control.View().Released {
+			return err
+		}
+		if lost {
+			step = arena.Descriptor{Kind: arena.KindEnter}
+		}
+	}
+}
+
+// settle goes to the mesh that the job goes to.
+func (w *pupil) settle() (lost bool, err error) {
+	for {
+		shape, _ := w.ask(api.Request{Type: api.TypeShape})
+		if shape.Lost != "" {
+			w.memory = part{} // it is of no use
+		}
+		if shape.Next == "" && shape.Lost != "" {
+			err := w.reads(shape.Mesh)
+			if errors.Is(err, errAgain) {
+				return true, nil
+			}
+			return false, err
+		}
+		if shape.Next == "" {
+			if shape.Broken != "" {
+				w.school.arrived <- arrival{err: shape.Broken}
+				return false, fmt.Errorf("the job is broken: %s", shape.Broken)
+			}
+			return false, nil
+		}
+		if w.school.does != nil {
+			if err := w.school.does(w.seat.number, w.seat.agent, shape.Next); err != nil {
+				return false, err
+			}
+		}
+		if int(shape.In) != w.memory.bytes {
+			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d", w.seat.number, w.memory.bytes, shape.Mesh, shape.In)
+		}
+		next, err := w.room(int(shape.Out), true)
+		if err != nil {
+			return false, err
+		}
+		d := arena.Descriptor{Kind: uint8(collective.Reshape), DType: uint8(tensor.U8), In: w.memory.ref(), Out: next.ref(), NDim: 1, Flags: arena.Flags{Step: true}}
+		d.Shape[0] = d.In.Count
+		w.submit(d)
+		switch status, text := w.wait(); status {
+		case arena.Changed:
+		case arena.Lost:
+			return true, nil
+		default:
+			w.school.arrived <- arrival{err: text}
+			return false, nil
+		}
+		w.memory = next
+		view := w.control.View()
+		if view.Released {
+			w.school.arrived <- arrival{mesh: shape.Next, rank: -1}
+			return false, nil
+		}
+		if want := w.school.holds(shape.Next, view.Rank); shape.Lost == "" && !bytes.Equal(w.memory.of(), want) {
+			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.Next, w.memory.of(), want)
+		}
+		if shape.Lost == "" {
+			w.school.arrived <- arrival{mesh: shape.Next, rank: view.Rank}
+		}
+	}
+}
+
+// states says what the job trains on, and its place in that.
+func (w *pupil) states(step uint64) error {
+	place := cursor.Cursor{Samples: 1 << 20, Batch: 4, Seed: 1, Step: step, Next: step * 4}
+	text, err := place.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	if r, _ := w.ask(api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch, Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != api.TypeData {
+		return fmt.Errorf("the data is answered with %+v", r)
+	}
+	return nil
+}
+
+// backTo is the step of the checkpoint that pupils go back to.
+const backTo = 3
+
+// reads is what a worker does that must read its part of the state from a checkpoint: it has it when all have it.
+func (w *pupil) reads(mesh string) error {
+	if w.school.does != nil {
+		if err := w.school.does(w.seat.number, w.seat.agent, ""); err != nil {
+			return err
+		}
+	}
+	rank := w.control.View().Rank
+	mine := w.school.holds(mesh, rank)
+	var err error
+	if w.memory, err = w.room(len(mine), false); err != nil {
+		return err
+	}
+	copy(w.memory.of(), mine)
+	w.submit(arena.Descriptor{Kind: uint8(collective.Barrier)})
+	switch status, text := w.wait(); status {
+	case arena.Done:
+	case arena.Lost:
+		return errAgain
+	default:
+		return fmt.Errorf("worker %d: a barrier ends with %d: %s", w.seat.number, status, text)
+	}
+	w.school.arrived <- arrival{mesh: mesh, rank: rank}
+	return w.states(backTo)
+}
+
+// errAgain is that a worker was lost while others read the state.
+var errAgain = errors.New("again")

@@ -1,0 +1,313 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// TestReconfigureScenarios are the scenarios of c10d's tests of reconfigure, under their names. There every rank is told the handles
+// of the next group and calls reconfigure with an identifier; here nobody calls anything: workers are ordered, released and lost while
+// they train, and find themselves in the next generation. Each begins with 3 workers, unless it says otherwise.
+func TestReconfigureScenarios(t *testing.T) {
+	for _, scenario := range []struct {
+		name string
+		play func(t *testing.T)
+	}{
+		{"basic", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}})
+		}},
+		{"then_all_reduce", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: sums})
+		}},
+		{"then_send_recv", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: passesOn})
+		}},
+		{"shrink_exclude_last_rank", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 2, members: []int{0, 1}, each: all(sums, hears)})
+		}},
+		{"shrink_exclude_middle_rank", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{dies: 1, members: []int{0, 2}, each: sums})
+		}},
+		{"scale_down_up", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}}, phase{size: 3, members: []int{0, 3, 4}, each: sums}, phase{size: 1, members: []int{0}})
+		}},
+		{"single_to_all", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}}, phase{size: 3, members: []int{0, 3, 4}, each: sums})
+		}},
+		{"identity", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 3, members: []int{0, 1, 2}, each: all(sums, still)})
+		}},
+		{"late_join", func(t *testing.T) {
+			reconfigured(t, 1, phase{members: []int{0}, each: sums}, phase{size: 3, members: []int{0, 1, 2}, each: sums})
+		}},
+		{"merge_split", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: splits}, phase{members: []int{0, 1, 2}, each: sums})
+		}},
+		// What cuts a collective short is the loss of a worker in it; the others get their result, and another one may come.
+		{"after_abort", func(t *testing.T) {
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: sums}, phase{dies: 2, members: []int{0, 1}, each: sums},
+				phase{size: 3, members: []int{0, 1, 3}, each: sums})
+		}},
+		// There is no timeout to run out: who comes late is waited for.
+		{"after_timeout", lateIsWaitedFor},
+		// The identifier is a worker's seat, which nobody takes twice.
+		{"rejects_reused_uuid", seatIsTakenOnce},
+	} {
+		t.Run(scenario.name, scenario.play)
+	}
+}
+
+// phase is a membership that a scenario comes to.
+type phase struct {
+	size    int   // ask for so many before
+	dies    int   // this worker is lost in the step before; 0 = nobody, so that worker 0 lives
+	members []int // seats, by rank
+	each    func(j *client.Job) error
+}
+
+// recast is a job that goes through phases: members gather their seats in every step, and so agree in which phase they are.
+type recast struct {
+	*flock
+	phases []phase
+	over   chan struct{} // closed when the last phase was reached
+
+	mu   sync.Mutex
+	at   map[int]int // phases by the step that began them
+	next int
+}
+
+// reconfigured lets a job of n workers go through phases.
+func reconfigured(t *testing.T, n int, phases ...phase) {
+	t.Helper()
+	f := &recast{flock: newFlock(t, n, client.Data{Samples: 1 << 20, Batch: 8}), phases: phases, over: make(chan struct{}), at: map[int]int{}}
+	for seat := range n {
+		f.begin(seat, fmt.Sprintf("token-%d", seat))
+	}
+	for running := true; running; {
+		select {
+		case seat := <-f.started:
+			token := f.agent.Expect(seat, true)
+			f.agent.Started(seat)
+			f.begin(seat, token)
+		case <-f.over:
+			running = false
+		case <-f.group.Context().Done():
+			running = false
+		}
+	}
+	if err := f.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if f.next != len(phases) {
+		t.Fatalf("%d of %d phases were reached: %+v", f.next, len(phases), f.events)
+	}
+}
+
+func (f *recast) begin(seat int, token string) {
+	j := joinWith(f.t, f.agent, seat, token)
+	f.group.Go(fmt.Sprintf("worker %d", seat), func(ctx context.Context) error {
+		err := f.train(ctx, j, seat)
+		if errors.Is(err, errDies) {
+			f.agent.Lost(seat, "was killed by SIGKILL")
+			return nil
+		}
+		f.agent.Finished(seat, "exited with code 0")
+		return err
+	})
+}
+
+func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
+	t, err := client.Train(j, f.data, client.StateOf("p", make([]float64, 8)))
+	if err != nil {
+		return err
+	}
+	for g := make([]float64, 8); t.Next(ctx); {
+		seats := make([]int64, j.Size())
+		if err := client.AllGather(ctx, j, seats, []int64{int64(seat)}); err != nil {
+			return err
+		}
+		k, begins, err := f.phase(t.Step(), seats)
+		if err != nil {
+			return err
+		}
+		if begins {
+			if each := f.phases[k].each; each != nil {
+				if err := each(j); err != nil {
+					return fmt.Errorf("phase %d, worker %d: %w", k, seat, err)
+				}
+			}
+			if err := f.order(k+1, seat, j.Rank()); err != nil {
+				return err
+			}
+		}
+		if err := client.Commit(ctx, t, g); err != nil {
+			return err
+		}
+		if begins && k == len(f.phases)-1 {
+			break
+		}
+	}
+	return errors.Join(t.Err(), j.Close())
+}
+
+// phase tells whether a step begins a phase; the first who asks in a step decides. As many members as the phase has, and others, are wrong.
+func (f *recast) phase(step int, seats []int64) (k int, begins bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k, begins = f.at[step]; begins {
+		return k, true, nil
+	}
+	if f.next == len(f.phases) {
+		return 0, false, nil
+	}
+	if want := f.phases[f.next].members; !slices.EqualFunc(seats, want, func(a int64, b int) bool { return a == int64(b) }) {
+		if len(seats) == len(want) {
+			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, seats, want)
+		}
+		return 0, false, err
+	}
+	k = f.next
+	f.at[step], f.next = k, k+1
+	if f.next == len(f.phases) {
+		close(f.over)
+	}
+	return k, true, nil
+}
+
+// order has a member do what leads to a phase.
+func (f *recast) order(k, seat, rank int) error {
+	if k == len(f.phases) {
+		return nil
+	}
+	if to := f.phases[k]; to.size > 0 && rank == 0 {
+		return f.agent.Resize(to.size, "the test")
+	} else if to.dies > 0 && to.dies == seat {
+		return errDies
+	}
+	return nil
+}
+
+// still checks that the membership has never changed.
+func still(j *client.Job) error {
+	if g := j.Generation(); g != 1 {
+		return fmt.Errorf("asked for the size that it has, the job has come to generation %d", g)
+	}
+	return nil
+}
+
+func all(fs ...func(j *client.Job) error) func(j *client.Job) error {
+	return func(j *client.Job) error {
+		for _, f := range fs {
+			if err := f(j); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// filled is a small tensor.
+func filled(x float32) []float32 { return []float32{x, x, x, x} }
+
+func sums(j *client.Job) error { return sumsOf(j, j.Rank(), j.Size()) }
+
+func sumsOf(r client.Ranks, rank, size int) error {
+	x := filled(float32(rank + 1))
+	err := client.AllReduce(context.Background(), r, x, collective.Sum)
+	if want := filled(float32(size * (size + 1) / 2)); err == nil && !slices.Equal(x, want) {
+		err = fmt.Errorf("rank %d of %d has the sum %v, not %v", rank, size, x, want)
+	}
+	return err
+}
+
+func hears(j *client.Job) error {
+	x := filled(float32(42 * max(0, 1-j.Rank())))
+	err := client.Broadcast(context.Background(), j, x, 0)
+	if err == nil && !slices.Equal(x, filled(42)) {
+		err = fmt.Errorf("rank %d has received %v", j.Rank(), x)
+	}
+	return err
+}
+
+// passesOn sends around a ring.
+func passesOn(j *client.Job) error {
+	next, before := (j.Rank()+1)%j.Size(), (j.Rank()+j.Size()-1)%j.Size()
+	x := filled(float32(math.NaN()))
+	send := func() error { return client.SendTo(context.Background(), j, filled(float32(j.Rank())), next) }
+	receive := func() error { return client.RecvFrom(context.Background(), j, x, before) }
+	turns := []func() error{send, receive}
+	if j.Rank()%2 > 0 {
+		slices.Reverse(turns)
+	}
+	err := errors.Join(turns[0](), turns[1]())
+	if err == nil && !slices.Equal(x, filled(float32(before))) {
+		err = fmt.Errorf("rank %d has received %v", j.Rank(), x)
+	}
+	return err
+}
+
+// splits makes a group of rank 0 and one of the others.
+func splits(j *client.Job) error {
+	ranks := []int{0}
+	if j.Rank() > 0 {
+		ranks = []int{1, 2}
+	}
+	g, err := j.Split(ranks...)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(g.Ranks(), topo.Rank(j.Rank())) || g.Size() != len(ranks) {
+		return fmt.Errorf("rank %d is in the group %v", j.Rank(), g.Ranks())
+	}
+	return sumsOf(g, g.Rank(), g.Size())
+}
+
+func lateIsWaitedFor(t *testing.T) {
+	a := startAgent(t, 3)
+	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1), joinAs(t, a, 2)}
+	together(t, jobs, sums)
+	var early []*client.Handle
+	for _, j := range jobs[1:] {
+		early = append(early, client.AllReduceAsync(j, filled(1), collective.Sum))
+	}
+	for range 1000 {
+		runtime.Gosched()
+		if early[0].Done() || early[1].Done() {
+			t.Fatal("a sum is there without one of the ranks")
+		}
+	}
+	x := filled(1)
+	if err := client.AllReduce(t.Context(), jobs[0], x, collective.Sum); err != nil || !slices.Equal(x, filled(3)) {
+		t.Fatal(x, err)
+	}
+	for _, h := range early {
+		if err := h.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	together(t, jobs, sums)
+	if s := a.Status(); s.Generation != 1 || s.Size != 3 {
+		t.Errorf("the job has changed: %+v", s)
+	}
+}
+
+func seatIsTakenOnce(t *testing.T) {
+	a := startAgentWith(t, t.Context(), 2, agent.Orders{})
+	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1)}
+	if j, err := client.Join(t.Context()); err == nil || !strings.Contains(err.Error(), "a rank joins once") { // as rank 1 again
+		t.Errorf("a second one has joined: %v, %v", j, err)
+	}
+	together(t, jobs, sums)
+}

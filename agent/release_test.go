@@ -1,0 +1,81 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+)
+
+// Whoever asks and whenever: all members end at the same step with the same parameters, and no sample has counted twice.
+func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
+	f := newFlock(t, 4, client.Data{Samples: 100, Batch: 8, Seed: 7})
+	for seat := range 4 {
+		f.run(seat, fmt.Sprintf("token-%d", seat), func(f *flock, seat, step int) error {
+			switch {
+			case seat == 1 && step == 3:
+				return errDies
+			case seat == 2 && step == 30 && !f.agent.Release("the test asked for the end"):
+				return fmt.Errorf("this job trains in steps, but is not released")
+			}
+			return nil
+		})
+	}
+	if err := f.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for sample, n := range f.ledger {
+		if n != 1 {
+			t.Errorf("sample %v has counted %d times", sample, n)
+		}
+	}
+	for _, seat := range []int{2, 3} {
+		if f.steps[seat] != f.steps[0] || f.finals[seat] == nil || !slices.Equal(f.finals[seat], f.finals[0]) {
+			t.Errorf("worker %d ends at step %d with %v, worker 0 at step %d with %v", seat, f.steps[seat], f.finals[seat], f.steps[0], f.finals[0])
+		}
+	}
+	last := f.events[len(f.events)-1]
+	if last.What != "stop" || last.Size != 3 || int(last.Step) != f.steps[0] || last.Because != "the test asked for the end" {
+		t.Errorf("the last event is %+v, worker 0 ends at step %d", last, f.steps[0])
+	}
+}
+
+// A worker that comes too late sees its loop end before it begins.
+func TestReleaseTurnsLateWorkersAway(t *testing.T) {
+	f := newFlock(t, 1, client.Data{Samples: 100, Batch: 8, Seed: 7})
+	late := make(chan struct{})
+	f.run(0, "token-0", func(f *flock, seat, step int) error {
+		if step != 3 {
+			return nil
+		}
+		if err := f.agent.Resize(2, "the test"); err != nil {
+			return err
+		}
+		if !f.agent.Release("the test") {
+			return fmt.Errorf("not released")
+		}
+		close(late)
+		return nil
+	})
+	<-late
+	seat := <-f.started
+	token := f.agent.Expect(seat, true)
+	f.agent.Started(seat)
+	f.run(seat, token, func(*flock, int, int) error { return fmt.Errorf("a worker trains in a job that has ended") })
+	if err := f.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if f.steps[0] != 4 {
+		t.Errorf("worker 0 ends at step %d", f.steps[0])
+	}
+}
+
+func TestReleaseOfAJobWithoutSteps(t *testing.T) {
+	agent := startAgentWith(t, context.Background(), 2, agent.Orders{})
+	if agent.Release("the test") {
+		t.Error("a job whose workers call plain collectives has no moment to release them")
+	}
+}

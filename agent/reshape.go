@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// shaper knows the layout of a job's state, as the workers of this host have stated it, and works out what a reshape is on this host.
+// Every host computes the same from the same shape and members. The engine's thread owns it.
+type shaper struct {
+	state     *reshape.State
+	known     map[string]*reshape.Layout // by mesh
+	redundant bool                       // what the job asks for, where workers of this host run
+	planned   planned                    // the newest plan
+}
+
+// KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what the job wants after it has joined it.
+func (a *Agent) KeepRedundant() {
+	_ = a.engine.later(func() { a.crew.shaper.redundant = true }) // a stopped engine has no mesh
+}
+
+// maxStatement bounds what a worker states of the state, in bytes.
+const maxStatement = 64 << 20
+
+// on places the state on a mesh.
+func (s *shaper) on(mesh string) (*reshape.Layout, error) {
+	if s.state == nil {
+		return nil, errors.New("no worker of this host has stated the layout: ask on a host that has workers of the job")
+	}
+	if l := s.known[mesh]; l != nil {
+		return l, nil
+	}
+	l, err := s.state.On(mesh)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.known) > 4 { // the old, the new, and what somebody has asked about
+		clear(s.known)
+	}
+	s.known[mesh] = l
+	return l, nil
+}
+
+// stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
+func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) error {
+	shape, stated := c.agent.Known().Shape, state.ID()
+	if shape != nil {
+		stated = shape.State
+	} else if c.shaper.state != nil {
+		stated = c.shaper.state.ID()
+	}
+	if stated != state.ID() {
+		return &collective.FieldError{Field: "layout", Problem: "another worker has stated another layout or other tensors; every worker must state the same"}
+	}
+	if c.shaper.state == nil || c.shaper.state.ID() != stated { // or the job has not taken what was stated here
+		c.shaper.state = state
+		clear(c.shaper.known)
+	}
+	mesh, rank := s.Mesh, int(m.rank)
+	if shape != nil {
+		mesh, rank = shape.Mesh, slices.Index(shape.Workers, m.id)
+	}
+	l, err := c.shaper.on(mesh)
+	if err != nil {
+		return err
+	}
+	if s.Local != nil {
+		if rank < 0 || rank >= l.Ranks {
+			return &collective.FieldError{Field: "local", Problem: fmt.Sprintf("this worker is no rank of mesh %s", mesh)}
+		}
+		if err := l.Check(rank, s.Local); err != nil {
+			return err
+		}
+	}
+	if shape == nil {
+		text, err := said(s)
+		if err != nil {
+			return err
+		}
+		c.input(func() {
+			c.agent.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks, Layout: text, Redundant: c.shaper.redundant})
+		})
+	}
+	return nil
+}
+
+// maxLayout is how long a layout may be to be told to a head whose host has no workers: a message has to carry it.
+const maxLayout = 1 << 20
+
+// said is what a worker has stated of the state of the job, without its own part; "" where that is too long.
+func said(s *reshape.Statement) (string, error) {
+	whole := *s
+	whole.Local = nil
+	text, err := json.Marshal(whole)
+	if err != nil || len(text) > maxLayout {
+		return "", err
+	}
+	return string(text), nil
+}
+
+// learn takes the layout from another host, where no worker of this one has stated it. One that cannot be read is as none.
+func (c *crew) learn(text string) {
+	if c.shaper.state != nil || text == "" {
+		return
+	}
+	if s, err := reshape.Parse([]byte(text)); err == nil {
+		c.shaper.state, _ = reshape.New(s)
+	}
+}
+
+// shapeOf is what a worker is told of the shape of the job.
+type shapeOf struct {
+	mesh, next, broken, lost string
+	in, out                  int      // bytes of its state on both
+	settled                  *settled // nil while it goes to another mesh
+}
+
+func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
+	shape := c.agent.Known().Shape
+	if shape == nil {
+		return s, nil
+	}
+	s.mesh, s.next, s.broken, s.lost = shape.Mesh, shape.Next, shape.Broken, shape.Lost
+	switch {
+	case shape.Next == "":
+		s.settled, err = c.settled(shape, w)
+	case shape.Lost != "":
+		return s, nil // nothing is moved
+	}
+	if err != nil {
+		return s, err
+	}
+	if s.in, err = c.held(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
+		s.out, err = c.held(shape.Next, shape.Order, w)
+	}
+	return s, err
+}
+
+// held is how many bytes a worker has on a mesh.
+func (c *crew) held(mesh string, workers []topo.Worker, w topo.Worker) (int, error) {
+	l, err := c.shaper.on(mesh)
+	if rank := slices.Index(workers, w); err == nil && rank >= 0 {
+		return l.Bytes(rank), nil
+	}
+	return 0, err
+}
+
+// checkReshape finds what is wrong with a worker's part in a reshape.
+func (c *crew) checkReshape(w topo.Worker, call *collective.Call) error {
+	s, err := c.shapeOf(w)
+	switch {
+	case err != nil:
+		return err
+	case s.next == "":
+		return &collective.FieldError{Field: "kind", Problem: "a reshape, and the job is not on its way to another mesh"}
+	case !call.Step || call.Group != topo.World:
+		return &collective.FieldError{Field: "flags", Problem: "a reshape is a collective of all ranks, and ends a step"}
+	case len(call.In) != s.in || len(call.Out) != s.out:
+		return &collective.FieldError{Field: "in.count", Problem: fmt.Sprintf("%d and %d bytes, for a state of %d bytes on mesh %s and %d on %s", len(call.In), len(call.Out), s.in, s.mesh, s.out, s.next)}
+	}
+	return nil
+}

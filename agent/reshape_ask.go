@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/kernel"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/reshape"
+)
+
+// Reshape asks for another mesh, on the head. who asks is part of the reason that people read.
+func (a *Agent) Reshape(mesh, who string) error {
+	return a.ask(func() error {
+		l, err := a.crew.wanted(mesh)
+		if err != nil {
+			return err
+		}
+		return a.crew.agent.Reshape(l.Mesh.String(), l.Ranks, who)
+	})
+}
+
+// PlanReshape plans what Reshape would do, and does nothing; and what it would do if the job were redundant, or were not, to the contrary of what it is.
+// Workers that it takes more are planned where the fewest are.
+func (a *Agent) PlanReshape(mesh string) (c, contrary *reshape.Change, err error) {
+	err = a.ask(func() error {
+		defer func(prepared planned) { a.crew.shaper.planned = prepared }(a.crew.shaper.planned) // a question spoils no plan that is needed
+		l, err := a.crew.wanted(mesh)
+		if err != nil {
+			return err
+		}
+		known := a.crew.agent.Known()
+		at, hosts := seated(known.Shape, known.View)
+		for len(at.Hosts) < l.Ranks {
+			load := make([]int, max(len(hosts), 1))
+			for _, h := range at.Hosts {
+				load[h]++
+			}
+			at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
+		}
+		if c, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at); err != nil {
+			return err
+		}
+		at.Redundant = !at.Redundant
+		contrary, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at)
+		return err
+	})
+	return c, contrary, err
+}
+
+// wanted places the state of the job on a mesh that somebody asks for.
+func (c *crew) wanted(mesh string) (*reshape.Layout, error) {
+	shape := c.agent.Known().Shape
+	if shape == nil {
+		return nil, head.ErrShapeless
+	}
+	m, err := layout.ParseMesh(mesh)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Ranks() > job.MaxWorkers:
+		return nil, fmt.Errorf("mesh %s has %d ranks, and a job has at most %d workers", mesh, m.Ranks(), job.MaxWorkers)
+	case m.String() == shape.Mesh:
+		return nil, fmt.Errorf("the job has mesh %s already", shape.Mesh)
+	}
+	return c.shaper.on(m.String())
+}
+
+func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {
+	var ask api.Reshape
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	if ask.Mesh == "" {
+		refuse(w, http.StatusBadRequest, errors.New("mesh: none is given; say which axes it has, such as dp=2,tp=2"))
+		return
+	}
+	var err error
+	if ask.Plan {
+		var plan api.Plan
+		if plan, err = l.planReshape(ask.Mesh); err == nil {
+			answer(w, plan)
+			return
+		}
+	} else if err = l.agent.Reshape(ask.Mesh, ask.Who); err == nil {
+		l.answerJob(w)
+		return
+	}
+	refuse(w, http.StatusConflict, err)
+}
+
+// planReshape is what a reshape would cost.
+func (l *launch) planReshape(mesh string) (api.Plan, error) {
+	c, contrary, err := l.agent.PlanReshape(mesh)
+	if err != nil {
+		return api.Plan{}, err
+	}
+	f := c.Figures()
+	p := api.Plan{From: c.Old.Mesh.String(), To: c.New.Mesh.String(), Workers: c.New.Ranks, Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
+		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound, Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
+	predict(&p, &l.agent.crew.routes)
+	p.Redundant = c.Redundant()
+	p.Alone, p.Where = c.Alone()
+	p.OtherAlone, _ = contrary.Alone()
+	p.OtherBytes = contrary.Plan.Stats.Bytes
+	return p, nil
+}
+
+// predict says how long a plan takes, on links as far as all-reduces have told how fast those are.
+func predict(p *api.Plan, r *routes) {
+	p.MemorySeconds = float64(p.Copied) * secondsAByte()
+	p.Seconds = p.MemorySeconds
+	beta, known := r.cable()
+	if links := float64(p.Busiest) * beta; known || p.Busiest == 0 {
+		p.LinkSeconds, p.Seconds = &links, p.Seconds+links
+	}
+}
+
+// secondsAByte is what a byte of the new state costs in memory, as this host does it now: three copies (out of the model, to its place,
+// into the model) and two fingerprints, on one core.
+func secondsAByte() float64 {
+	const n = 8 << 20
+	from, to, key := make([]byte, n), make([]byte, n), digest.NewKey(1)
+	kernel.Best().Copy(to, from) // touch them
+	begin := time.Now()
+	for range 3 {
+		kernel.Best().Copy(to, from)
+	}
+	for range 2 {
+		key.Run(0, to)
+	}
+	return time.Since(begin).Seconds() / n
+}

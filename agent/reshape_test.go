@@ -1,0 +1,239 @@
+package agent_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/reshape"
+)
+
+// A job goes from mesh to mesh, with more workers and with less, on one host and on several.
+func TestReshapes(t *testing.T) {
+	for _, slots := range [][]int{{6}, {3, 3}, {2, 1, 3}} {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("%v,seed=%d", slots, seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			meshes := []string{"dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "pp=4", "dp=3", "tp=3", "dp=5", "tp=5", "pp=3,tp=2", "tp=2,dp=2", "pp=1,dp=1,tp=1"}
+			mesh := "dp=2,tp=2"
+			s := newSchool(t, mesh, slots, false, nil)
+			defer s.end()
+			s.await(mesh)
+			for range 12 {
+				next := meshes[rng.IntN(len(meshes))]
+				if next == mesh {
+					continue
+				}
+				for { // the members that came last may not have made their first step
+					err := s.head().Reshape(next, "the test")
+					if err == nil {
+						break
+					}
+					if !strings.Contains(err.Error(), "has not begun") && !strings.Contains(err.Error(), "on its way") {
+						t.Fatal(err)
+					}
+				}
+				t.Logf("to %s", next)
+				s.await(next)
+				mesh = next
+			}
+			if st := s.head().Status(); st.Mesh != mesh || st.Reshaping != "" {
+				t.Errorf("the job says that it has mesh %q and goes to %q, not %s", st.Mesh, st.Reshaping, mesh)
+			}
+		})
+	}
+}
+
+// The host that leads has no workers, as where a job is started on other hosts than one's own: it arranges meshes all the same.
+func TestAHeadWithoutWorkersReshapes(t *testing.T) {
+	s := newSchool(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
+	defer s.end()
+	s.await("dp=2,tp=2")
+	for _, next := range []string{"tp=4", "pp=2,dp=1", "dp=2,tp=2"} {
+		for s.head().Reshape(next, "the test") != nil { // the members that came last may not have made their first step
+		}
+		s.await(next)
+	}
+}
+
+// A worker is killed, or a host, when others have handed their state over already: nothing of the new mesh counts, and the others
+// go on with what they had, on a mesh that they can hold.
+func TestALossInAReshape(t *testing.T) {
+	for _, c := range []struct {
+		mesh, next, then string
+		slots            []int
+		victim           int
+		host             string
+	}{
+		{"dp=2,tp=2", "tp=4", "dp=1,tp=2", []int{4}, 3, ""},
+		{"dp=3", "dp=2", "dp=2", []int{2, 2}, 0, ""},
+		{"dp=4", "tp=4", "dp=3", []int{2, 2}, 2, ""},
+		{"dp=2,tp=2", "dp=5", "dp=2,tp=2", []int{6}, 1, ""}, // the worker that was started for the other mesh takes the place
+		{"dp=3,tp=1", "tp=3", "dp=2,tp=1", []int{1, 1, 1}, -1, "c"},
+		{"dp=3,tp=1", "tp=3", "dp=2,tp=1", []int{1, 1, 1}, -1, "a"},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			lost := false
+			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+				s.does = func(seat int, at *agent.Agent, next string) error {
+					switch {
+					case next != c.next || lost && seat != c.victim:
+					case seat == c.victim:
+						return errDies
+					case c.host == at.Host():
+						s.c.net.Kill(fabric.Host(c.host))
+						return errHostDies
+					}
+					return nil
+				}
+			})
+			defer s.end()
+			s.await(c.mesh)
+			for {
+				err := s.head().Reshape(c.next, "the test")
+				if err == nil {
+					break
+				}
+				if !strings.Contains(err.Error(), "has not begun") {
+					t.Fatal(err)
+				}
+			}
+			s.await(c.then)
+		})
+	}
+}
+
+// Every host has a stage alone when the job begins. In a redundant job the ranks are on other hosts behind the first step, so that one of the hosts
+// is lost, the one that leads too, and the others have all of the state.
+func TestRedundantRanks(t *testing.T) {
+	for _, c := range []struct {
+		mesh, then string
+		slots      []int
+		host       string
+	}{
+		{"pp=2,dp=2", "pp=2,dp=1", []int{2, 2}, "b"},
+		{"pp=2,dp=2,tp=2", "pp=2,dp=1,tp=2", []int{4, 4}, "b"},
+		{"pp=3,dp=2", "pp=3,dp=1", []int{2, 2, 2}, "a"},
+		{"tp=2,dp=3", "tp=2,dp=1", []int{3, 2, 1}, "a"},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			var dying atomic.Bool
+			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+				s.spread = true
+				s.does = func(_ int, at *agent.Agent, next string) error {
+					if next != c.mesh && at.Host() == c.host && dying.Load() {
+						s.c.net.Kill(fabric.Host(c.host))
+						return errHostDies
+					}
+					return nil
+				}
+			})
+			defer s.end()
+			s.await(c.mesh) // as it begins
+			s.await(c.mesh) // and in other places
+			dying.Store(true)
+			for {
+				err := s.head().Reshape("pp=1,dp=1,tp=1", "the test")
+				if err == nil {
+					break
+				}
+				if !strings.Contains(err.Error(), "has not begun") && !strings.Contains(err.Error(), "on its way") {
+					t.Fatal(err)
+				}
+			}
+			s.await(c.then)
+			if back := s.head().Status().Back; back != "" {
+				t.Errorf("a part of the state is lost: %s", back)
+			}
+		})
+	}
+}
+
+// Replicas that should be the same and are not are found, and the state stays where it was.
+func TestSpoiltReplica(t *testing.T) {
+	s := newSchool(t, "dp=2", []int{2}, true, func(s *school) {
+		s.spoils = func(seat int, memory []byte) {
+			if seat == 1 {
+				memory[0] ^= 1
+			}
+		}
+	})
+	defer s.end()
+	s.await("dp=2")
+	for s.head().Reshape("dp=2,tp=1,pp=1", "the test") != nil {
+	}
+	if a := <-s.arrived; !strings.Contains(a.err, "a fingerprint differs") {
+		t.Errorf("a replica is spoilt, and a worker is told %+v", a)
+	}
+	if st := s.head().Status(); st.Mesh != "dp=2" {
+		t.Errorf("the job has mesh %s", st.Mesh)
+	}
+}
+
+// A worker that comes later, on a host that has had none, states what the first ones have stated, or does not take part.
+func TestAnotherStatement(t *testing.T) {
+	s := newSchool(t, "dp=1", []int{1, 1}, true, func(s *school) {
+		s.states = func(seat int, said *reshape.Statement) {
+			if seat > 0 {
+				said.Tensors = said.Tensors[:len(said.Tensors)-1]
+			}
+		}
+	})
+	defer s.end()
+	s.await("dp=1")
+	for s.head().Reshape("dp=2", "the test") != nil {
+	}
+	if a := <-s.arrived; !strings.Contains(a.err, "every worker must state the same") {
+		t.Errorf("a worker states other tensors, and is told %+v", a)
+	}
+}
+
+// Where a part of the state is on lost workers only, the others go to the largest mesh that they can hold and wait for the state of a
+// checkpoint there; also when another one is lost before they have it.
+func TestGoesBack(t *testing.T) {
+	for _, c := range []struct {
+		mesh, then string
+		slots      []int
+		victims    []int
+		host       string // that is lost in place of victims
+		slow       int    // this one is lost when it should read; -1 = none is
+	}{
+		{"tp=3", "tp=2", []int{3}, []int{1}, "", -1},
+		{"tp=3", "tp=1", []int{3}, []int{2}, "", 0},
+		{"dp=2,tp=2", "dp=1,tp=2", []int{2, 2}, []int{1, 3}, "", -1},
+		{"tp=3", "tp=2", []int{1, 1, 1}, nil, "c", -1},
+		{"tp=3", "tp=2", []int{1, 1, 1}, nil, "a", -1},
+		{"pp=2,tp=2", "pp=2,tp=1", []int{2, 2}, []int{0, 1}, "", -1},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+				s.does = func(seat int, at *agent.Agent, next string) error {
+					switch {
+					case next == "dp=3" && slices.Contains(c.victims, seat), next == "" && seat == c.slow:
+						return errDies
+					case next == "dp=3" && c.host == at.Host():
+						s.c.net.Kill(fabric.Host(c.host))
+						return errHostDies
+					}
+					return nil
+				}
+			})
+			defer s.end()
+			s.await(c.mesh)
+			for s.head().Reshape("dp=3", "the test") != nil {
+			}
+			s.await(c.then)
+			for s.head().Status().Back == "" {
+			}
+			if back := s.head().Status().Back; !strings.Contains(back, "to the checkpoint of step 3, on mesh "+c.then) || !strings.Contains(back, "as only lost ones had") {
+				t.Errorf("the job says %q", back)
+			}
+		})
+	}
+}

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/queue"
+)
+
+// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner has chosen here, or who leads has told. All but the tuner
+// and its queue are on the engine's thread.
+type routes struct {
+	fixed    bool // nothing is to be chosen
+	chosen   map[collective.Class]collective.Route
+	hosts    int // of the newest all-reduce between hosts
+	exchange exchange
+	landed   queue.Queue[landed]
+
+	mu    sync.Mutex
+	tuner *collective.Tuner // nil before a job has use for it
+}
+
+// landed is an all-reduce that was measured.
+type landed struct {
+	collective.Sample
+	leads bool // this agent
+}
+
+// FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants after it has joined it.
+func (a *Agent) FixRoutes() {
+	_ = a.engine.later(func() { a.crew.routes.fixed = true }) // a stopped engine goes no way
+}
+
+// choose is the choice of an agent that leads.
+func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
+	if route, ok := r.chosen[collective.ClassOf(hosts, bytes)]; ok && kind == collective.AllReduce && !r.fixed {
+		return route
+	}
+	return collective.Suits(bytes)
+}
+
+// observe begins to measure what this agent has begun of a flight, and learns how all-reduces go.
+func (c *crew) observe(f *flight, begun []*transfer) {
+	if c.routes.fixed {
+		return
+	}
+	now := time.Now()
+	for _, t := range begun {
+		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
+		s := collective.Sample{Route: t.route, Hosts: t.sites.N, Bytes: collective.Ready{Calls: part.Calls}.Longest()}
+		if kind == collective.AllReduce {
+			c.routes.chosen[collective.ClassOf(s.Hosts, s.Bytes)] = s.Route // this agent goes on with it if it comes to lead
+			c.routes.hosts = s.Hosts
+		}
+		c.routes.exchange.begin(s, kind, now)
+		f.timed++
+	}
+}
+
+// observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a flight that counts.
+func (c *crew) observed(f *flight, transfers int, at time.Time) {
+	transfers = min(transfers, f.timed)
+	f.timed -= transfers
+	c.routes.exchange.end(transfers, at, func(s collective.Sample) { c.routes.landed.Put(landed{s, c.agent.Leads()}) })
+}
+
+// tune finds better routes from what all-reduces take, beside the engine's thread: it takes milliseconds to think.
+func (a *Agent) tune(ctx context.Context) error {
+	r := &a.crew.routes
+	defer context.AfterFunc(ctx, r.landed.Close)()
+	for {
+		l, ok := r.landed.Take()
+		if !ok {
+			return nil
+		}
+		if change, is := r.measured(l); is {
+			_ = a.engine.later(func() { a.crew.reroute(change) }) // a stopped engine goes no way
+		}
+	}
+}
+
+func (r *routes) measured(l landed) (collective.Change, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tuner == nil {
+		begin := collective.Usual()
+		begin.Gamma = Gamma()
+		r.tuner = collective.NewTuner(begin)
+	}
+	return r.tuner.Measured(l.Sample, l.leads)
+}
+
+// model is what explains the all-reduces over so many hosts; false as long as nothing is known of them.
+func (r *routes) model(hosts int) (collective.Model, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tuner == nil {
+		return collective.Model{}, false
+	}
+	return r.tuner.Model(hosts)
+}
+
+// cable returns how many seconds a byte takes on the cable of a host; false as long as that is not known. It takes as long as a fit.
+func (r *routes) cable() (float64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tuner == nil {
+		return 0, false
+	}
+	return r.tuner.Cable()
+}
+
+// reroute lets all-reduces that begin from now on go another way.
+func (c *crew) reroute(change collective.Change) {
+	c.routes.chosen[change.Class] = change.To
+	known := c.agent.Known()
+	c.orders.Event(Event{What: "route", Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps,
+		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From, change.Because)})
+}

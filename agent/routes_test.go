@@ -1,0 +1,161 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// All-reduces of a job on several hosts take another route while it runs, because of what they took: the change is told with its reason, and the
+// results stay right on all hosts. It is so too where a step has several: gradients and a loss, that begin together, or while the rest of
+// the step is still in the making.
+func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
+	for _, step := range []recurring{
+		{name: "alone", class: "1 MiB", n: head.AheadBytes / 4, arrays: 1},
+		{name: "with a loss", class: "256 KiB", n: head.AheadBytes / 16, arrays: 1, loss: true},
+		{name: "ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 1, loss: true, ahead: true},
+		{name: "several ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 3, loss: true, ahead: true},
+	} {
+		t.Run(step.name, step.untilRouted)
+	}
+}
+
+// recurring is a step that is made again and again.
+type recurring struct {
+	name, class string
+	n, arrays   int  // of so many elements
+	loss        bool // one more element ends the step
+	ahead       bool // but only once something of the arrays was sent
+}
+
+func (r recurring) untilRouted(t *testing.T) {
+	events, sent := make(chan agent.Event, 1000), newCounter()
+	c := startClusterOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
+	g := group.New(context.Background())
+	enough := make(chan struct{})
+	for range 3 {
+		s := <-c.started
+		j := joinWith(t, s.agent, s.number, s.token)
+		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
+			defer s.agent.Finished(s.number, "exited with code 0")
+			return r.until(ctx, j, sent, enough)
+		})
+	}
+	for e := range events {
+		if e.What != "route" {
+			continue
+		}
+		if !strings.Contains(e.String(), "all-reduces of "+r.class+" over 3 hosts go ") || !strings.Contains(e.Because, " took ") {
+			t.Errorf("%v", e)
+		}
+		break
+	}
+	close(enough)
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// until makes steps and checks every element, until the first rank says that it is enough.
+func (r recurring) until(ctx context.Context, j *client.Job, sent *counter, enough <-chan struct{}) error {
+	arrays := make([][]float32, r.arrays)
+	for step, goesOn := 0, true; goesOn; step++ {
+		for i := range arrays {
+			arrays[i] = make([]float32, r.n)
+			fill(arrays[i], j.Rank()+step%1000)
+		}
+		if j.Rank() == 0 {
+			select {
+			case <-enough:
+				arrays[0][0] = -10000
+			default:
+			}
+		}
+		if err := r.reduce(ctx, j, sent, arrays, step); err != nil {
+			return err
+		}
+		goesOn = arrays[0][0] >= 0
+		for _, x := range arrays {
+			for i, v := range x[1:] {
+				if want := float32(3 + 3*(step%1000)); v != want {
+					return fmt.Errorf("element %d is %v, want %v", i+1, v, want)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// reduce makes a step.
+func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32, step int) error {
+	if !r.loss {
+		return client.AllReduce(ctx, j, arrays[0], collective.Sum)
+	}
+	var begun []*client.Handle
+	for _, x := range arrays {
+		begun = append(begun, client.AllReduceAsync(j, x, collective.Sum, client.More()))
+	}
+	if r.ahead {
+		sent.exceeds(step * 2 * (3 - 1) * 4 * (r.n*r.arrays + 1)) // what all hosts send in the steps before
+	}
+	loss := []float32{float32(j.Rank())}
+	if err := client.AllReduce(ctx, j, loss, collective.Sum, client.EndStep()); err != nil {
+		return err
+	}
+	if loss[0] != 0+1+2 {
+		return fmt.Errorf("the loss is %v", loss[0])
+	}
+	for _, h := range begun {
+		if err := h.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counter counts the bytes of tensors that the hosts send.
+type counter struct {
+	mu    sync.Mutex
+	grown sync.Cond
+	bytes int
+}
+
+func newCounter() *counter {
+	n := &counter{}
+	n.grown.L = &n.mu
+	return n
+}
+
+// over is a mesh that counts.
+func (n *counter) over(m fabric.Mesh) fabric.Mesh { return &counting{m, n} }
+
+// exceeds waits until more was sent.
+func (n *counter) exceeds(bytes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for n.bytes <= bytes {
+		n.grown.Wait()
+	}
+}
+
+type counting struct {
+	fabric.Mesh
+	counter *counter
+}
+
+func (m *counting) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+	m.Mesh.SendPiece(to, p, payload)
+	m.counter.mu.Lock()
+	defer m.counter.mu.Unlock()
+	m.counter.bytes += len(payload)
+	m.counter.grown.Broadcast()
+}

@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/store"
+)
+
+// lingering keeps the others waiting for a worker that has left. It is mostly about to end, of an exception that would
+// else look like the exception of whoever waits for it; torch takes a second or two to end.
+const lingering = 10 * time.Second
+
+// RunConfig says what to run and who looks on. The callbacks may be nil; OnJoin and OnReport may be called from several
+// goroutines at once.
+type RunConfig struct {
+	Spec           job.Spec
+	Dir            string          // the run gets a directory in here; "" = RunsDir()
+	Stdout, Stderr io.Writer       // where the workers' lines go, behind their ranks
+	Color          bool            // colour the ranks
+	Kill           <-chan struct{} // when closed, a stop that was asked for by ctx no longer waits for the workers
+	Leave          <-chan struct{} // when closed, this host asks to be relieved of its workers, and leaves when they are gone; nil = never
+	CannotLeave    func(why error) // called when the job has nobody else to go on with
+	OnStart        func(job, dir string)
+	OnJoin         func(rank int, client string)
+	OnReport       func(rank int, metrics map[string]float64)
+	OnEvent        func(e Event) // a change of the membership
+	Fleet          *Fleet        // other hosts; nil = this one alone
+	Record         *RecordConfig // where the record of the job is kept; nil = nowhere
+
+	nodes []numa.Node // memory nodes that a test makes up
+}
+
+// Fleet is what a job on several hosts needs of who starts it.
+type Fleet struct {
+	Link  func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to the other hosts
+	Slots int                                         // workers that this host takes; the others are placed elsewhere
+	Addr  string                                      // by which the other hosts reach this one, for torch's own rendezvous
+	Ready func()                                      // called when the mesh is open; may be nil
+	Join  func() string                               // HOST:PORT where other hosts join; may be nil
+	Token func(life time.Duration) string             // a token with which they do; may be nil
+	Need  func(missing int)                           // called when the hosts' room changes, with the workers that have no place; 0 once the job has begun or is over; may be nil
+}
+
+// Result says how a run went. It is what result.json holds.
+type Result struct {
+	Job       string         `json:"job"`
+	Dir       string         `json:"dir"`
+	OK        bool           `json:"ok"`
+	Error     string         `json:"error,omitempty"`
+	Alone     bool           `json:"alone"`                // nobody joined: each process was a job of its own
+	StoppedBy string         `json:"stopped_by,omitempty"` // who asked for its end
+	GoesOn    string         `json:"goes_on,omitempty"`    // the host that leads the job, which goes on without this one
+	Started   time.Time      `json:"started"`
+	Seconds   float64        `json:"seconds"`
+	Workers   []WorkerResult `json:"workers"` // in the order in which they ended
+}
+
+// WorkerResult says how one worker ended.
+type WorkerResult struct {
+	Rank    int     `json:"rank"`
+	PID     int     `json:"pid"`
+	How     string  `json:"how"`     // "exited with code 0", "was killed by SIGKILL"
+	Stopped bool    `json:"stopped"` // shoal ended it
+	Seconds float64 `json:"seconds"`
+}
+
+// Run starts the agent and the workers, waits until the job is over, and leaves no process, socket or memory behind. It
+// returns nil when all workers have ended well, or the job goes on on other hosts without this one; a *Stopped when they have not
+// because somebody stopped the job, a *Failure when one has not, an error that wraps context.Cause(ctx) when
+// ctx ended, and a *job.Error or *proc.CommandError when there was nothing to start. The Result is nil when no worker
+// was started.
+func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
+	if err := proc.Supported(); err != nil {
+		return nil, err
+	}
+	spec := cfg.Spec.WithDefaults()
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	program, err := find(spec) // before anything is made
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLaunch(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.claim(ctx, spec.Name); err != nil {
+		return nil, errors.Join(err, l.place.Close())
+	}
+	l.least = spec.Workers
+	addr := "127.0.0.1"
+	if cfg.Fleet != nil {
+		addr = cfg.Fleet.Addr
+	}
+	if err := l.settle(jobNote{Spec: spec, Addr: addr, Port: freePort(), After: l.record.had(), Record: l.record.shared()}, program, ""); err != nil {
+		l.recorded()
+		return nil, errors.Join(err, l.place.Close())
+	}
+	err = l.run(ctx, cfg.Leave)
+	l.recorded()
+	if len(l.ended) == 0 && l.stoppedBy() == "" && l.leads() {
+		return nil, errors.Join(err, l.dir.close())
+	}
+	result := l.result(err)
+	if wrote := errors.Join(l.dir.writeResult(result), l.dir.close()); wrote != nil { // a full disk makes no good job a bad one
+		l.console.Note("the files of this run are incomplete: " + wrote.Error())
+	}
+	return result, err
+}
+
+// ServeConfig says how this host takes part in a job that was begun on another.
+type ServeConfig struct {
+	Link           func(h fabric.Handler) (fabric.Mesh, error) // joins the mesh
+	Join           func() string                               // HOST:PORT where other hosts join; may be nil
+	Token          func(life time.Duration) string             // a token with which they do; may be nil
+	Slots          int                                         // workers that this host can run
+	Dir            string                                      // where the directory of the run is made; "" = RunsDir()
+	Stdout, Stderr io.Writer
+	Color          bool
+	Store          func(url string) store.Store // the store of the job's record, if this host must go on with it; nil = it does not
+	Leave          <-chan struct{}              // when closed, this host asks to be relieved of its workers, and leaves when they are gone
+	OnJob          func(job, dir string)        // may be nil
+}
+
+// Serve runs the workers that a job wants on this host, until the job is over, this host has left it, or ctx ends. When the host that
+// leads the job is lost, this one may go on in its place: then Serve sees the job through as Run does, and returns the same errors. It
+// leaves no process, socket or memory behind.
+func Serve(ctx context.Context, cfg ServeConfig) error {
+	if err := proc.Supported(); err != nil {
+		return err
+	}
+	l, err := newLaunch(RunConfig{Dir: cfg.Dir, Stdout: cfg.Stdout, Stderr: cfg.Stderr, Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob,
+		Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}})
+	if err != nil {
+		return err
+	}
+	if cfg.Store != nil {
+		l.record = &recording{Recorder: store.NewRecorder(func(line string) { l.console.Note(line) })}
+		l.stores = cfg.Store
+	}
+	err = l.run(ctx, cfg.Leave)
+	l.recorded()
+	if l.dir == nil {
+		return err
+	}
+	if l.leads() {
+		err = errors.Join(err, l.dir.writeResult(l.result(err)))
+	}
+	return errors.Join(err, l.dir.close())
+}
+
+// newToken makes a secret by which an agent knows a worker.
+func newToken() string {
+	var secret [16]byte
+	rand.Read(secret[:])
+	return hex.EncodeToString(secret[:])
+}

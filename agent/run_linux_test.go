@@ -1,0 +1,274 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// workerVariable says what this test binary does when a test starts it as a worker.
+const workerVariable = "NODE_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv(workerVariable); what != "" {
+		if err := work(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// work is a worker: it meets the others, reports, and does what is asked of its rank.
+func work(what string) error {
+	ctx := context.Background()
+	if what == "absent-1" && os.Getenv(api.EnvRank) == "1" {
+		return nil
+	}
+	j, err := client.Join(ctx)
+	if err != nil {
+		return err
+	}
+	if what == "nodes" {
+		return errors.Join(tellNodes(ctx, j), j.Close())
+	}
+	if what == "train" {
+		return errors.Join(train(ctx, j), j.Close())
+	}
+	if err := client.Barrier(ctx, j); err != nil {
+		return err
+	}
+	if err := j.Report(map[string]float64{"rank": float64(j.Rank())}); err != nil {
+		return err
+	}
+	switch {
+	case what == "raise-1" && j.Rank() == 1:
+		// What Python does with an exception: it says goodbye, takes its time to tear down, and ends.
+		if err := j.Close(); err != nil {
+			return err
+		}
+		for range 100 {
+			runtime.GC()
+		}
+		return errors.New("bad batch")
+	case what == "hangup-1" && j.Rank() == 1:
+		os.Exit(0)
+	case what != "meet":
+		if what == "deaf-1" && j.Rank() == 1 {
+			signal.Ignore(syscall.SIGTERM)
+		}
+		fmt.Println("waiting")
+		return client.RecvFrom(ctx, j, make([]float32, 1), (j.Rank()+1)%j.Size())
+	}
+	return j.Close()
+}
+
+// launch runs n workers and returns their output too.
+func launch(t *testing.T, ctx context.Context, n int, what string, spoil func(*agent.RunConfig)) (*agent.Result, string, error) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	var out console
+	cfg := agent.RunConfig{Spec: job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]}, Env: map[string]string{workerVariable: what}},
+		Dir: t.TempDir(), Stdout: &out, Stderr: &out}
+	if spoil != nil {
+		spoil(&cfg)
+	}
+	result, err := agent.Run(ctx, cfg)
+	if left, globErr := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 || globErr != nil {
+		t.Errorf("left behind: %v %v", left, globErr)
+	}
+	return result, out.String(), err
+}
+
+// console is a buffer that lets a test see lines as they come.
+type console struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	seen func(line string)
+}
+
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen != nil {
+		c.seen(string(p))
+	}
+	return c.b.Write(p)
+}
+
+func (c *console) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.b.String()
+}
+
+func TestRun(t *testing.T) {
+	var mu sync.Mutex
+	var joined, reported []int
+	var dir string
+	result, out, err := launch(t, t.Context(), 3, "meet", func(cfg *agent.RunConfig) {
+		cfg.OnStart = func(name, d string) { dir = d }
+		cfg.OnJoin = func(rank int, client string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if client != "go" {
+				t.Errorf("rank %d is %q", rank, client)
+			}
+			joined = append(joined, rank)
+		}
+		cfg.OnReport = func(rank int, metrics map[string]float64) {
+			mu.Lock()
+			defer mu.Unlock()
+			if metrics["rank"] != float64(rank) {
+				t.Errorf("rank %d reported %v", rank, metrics)
+			}
+			reported = append(reported, rank)
+		}
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	slices.Sort(joined)
+	slices.Sort(reported)
+	if all := []int{0, 1, 2}; !slices.Equal(joined, all) || !slices.Equal(reported, all) {
+		t.Errorf("joined %v, reported %v", joined, reported)
+	}
+	if !result.OK || result.Alone || len(result.Workers) != 3 || result.Job != "test" || result.Dir != dir {
+		t.Errorf("%+v", result)
+	}
+	var kept agent.Result
+	if text, err := os.ReadFile(filepath.Join(dir, "result.json")); err != nil || json.Unmarshal(text, &kept) != nil || !kept.OK {
+		t.Errorf("result.json: %s, %v", text, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl")); err != nil || bytes.Count(text, []byte("\n")) != 3 {
+		t.Errorf("metrics.jsonl: %s, %v", text, err)
+	}
+}
+
+// A good job stays one where its result cannot be kept.
+func TestRunWhoseResultCannotBeWritten(t *testing.T) {
+	result, out, err := launch(t, t.Context(), 1, "meet", func(cfg *agent.RunConfig) {
+		cfg.OnStart = func(_, dir string) {
+			if err := os.Mkdir(filepath.Join(dir, "result.json"), 0o700); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil || !result.OK || !strings.Contains(out, "shoal: the files of this run are incomplete: agent: rename") {
+		t.Errorf("%+v, %v\n%s", result, err, out)
+	}
+}
+
+func TestRunWhereOneNeverJoins(t *testing.T) {
+	_, out, err := launch(t, t.Context(), 3, "absent-1", nil)
+	var f *agent.Failure
+	if !errors.As(err, &f) || f.Rank != 1 || !f.Early {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestRunWhereOneRaises(t *testing.T) {
+	_, out, err := launch(t, t.Context(), 3, "raise-1", nil)
+	var f *agent.Failure
+	if !errors.As(err, &f) || f.Rank != 1 || !slices.Contains(f.Tail, "bad batch") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestRunWhereOneHangsUp(t *testing.T) {
+	// It ends well, but the others wait for it: the error that one of these gets names it.
+	_, out, err := launch(t, t.Context(), 2, "hangup-1", nil)
+	var f *agent.Failure
+	if !errors.As(err, &f) || f.Rank != 0 || !strings.Contains(err.Error(), "rank 1") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestRunStopped(t *testing.T) {
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	waiting := 0
+	result, out, err := launch(t, ctx, 2, "wait", func(cfg *agent.RunConfig) {
+		cfg.Stdout = &console{seen: func(line string) {
+			if strings.HasSuffix(line, "waiting\n") {
+				if waiting++; waiting == 2 {
+					cancel(cause)
+				}
+			}
+		}}
+	})
+	if !errors.Is(err, cause) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, w := range result.Workers {
+		if !w.Stopped || w.How != "was killed by SIGTERM" {
+			t.Errorf("%+v", w)
+		}
+	}
+}
+
+func TestRunKillsWhatDoesNotStop(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	kill := make(chan struct{})
+	ready := 0
+	result, out, err := launch(t, ctx, 2, "", func(cfg *agent.RunConfig) {
+		cfg.Spec.Command, cfg.Spec.Env = []string{"sh", "-c", `trap "" TERM; echo ready; while :; do sleep 1; done`}, nil
+		cfg.Kill = kill
+		cfg.Stdout = &console{seen: func(string) {
+			if ready++; ready == 2 {
+				cancel()
+				close(kill)
+			}
+		}}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, w := range result.Workers {
+		if !w.Stopped || w.How != "was killed by SIGKILL" {
+			t.Errorf("%+v", w)
+		}
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	var spec *job.Error
+	if _, _, err := launch(t, t.Context(), -1, "meet", nil); !errors.As(err, &spec) {
+		t.Errorf("%v", err)
+	}
+	var command *proc.CommandError
+	if result, _, err := launch(t, t.Context(), 1, "meet", func(cfg *agent.RunConfig) { cfg.Spec.Command = []string{"/none"} }); !errors.As(err, &command) || result != nil {
+		t.Errorf("%v", err)
+	}
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("\x00"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if result, _, err := launch(t, t.Context(), 2, "meet", func(cfg *agent.RunConfig) { cfg.Spec.Command = []string{garbage} }); !errors.As(err, &command) || result != nil {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// RunsDir is where the directories of runs lie unless the user says otherwise: XDG_STATE_HOME/shoal/runs.
+func RunsDir() (string, error) {
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "shoal", "runs"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("agent: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
+	}
+	return filepath.Join(home, ".local", "state", "shoal", "runs"), nil
+}
+
+// runDir holds the files of one run:
+//
+//	job.json       what was run: the effective spec, when, by which version
+//	rank-N.log     the whole output of worker N, as it came; of one on another host its lines, while this host leads the job
+//	metrics.jsonl  what workers reported: one object a report
+//	events.jsonl   how its membership changed, and why: one object a change
+//	result.json    how it ended
+type runDir struct {
+	path    string
+	mu      sync.Mutex
+	metrics *os.File
+	events  *os.File
+	others  map[int]*os.File // logs of workers of other hosts
+}
+
+// newRunDir makes a directory that no other run has, in parent, and returns the name that it gives to the job: the
+// wanted one, with a number when that is taken.
+func newRunDir(parent, want string) (d *runDir, name string, err error) {
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir", err)
+	}
+	name = want
+	for i := 2; ; i++ {
+		err = os.Mkdir(filepath.Join(parent, name), 0o700)
+		if !errors.Is(err, fs.ErrExist) {
+			break
+		}
+		name = want + "-" + strconv.Itoa(i)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir", err)
+	}
+	path, err := filepath.Abs(filepath.Join(parent, name))
+	if err != nil {
+		return nil, "", fmt.Errorf("agent: %w", err)
+	}
+	d = &runDir{path: path, others: map[int]*os.File{}}
+	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics, "events.jsonl": &d.events} {
+		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
+			return nil, "", fmt.Errorf("agent: %w", err)
+		}
+	}
+	return d, name, nil
+}
+
+func (d *runDir) log(rank int) string { return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank)) }
+
+func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
+	return d.write("job.json", Record{spec, run, started, version.Version})
+}
+
+func (d *runDir) writeResult(r *Result) error { return d.write("result.json", r) }
+
+// write writes a file whole: who waits for it to appear can read it at once.
+func (d *runDir) write(name string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("agent: %s: %w", name, err)
+	}
+	path := filepath.Join(d.path, name)
+	unnamed := path + ".new"
+	if err := os.WriteFile(unnamed, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	if err := os.Rename(unnamed, path); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	return nil
+}
+
+// report appends to metrics.jsonl. Any goroutine may call it.
+func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) error {
+	line, err := metricsLine(rank, metrics, now)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err = d.metrics.Write(line)
+	return err
+}
+
+// event appends to events.jsonl.
+func (d *runDir) event(e Event, now time.Time) error {
+	line, err := json.Marshal(Entry{now, e})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err = d.events.Write(append(line, '\n'))
+	return err
+}
+
+// mostLogs is how many logs of other hosts' workers are open at a time. Other hosts say of which.
+const mostLogs = 256
+
+// line appends what a worker of another host has said to its log, or what this host says of a worker.
+func (d *runDir) line(worker int, text string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	log := d.others[worker]
+	if log == nil {
+		err := d.shut(mostLogs - 1)
+		if err != nil {
+			return err
+		}
+		if log, err = os.OpenFile(d.log(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+			return err
+		}
+		d.others[worker] = log
+	}
+	_, err := log.WriteString(text + "\n")
+	return err
+}
+
+// shut closes logs of workers of other hosts until so many are open; the next line of a worker opens its log again; d.mu is held.
+func (d *runDir) shut(most int) (err error) {
+	for worker, log := range d.others {
+		if len(d.others) <= most {
+			break
+		}
+		delete(d.others, worker)
+		err = errors.Join(err, log.Close())
+	}
+	return err
+}
+
+// metricsLine is one object and a newline.
+func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
+	line, err := json.Marshal(struct {
+		Time    time.Time   `json:"time"`
+		Rank    int         `json:"rank"`
+		Metrics api.Metrics `json:"metrics"`
+	}{now, rank, metrics})
+	return append(line, '\n'), err
+}
+
+func (d *runDir) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errors.Join(d.metrics.Close(), d.events.Close(), d.shut(0))
+}

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/job"
+)
+
+// Record is what job.json holds: what was run.
+type Record struct {
+	Spec    job.Spec  `json:"spec"`
+	Run     string    `json:"run"` // random id
+	Started time.Time `json:"started"`
+	Version string    `json:"version"` // of shoal
+}
+
+// Entry is a line of events.jsonl, the ledger of a run.
+type Entry struct {
+	Time time.Time `json:"time"`
+	Event
+}
+
+// ReadRecord reads the job.json of a run's directory.
+func ReadRecord(dir string) (r Record, err error) { return r, readRun(dir, "job.json", &r) }
+
+// ReadResult reads the result.json of a run's directory; while the run lasts, and after its launcher was killed, the error
+// wraps fs.ErrNotExist.
+func ReadResult(dir string) (r Result, err error) { return r, readRun(dir, "result.json", &r) }
+
+func readRun(dir, name string, into any) error {
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("agent: %s is damaged: %w", filepath.Join(dir, name), err)
+	}
+	return nil
+}
+
+// Ledger gives the path of the ledger in a run's directory.
+func Ledger(dir string) string { return filepath.Join(dir, "events.jsonl") }
+
+// ParseLedger reads the whole lines of a ledger, or of a part of one that begins with a line, and says how many bytes they take.
+func ParseLedger(text []byte) (entries []Entry, n int, err error) {
+	for line := range bytes.Lines(text) {
+		if line[len(line)-1] != '\n' {
+			break
+		}
+		var e Entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, 0, fmt.Errorf("agent: a line of the ledger is damaged: %w", err)
+		}
+		entries = append(entries, e)
+		n += len(line)
+	}
+	return entries, n, nil
+}
+
+var again = regexp.MustCompile(`^-[1-9][0-9]*$`)
+
+// RunNames lists the folders of RunsDir; none where it cannot be read.
+func RunNames() (names []string) {
+	parent, err := RunsDir()
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir(parent)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// NewestRun finds the directory of the run of a name that started last. Runs of one name are called NAME, NAME-2, …
+func NewestRun(name string) (string, error) {
+	parent, err := RunsDir()
+	if err != nil {
+		return "", err
+	}
+	newest, last := "", time.Time{}
+	for _, folder := range RunNames() {
+		rest, ok := strings.CutPrefix(folder, name)
+		if !ok || rest != "" && !again.MatchString(rest) {
+			continue
+		}
+		dir := filepath.Join(parent, folder)
+		if r, err := ReadRecord(dir); err == nil && !r.Started.Before(last) {
+			newest, last = dir, r.Started
+		}
+	}
+	if newest == "" {
+		return "", fmt.Errorf("no run is called %s in %s; name one of the folders there, or the path of another (shoal run --log-dir)", name, parent)
+	}
+	return newest, nil
+}

@@ -1,0 +1,177 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/layout/layouttest"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// school is a job whose workers have parts of a state and make steps until they are let go. On every mesh they compare what they have with
+// an oracle.
+type school struct {
+	t       *testing.T
+	c       *cluster
+	spec    layout.Spec
+	tensors []layout.Tensor
+	said    reshape.Statement
+	first   string
+	starts  *group.Group
+	workers *group.Group
+	arrived chan arrival
+	does    func(seat int, at *agent.Agent, next string) error // before a worker hands its state over; may be nil
+	spoils  func(seat int, memory []byte)                      // what is done to what a worker begins with; may be nil
+	states  func(seat int, said *reshape.Statement)            // what a worker states in place of what is true; may be nil
+	spread  bool                                               // the job is redundant
+	orders  agent.Orders
+}
+
+// arrival is a worker that has its part of the state on a mesh, or that is not needed there.
+type arrival struct {
+	mesh string
+	rank int
+	err  string // of its call, in place of all that
+}
+
+// liveSpec places tensors in all ways: whole, cut unevenly, on some stages; and unless every place of dp has the same, flat over dp.
+func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
+	spec := layout.Spec{Shoal: layout.Version, Mesh: "pp=1,dp=1,tp=1", Rules: []layout.Rule{
+		{Match: "embed", Place: "pp=at(0,-1), tp=shard(0,ceil)"},
+		{Match: "optimizer.**", Place: "dp=flat(moments)"},
+		{Match: "layers.#.up", Place: "pp=spread(1,12), tp=shard(0,balanced)"},
+		{Match: "layers.#.down", Place: "pp=spread(1,12), tp=shard(1,balanced), dp=flat"},
+		{Match: "**"},
+	}}
+	if replicas {
+		spec.Rules[1].Place, spec.Rules[3].Place = "tp=shard(1,ceil)", "pp=spread(1,12), tp=shard(1,balanced)"
+	}
+	tensors := []layout.Tensor{{Name: "embed", DType: tensor.F32, Shape: tensor.Shape{11, 3}}, {Name: "norm", DType: tensor.BF16, Shape: tensor.Shape{5}}, {Name: "step", DType: tensor.I64},
+		{Name: "table", DType: tensor.F32, Shape: tensor.Shape{68, 256}}} // longer than runs that travel together
+	for l := range 12 {
+		for _, name := range []string{"layers.%d.up", "optimizer.layers.%d.up"} {
+			tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf(name, l), DType: tensor.F32, Shape: tensor.Shape{7, 4}})
+		}
+		tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf("layers.%d.down", l), DType: tensor.F64, Shape: tensor.Shape{4, 9}})
+	}
+	return spec, tensors
+}
+
+// newSchool begins a job on hosts of the given slots, with as many workers as its mesh has ranks.
+func newSchool(t *testing.T, mesh string, slots []int, replicas bool, prepare func(s *school)) *school {
+	s := &school{t: t, first: mesh, workers: group.New(context.Background()), arrived: make(chan arrival, 1000)}
+	s.spec, s.tensors = liveSpec(replicas)
+	text, err := json.Marshal(s.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.said = reshape.Statement{Layout: string(text), Mesh: mesh}
+	for _, x := range s.tensors {
+		s.said.Tensors = append(s.said.Tensors, reshape.Tensor{Name: x.Name, DType: x.DType.String(), Shape: append([]int{}, x.Shape...)})
+	}
+	if prepare != nil {
+		prepare(s)
+	}
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.c = startCluster(t, m.Ranks(), slots, s.orders)
+	for _, a := range s.c.agents {
+		if s.spread {
+			a.KeepRedundant()
+		}
+	}
+	s.starts = group.New(context.Background())
+	s.starts.Go("starts", func(ctx context.Context) error {
+		for {
+			select {
+			case seat := <-s.c.started:
+				s.workers.Go("worker", func(context.Context) error { return s.work(seat) })
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	return s
+}
+
+// end lets the workers go. It is for a defer: what workers clean up must wait for them.
+func (s *school) end() {
+	s.head().Release("the test is over")
+	s.starts.Stop(nil)
+	if err := errors.Join(s.starts.Wait(), s.workers.Wait()); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// head is the agent that leads.
+func (s *school) head() *agent.Agent {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	for _, a := range s.c.agents {
+		if st := a.Status(); st.Head == a.Host() && !st.Stuck { // one that was cut off believes that it leads
+			return a
+		}
+	}
+	return s.c.head
+}
+
+// holds is what an oracle says that a rank has.
+func (s *school) holds(mesh string, rank int) []byte {
+	st, err := reshape.New(&s.said)
+	if err != nil {
+		s.t.Error(err)
+		return nil
+	}
+	l, err := st.On(mesh)
+	if err != nil {
+		s.t.Error(err)
+		return nil
+	}
+	spec := s.spec
+	for _, axis := range []string{"pp", "dp", "tp"} {
+		if !strings.Contains(mesh, axis) {
+			mesh = strings.TrimPrefix(mesh+","+axis+"=1", ",")
+		}
+	}
+	spec.Mesh = mesh
+	memory := make([]byte, l.Bytes(rank))
+	for name, a := range layouttest.Expect(&spec, s.tensors)[rank] {
+		for i, e := range a.Data {
+			size := s.tensors[max(e.Tensor, 0)].DType.Size()
+			for x := range size {
+				if e != layouttest.Padding {
+					memory[l.Offset(rank, name)+i*size+x] = byte(1 + (e.Tensor*31+e.Index*7+x*13)%251)
+				}
+			}
+		}
+	}
+	return memory
+}
+
+// await waits until all ranks of a mesh have arrived.
+func (s *school) await(mesh string) {
+	s.t.Helper()
+	m, err := layout.ParseMesh(mesh)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for missing := m.Ranks(); missing > 0; {
+		a := <-s.arrived
+		switch {
+		case a.err != "":
+			s.t.Fatalf("on the way to mesh %s: %s", mesh, a.err)
+		case a.mesh == mesh && a.rank >= 0:
+			missing--
+		}
+	}
+}

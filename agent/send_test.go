@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+)
+
+// sent is a mesh that keeps what is sent.
+type sent struct {
+	frames  []*head.Frame
+	parts   parts
+	inParts int
+	dropped error
+	t       *testing.T
+}
+
+func (s *sent) Send(from fabric.Host, b []byte) {
+	if len(b) > fabric.MaxMessage {
+		s.t.Fatalf("%d bytes", len(b))
+	}
+	if isPart(b) {
+		s.inParts++
+		var err error
+		if b, err = s.parts.take(from, b); err != nil {
+			s.t.Fatal(err)
+		}
+		if b == nil {
+			return
+		}
+	}
+	m, err := head.Decode(b)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.frames = append(s.frames, m.(*head.Frame))
+}
+func (s *sent) Self() fabric.Host                                  { return "a" }
+func (s *sent) SendPiece(fabric.Host, fabric.Piece, []byte)        {}
+func (s *sent) Unused(f func())                                    { f() }
+func (s *sent) Drop(_ fabric.Host, why error)                      { s.dropped = why }
+func (s *sent) Seek(context.Context) map[fabric.Host][]fabric.Host { return nil }
+func (s *sent) Close() error                                       { return nil }
+
+// A frame may be longer than a message may be: it is cut between its bodies, which keep their numbers.
+func TestLongFramesAreCut(t *testing.T) {
+	mesh := &sent{t: t}
+	c := &crew{mesh: mesh}
+	var bodies []head.Body
+	for i := range 9 {
+		bodies = append(bodies, head.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
+	}
+	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Bodies: bodies})
+	var got []head.Body
+	next := uint64(7)
+	for _, f := range mesh.frames {
+		if f.First != next || f.Term != 3 || !f.Up || f.Ack != 2 {
+			t.Fatalf("the frame after number %d begins at %d of term %d", next, f.First, f.Term)
+		}
+		next += uint64(len(f.Bodies))
+		got = append(got, f.Bodies...)
+	}
+	if !slices.Equal(got, bodies) || mesh.dropped != nil || mesh.inParts > 0 {
+		t.Errorf("%d of %d bodies came, dropped %v, %d parts", len(got), len(bodies), mesh.dropped, mesh.inParts)
+	}
+}
+
+// What cannot be cut goes in parts. What is too long for that ends the link, and says what to do.
+func TestLongWordsGoInParts(t *testing.T) {
+	mesh := &sent{t: t}
+	c := &crew{mesh: mesh}
+	said := head.Ended{Worker: 1, How: strings.Repeat("x", fabric.MaxMessage+partBytes)}
+	for _, first := range []uint64{2, 3} {
+		c.send("b", &head.Frame{Term: 3, Up: true, First: first, Bodies: []head.Body{said}})
+	}
+	c.send("c", &head.Frame{Term: 3, Up: true, First: 2, Bodies: []head.Body{said}})
+	if len(mesh.frames) != 3 || mesh.inParts != 3*6 || mesh.dropped != nil {
+		t.Fatalf("%d frames in %d parts, dropped %v", len(mesh.frames), mesh.inParts, mesh.dropped)
+	}
+	for i, want := range []uint64{2, 3, 2} {
+		if f := mesh.frames[i]; f.First != want || len(f.Bodies) != 1 || f.Bodies[0] != head.Body(said) {
+			t.Errorf("frame %d begins at %d and is not what was sent", i, f.First)
+		}
+	}
+	c.send("b", &head.Frame{Term: 3, Up: true, First: 3, Bodies: []head.Body{head.Ended{How: strings.Repeat("x", maxSaid)}}})
+	if mesh.dropped == nil || !strings.Contains(mesh.dropped.Error(), "it must be told something of 48 MiB, and can be told 48 MiB at once: make fewer collectives a step") {
+		t.Errorf("dropped with %v", mesh.dropped)
+	}
+}
+
+// A long frame is said again when there was time to answer it.
+func TestLongFramesAreRepeated(t *testing.T) {
+	var r repeats
+	f := &head.Frame{Term: 3, First: 1}
+	now := time.Now()
+	for i, c := range []struct {
+		after time.Duration
+		soon  bool
+	}{{0, false}, {0, true}, {999 * time.Millisecond, true}, {time.Millisecond, false}, {time.Millisecond, true}} {
+		now = now.Add(c.after)
+		if got := r.tooSoon("b", f, 10_000_000, now); got != c.soon {
+			t.Errorf("%d: too soon: %v", i, got)
+		}
+	}
+}
+
+// Parts without an end are refused, and those of a link that is gone forgotten.
+func TestPartsWithoutAnEnd(t *testing.T) {
+	var p parts
+	part := append([]byte{partFollowed}, make([]byte, partBytes)...)
+	for range maxSaid / partBytes {
+		if whole, err := p.take("b", part); whole != nil || err != nil {
+			t.Fatal(len(whole), err)
+		}
+	}
+	if _, err := p.take("b", []byte{partFollowed, 1}); !errors.Is(err, errTooMuch) {
+		t.Errorf("got %v", err)
+	}
+	for _, forget := range []bool{false, true} {
+		p.take("b", []byte{partFollowed, 'a'})
+		p.take("c", []byte{partFollowed, 'c'})
+		if forget {
+			p.forget("b")
+		}
+		want := "ab"
+		if forget {
+			want = "b"
+		}
+		if whole, err := p.take("b", []byte{partLast, 'b'}); string(whole) != want || err != nil {
+			t.Errorf("%q, %v", whole, err)
+		}
+	}
+	if whole, err := p.take("c", []byte{partLast}); string(whole) != "cc" || err != nil {
+		t.Errorf("%q, %v", whole, err)
+	}
+}
+
+// What a link has brought of a message ends with the link.
+func TestPartsEndWithTheirLink(t *testing.T) {
+	l := &links{engine: &engine{stopped: true}}
+	l.Message("b", []byte{partFollowed, 'a'})
+	l.Message("c", []byte{partFollowed, 'c'})
+	l.Down("b", fabric.ErrClosed)
+	if _, kept := l.parts.said["b"]; kept || len(l.parts.said) != 1 {
+		t.Errorf("kept is %v", l.parts.said)
+	}
+}

@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// settled is where a worker is on a mesh that stays. What follows from that takes a look at all tensors, and is not for the engine's thread.
+type settled struct {
+	layout  *reshape.Layout
+	rank    int    // -1 = the mesh does not need it
+	domain  []int  // of each rank, which is lost as one; nil = somebody is lost already
+	domains string // what those are
+	placed  bool   // so that what several ranks have is on two hosts, where that can be
+}
+
+func (c *crew) settled(shape *head.Shape, w topo.Worker) (*settled, error) {
+	l, err := c.shaper.on(shape.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	at, hosts := seated(shape, c.agent.Known().View)
+	s := &settled{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
+	switch {
+	case slices.Contains(at.Ranks, reshape.Gone):
+	case len(hosts) > 1:
+		s.domains = "host"
+		for _, w := range at.Ranks {
+			s.domain = append(s.domain, at.Hosts[w])
+		}
+	default:
+		s.domains, s.domain = "worker", at.Ranks
+	}
+	return s, nil
+}
+
+// writes has a bit for each of the worker's tensors: whether it writes it into checkpoints.
+func (s *settled) writes() []byte {
+	if s == nil || s.rank < 0 {
+		return nil
+	}
+	return ranks.Marks(s.layout.Layout, s.rank)
+}
+
+// alone says to rank 0 what of the state is lost with one host, or in a job of one host with one worker; "" = nothing.
+func (s *settled) alone() string {
+	if s == nil || s.rank != 0 || s.domain == nil {
+		return ""
+	}
+	bytes, tensors, first := s.layout.Alone(s.domain)
+	if bytes == 0 {
+		return ""
+	}
+	said := fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors, first, s.domains)
+	if n := bytes - s.layout.Single(); n > 0 && s.domains == "host" && !s.placed {
+		said += fmt.Sprintf(" (%d of them on several workers there: shoal run --redundant can have those on two hosts)", n)
+	}
+	return said
+}

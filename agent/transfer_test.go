@@ -1,0 +1,76 @@
+//go:build !race
+
+// Under the race detector sync.Pool forgets things on purpose.
+
+package agent
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// cables join the transfers of hosts by function calls, without memory of their own.
+type cables struct {
+	fabric.Mesh
+	self fabric.Host
+	way  *[]onWay
+}
+
+type onWay struct {
+	from, to fabric.Host
+	piece    fabric.Piece
+	payload  []byte
+}
+
+func (c *cables) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+	*c.way = append(*c.way, onWay{c.self, to, p, payload})
+}
+
+// The pieces of a flight cost an agent no memory: neither those that it sends nor those that come.
+func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
+	const n = 1 << 20
+	peers, of := []fabric.Host{"a", "b", "c"}, []int{0, 1, 2}
+	ends, way, landed := map[fabric.Host]*transfers{}, []onWay{}, 0
+	var own []*transfer
+	for i, name := range peers {
+		calls := make([]*collective.Call, len(peers))
+		for j := range calls {
+			calls[j] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: n / 4, Out: n / 4}}
+		}
+		calls[i].Far, calls[i].In, calls[i].Out = nil, make([]byte, n), make([]byte, n)
+		x := &transfer{id: 1, calls: calls, peers: peers, mesh: &cables{self: name, way: &way}, done: func() { landed++ }}
+		if err := x.schedule.Build(calls); err != nil {
+			t.Fatal(err)
+		}
+		own, ends[name] = append(own, x), newTransfers()
+	}
+	scratch, flights := collective.NewScratch(), 0
+	allocs := testing.AllocsPerRun(20, func() {
+		flights++
+		for i, x := range own {
+			x.told.Store(false)
+			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i}, collective.Suits(n))
+			ends[peers[i]].add(x)
+		}
+		for _, x := range own {
+			for i := range x.Chunks() {
+				x.Chunk(i, scratch)
+			}
+		}
+		for at := 0; at < len(way); at++ {
+			w := way[at]
+			copy(ends[w.to].Place(w.from, w.piece), w.payload)
+			ends[w.to].Arrived(w.from, w.piece)
+		}
+		way = way[:0]
+	})
+	if landed != len(peers)*flights {
+		t.Fatalf("%d of %d are done", landed, len(peers)*flights)
+	}
+	if allocs != 0 {
+		t.Errorf("%v allocations a flight", allocs)
+	}
+}

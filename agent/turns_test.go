@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Whatever hosts have for each other there are turns for all of it, and none where much is passed on.
+func TestTurns(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 200 {
+		hosts := 2 + rng.IntN(5)
+		sites := oneEach(hosts)
+		var moves []collective.Move
+		often := rng.IntN(2) * rng.IntN(20) // moves in 20 that are passed on
+		all, passed, want := 0, 0, map[[2]int]int{}
+		for range rng.IntN(30) {
+			order := rng.Perm(hosts)
+			m := collective.Move{N: 1 + rng.IntN(1000), Chain: true, Src: []collective.Span{{Member: order[0]}}}
+			takers := 1
+			if rng.IntN(20) < often {
+				takers += rng.IntN(hosts - 1)
+			}
+			for k, to := range order[1 : 1+takers] {
+				all, passed = all+m.N, passed+min(k, 1)*m.N
+				m.Dst = append(m.Dst, collective.Span{Member: to})
+				want[[2]int{order[k], to}] += m.N
+			}
+			moves = append(moves, m)
+		}
+		found, got := turns(moves, sites), map[[2]int]int{}
+		if many := passed > all/16; many != (found == nil) {
+			t.Fatalf("%d of %d bytes are passed on, and the turns are %v", passed, all, found)
+		} else if many {
+			continue
+		}
+		for h, list := range found {
+			for _, turn := range list {
+				got[[2]int{h, turn.To}] += turn.N
+			}
+		}
+		for pair, n := range want {
+			if got[pair] != n {
+				t.Fatalf("%v: %d bytes have a turn, not %d", pair, got[pair], n)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("turns for %v, and moves for %v", got, want)
+		}
+	}
+}
+
+// stations is a mesh of which a test says when what it was given has left.
+type stations struct {
+	fabric.Mesh
+	sent []fabric.Host
+	left []func()
+}
+
+func (s *stations) SendPiece(to fabric.Host, _ fabric.Piece, _ []byte) { s.sent = append(s.sent, to) }
+func (s *stations) Unused(f func())                                    { s.left = append(s.left, f) }
+
+// A host begins with a turn when what is of the one before has left, and with none when the transfer is over.
+func TestProceed(t *testing.T) {
+	for _, givenUp := range []bool{false, true} {
+		const n = 1 << 20
+		mesh, done := &stations{}, 0
+		calls := []*collective.Call{{Kind: collective.Reshape, DType: tensor.U8, In: make([]byte, 4*n)}}
+		for range 2 {
+			calls = append(calls, &collective.Call{Kind: collective.Reshape, DType: tensor.U8, Far: &collective.Far{Out: 2 * n}})
+		}
+		x := &transfer{id: 7, calls: calls, peers: []fabric.Host{"a", "b", "c"}, mesh: mesh, done: func() { done++ }}
+		for i := range 4 { // b and c in turns
+			to := 1 + i%2
+			x.schedule.Moves = append(x.schedule.Moves, collective.Move{N: n, Src: []collective.Span{{Off: i * n}}, Dst: []collective.Span{{Member: to, Out: true, Off: i / 2 * n}}})
+		}
+		x.schedule.Turns, x.schedule.Fresh = [][]collective.Turn{{{To: 1, N: n}, {To: 2, N: 2 * n}, {To: 1, N: n}}, nil, nil}, true
+		x.relay.Prepare(&x.schedule, calls, collective.Sites{Of: []int{0, 1, 2}, N: 3}, collective.Suits(n))
+		ts := newTransfers()
+		ts.add(x)
+		ts.proceed(x.id, 0)
+		for k, to := range []fabric.Host{"b", "c", "b"} {
+			pieces := 4 // of 256 KiB
+			if to == "c" {
+				pieces = 8
+			}
+			if len(mesh.sent) != pieces || mesh.sent[0] != to || mesh.sent[pieces-1] != to {
+				t.Fatalf("turn %d: pieces to %v, not %d to %s", k, mesh.sent, pieces, to)
+			}
+			if mesh.sent = nil; k == 2 {
+				break
+			}
+			if len(mesh.left) != 1 || done > 0 {
+				t.Fatalf("turn %d: %d wait for what has left, done %d times", k, len(mesh.left), done)
+			}
+			if givenUp {
+				ts.take(x.id).rest()
+			}
+			f := mesh.left[0]
+			mesh.left = nil
+			if f(); givenUp {
+				break
+			}
+		}
+		if len(mesh.sent)+len(mesh.left) > 0 || (done == 1) == givenUp {
+			t.Errorf("given up %v: at the end pieces to %v and %d waiting, done %d times", givenUp, mesh.sent, len(mesh.left), done)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// monitored is a mesh that watches in which order things are sent.
+type monitored struct {
+	fabric.Mesh
+	t *testing.T
+
+	mu     sync.Mutex
+	told   map[fabric.Host]uint64 // of which flight a host was told last
+	pieces *atomic.Int64          // sent by who leads
+}
+
+func (m *monitored) Send(to fabric.Host, b []byte) {
+	m.mu.Lock()
+	if said, err := head.Decode(b); err == nil {
+		if f, is := said.(*head.Frame); is {
+			for _, b := range f.Bodies {
+				if e, is := b.(*head.Exec); is {
+					m.told[to] = uint64(e.Flight)
+				}
+			}
+		}
+	}
+	m.mu.Unlock()
+	m.Mesh.Send(to, b)
+}
+
+func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+	m.mu.Lock()
+	if flight := p.Flight / collective.MaxStep; m.Self() == "a" {
+		if m.told[to] < flight {
+			m.t.Errorf("%s gets pieces of flight %x and was not told of it", to, flight)
+		}
+		m.pieces.Add(1)
+	}
+	m.mu.Unlock()
+	m.Mesh.SendPiece(to, p, payload)
+}
+
+// Who leads tells the others of a flight before it begins it itself: else they would wait until it has, and their words behind its pieces.
+func TestWordsGoBeforePieces(t *testing.T) {
+	pieces := &atomic.Int64{}
+	const calls, each = 5, 4 // of a ring of three hosts: two partial sums and two results, a piece each
+	over := func(m fabric.Mesh) fabric.Mesh {
+		return &monitored{Mesh: m, t: t, told: map[fabric.Host]uint64{}, pieces: pieces}
+	}
+	c := startClusterOn(t, over, 3, []int{1, 1, 1}, agent.Orders{})
+	g := group.New(context.Background())
+	for range 3 {
+		s := <-c.started
+		j := joinWith(t, s.agent, s.number, s.token)
+		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
+			defer s.agent.Finished(s.number, "exited with code 0")
+			for range calls {
+				if err := client.AllReduce(ctx, j, make([]float32, 128<<10), collective.Sum); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if n := pieces.Load(); n != calls*each {
+		t.Errorf("who leads has sent %d pieces, want %d", n, calls*each)
+	}
+}

@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// worker is a worker process as the engine sees it. Only the engine's thread touches it.
+type worker struct {
+	id       topo.Worker
+	rank     topo.Rank      // as the worker knows it; 0 for one that has not entered
+	block    *arena.Segment // of the control block
+	control  *arena.Control
+	bell     *arena.Bell
+	segments map[uint32]*arena.Segment // its own
+	results  map[uint32]*result        // that it shares; numbered with the segments
+	dying    []io.Closer               // of these: given back by the worker, perhaps still used by open calls
+	entered  bool                      // it takes part in the job, as it knows
+	fresh    bool                      // it has entered, and not begun a step yet: perhaps it has not got the state
+	enter    uint64                    // the ticket of its call that asks to take part; 0 = none waits
+	during   uint64                    // how many epochs the job may have reached for that; 0 = any number
+	asked    bool                      // the head knows that it asks
+	owed     bool                      // it was let in while no call of it waited
+	taken    uint64                    // tickets read from the control block
+	open     int                       // calls that are not complete
+	broken   bool                      // nothing more is taken from it
+	left     bool                      // its process is gone: what it posted still counts
+	over     bool                      // it was freed
+	saving   bool                      // its part of a checkpoint is being written
+	pins     int                       // why its segments must stay: links may still read them
+}
+
+// reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
+func (m *worker) reap() bool {
+	if m.pins > 0 || m.saving {
+		return false
+	}
+	for _, s := range m.dying {
+		s.Close()
+	}
+	m.dying = nil
+	if m.left && !m.over {
+		m.over = true
+		m.close()
+	}
+	return m.over
+}
+
+func (m *worker) close() {
+	for _, s := range m.segments {
+		s.Close()
+	}
+	for _, r := range m.results {
+		r.Close()
+	}
+	m.segments, m.results = nil, nil
+	m.bell.Close()
+	m.block.Close()
+}
+
+// protocolError is a fault that a correct client cannot produce, after which the worker's words mean nothing.
+type protocolError struct{ err error }
+
+func (e *protocolError) Error() string { return e.err.Error() }
+
+func (e *protocolError) Unwrap() error { return e.err }
+
+// read checks a descriptor and resolves it to a call over mapped memory. The errors name the worker and the field.
+func (e *engine) read(m *worker, p *collective.Posted) error {
+	if m.open > arena.Slots || m.control.Tail()-p.Ticket >= arena.Slots {
+		return &protocolError{fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
+	}
+	var d arena.Descriptor
+	m.control.Read(p.Ticket, &d)
+	if d.Ticket != p.Ticket {
+		return &protocolError{fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
+	}
+	c := &p.Call
+	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType), collective.Reduction(d.Reduction)
+	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
+	c.Flags = collective.Flags(d.Flags)
+	switch {
+	case d.Kind == arena.KindEnter:
+		return nil
+	case c.Kind == collective.Barrier && c.DType == 0:
+		c.DType = tensor.U8 // a barrier moves nothing
+	}
+	return m.resolve(&d, c)
+}
+
+// resolve finds the memory of a call.
+func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
+	if !c.DType.Valid() {
+		return fieldOf(m, "dtype", "%d names no element type", d.DType)
+	}
+	if d.Pieces {
+		err = m.window(d, c)
+	} else if c.In, err = m.memory("in", d.In, c.DType.Size()); err == nil {
+		c.Out, err = m.output(d, c)
+	}
+	if err != nil {
+		return err
+	}
+	if d.NDim > arena.MaxDims {
+		return fieldOf(m, "ndim", "%d exceeds %d", d.NDim, arena.MaxDims)
+	}
+	c.Shape = c.Shape[:0]
+	for _, n := range d.Shape[:d.NDim] {
+		c.Shape = append(c.Shape, int(n))
+	}
+	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier && (err != nil || uint64(n) != d.In.Count && uint64(n) != d.Out.Count) {
+		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape, d.In.Count, d.Out.Count)
+	}
+	return m.splits(d, c)
+}
+
+// window finds the memory through which the elements of a call in pieces pass.
+func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
+	if d.In != d.Out || d.In.Count == 0 {
+		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window twice, as input and as output", d.In.Count)
+	}
+	if most := uint64(math.MaxInt64) / 16; d.In.Count > most {
+		return fieldOf(m, "in.count", "%d elements are more than the %d that a call in pieces can have", d.In.Count, most)
+	}
+	at := d.In
+	at.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
+	c.Window, err = m.memory("in", at, c.DType.Size())
+	return err
+}
+
+// output is where a call gets its result: in a segment of the worker, or in a result that it shares.
+func (m *worker) output(d *arena.Descriptor, c *collective.Call) ([]byte, error) {
+	r := m.results[d.Out.Segment]
+	if r == nil {
+		return m.memory("out", d.Out, c.DType.Size())
+	}
+	if d.Out.Count > 0 {
+		c.Shared = collective.Shared{Group: r.group, Name: r.name, Off: int(d.Out.Offset)}
+	}
+	return m.part("out", d.Out, c.DType.Size(), r.segment.Mem)
+}
+
+// memory is the part of a segment that a Ref points to; nil for no elements.
+func (m *worker) memory(field string, r arena.Ref, size int) ([]byte, error) {
+	if r.Segment == 0 {
+		if r.Count != 0 {
+			return nil, fieldOf(m, field+".segment", "no segment for %d elements", r.Count)
+		}
+		return nil, nil
+	}
+	s := m.segments[r.Segment]
+	if s == nil {
+		return nil, fieldOf(m, field+".segment", "%d is no segment of this worker", r.Segment)
+	}
+	return m.part(field, r, size, s.Mem)
+}
+
+// part is what a Ref points to in the memory of its segment.
+func (m *worker) part(field string, r arena.Ref, size int, mem []byte) ([]byte, error) {
+	total := uint64(len(mem))
+	switch {
+	case r.Offset%uint64(size) != 0:
+		return nil, fieldOf(m, field+".offset", "%d is not a multiple of the element size %d", r.Offset, size)
+	case r.Offset > total:
+		return nil, fieldOf(m, field+".offset", "%d is outside segment %d of %d bytes", r.Offset, r.Segment, total)
+	case r.Count > (total-r.Offset)/uint64(size):
+		return nil, fieldOf(m, field+".count", "%d elements of %d bytes at offset %d exceed segment %d of %d bytes", r.Count, size, r.Offset, r.Segment, total)
+	}
+	end := r.Offset + r.Count*uint64(size)
+	return mem[r.Offset:end:end], nil
+}
+
+// splits copies the split counts of an all-to-all out of the arena.
+func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
+	if d.Splits.Segment == 0 || c.Kind != collective.AllToAll {
+		c.Splits = nil
+		return nil
+	}
+	if d.Splits.Count > collective.MaxMembers {
+		return fieldOf(m, "splits.count", "%d split counts, and no group has more than %d members", d.Splits.Count, collective.MaxMembers)
+	}
+	mem, err := m.memory("splits", d.Splits, tensor.I64.Size())
+	if err != nil {
+		return err
+	}
+	c.Splits = make([]int, 0, d.Splits.Count)
+	for ; len(mem) > 0; mem = mem[8:] {
+		c.Splits = append(c.Splits, int(int64(binary.LittleEndian.Uint64(mem))))
+	}
+	return nil
+}
+
+func fieldOf(m *worker, field, format string, args ...any) error {
+	return m.blame(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
+}
+
+// blame adds the worker to an error that names a field.
+func (m *worker) blame(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
+
+// blame names the rank whose call does not fit the others'.
+func (e *engine) blame(posted []*collective.Posted, err error) error {
+	var culprit *collective.MemberError
+	if errors.As(err, &culprit) {
+		if m := e.byID[posted[culprit.Member].Worker]; m != nil {
+			return m.blame(err)
+		}
+	}
+	return err
+}
