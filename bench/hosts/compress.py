@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Measures steps of training with compressed gradients on hosts that are joined by slow cables; needs root.
+"""Measures steps of training with compressed gradients on hosts that are joined by slow cables;
+needs root.
 
 usage: make build && bench/hosts/compress.py [--write]
 
-One worker a host trains a GPT of 0.8 million parameters (bench/peers/step_worker.py). What a host sends is what the kernel has put on its cable,
-with the headers of packets.
+One worker a host trains a GPT of 0.8 million parameters (bench/peers/step_worker.py). What a host
+sends is what the kernel has put on its cable, with the headers of packets.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -22,23 +24,49 @@ from programs import PORT, Processes
 from report import MIB, column_of, facts, spread, table
 
 WORKER = str(turns.ROOT / "bench" / "peers" / "step_worker.py")
-TITLES = {"none": "none", "bf16": '`"bf16"`', "int8": '`"int8"`', "topk": "`TopK(0.01)`", "powersgd": "`PowerSGD(4)`"}
+TITLES = {
+    "none": "none",
+    "bf16": '`"bf16"`',
+    "int8": '`"int8"`',
+    "topk": "`TopK(0.01)`",
+    "powersgd": "`PowerSGD(4)`",
+}
 MODEL, STEPS, WARM_UP = "gpt-1M", 13, 3
 
 
 def run(net: Network, form: str, limit_s: float) -> dict:
-    """Trains once; returns what rank 0 measured, and the bytes that the busiest host sent in a step."""
+    """Trains once; returns what rank 0 measured, and the bytes that the busiest host sent in a
+    step.
+    """
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"
         env = {"XDG_RUNTIME_DIR": home, "XDG_STATE_HOME": home, "OMP_NUM_THREADS": "1"}
         place = ["--slots", "1", "--token-file", str(token), "--log-dir", home]
         worker = [turns.PYTHON, WORKER, "elastic", MODEL, str(STEPS), form]
-        all_.start(net.command(0, turns.SHOAL, "run", "-n", str(len(net.hosts)), "--name", "bench", "--listen", f"{net.address[0]}:{PORT}", *place,
-                               "--", *worker), **env)
+        all_.start(
+            net.command(
+                0,
+                turns.SHOAL,
+                "run",
+                "-n",
+                str(len(net.hosts)),
+                "--name",
+                "bench",
+                "--listen",
+                f"{net.address[0]}:{PORT}",
+                *place,
+                "--",
+                *worker,
+            ),
+            **env,
+        )
         while not token.exists() and all_.running():
             pass
         for h in net.hosts[1:]:
-            all_.start(net.command(h, turns.SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place), **env)
+            all_.start(
+                net.command(h, turns.SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place),
+                **env,
+            )
         said, before = all_.folder / "said0", None
         while all_.running():
             text = said.read_text()
@@ -67,14 +95,24 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 def text(document: dict) -> str:
     """The table of a measurement."""
+
     def column(form: str, key: str) -> list[float]:
         return list(column_of(document, form, key).values())
 
     rows = []
     for form in TITLES:
         if sent := column(form, "sent"):
-            rows.append([TITLES[form], spread([s / MIB for s in sent], 1, " MiB"), f"{statistics.median(column('none', 'sent')) / statistics.median(sent):.1f}×",
-                         spread(column(form, "step_ms"), 1, " ms"), f"{statistics.median(column('none', 'step_ms')) / statistics.median(column(form, 'step_ms')):.1f}×"])
+            rows.append(
+                [
+                    TITLES[form],
+                    spread([s / MIB for s in sent], 1, " MiB"),
+                    f"{statistics.median(column('none', 'sent')) / statistics.median(sent):.1f}×",
+                    spread(column(form, "step_ms"), 1, " ms"),
+                    (
+                        f"{statistics.median(column('none', 'step_ms')) / statistics.median(column(form, 'step_ms')):.1f}×"
+                    ),
+                ]
+            )
     return table(["`compress`", "a host sends in a step", "fewer", "a step", "faster"], rows)
 
 
@@ -98,8 +136,16 @@ turns. What is sent is read from the kernel's queue of the cable, headers and th
 def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-compression.md into folder."""
     one = document["results"][0]
-    page = PAGE.format(parameters=one["parameters"], gradient=4 * one["parameters"] / MIB, hosts=one["n"], rate=one["rate"], table=text(document), warm_up=WARM_UP,
-                       steps=STEPS - WARM_UP, **facts(document, note=" The bytes do not depend on it."))
+    page = PAGE.format(
+        parameters=one["parameters"],
+        gradient=4 * one["parameters"] / MIB,
+        hosts=one["n"],
+        rate=one["rate"],
+        table=text(document),
+        warm_up=WARM_UP,
+        steps=STEPS - WARM_UP,
+        **facts(document, note=" The bytes do not depend on it."),
+    )
     (folder / "benchmarks-compression.md").write_text(page)
 
 
@@ -107,8 +153,15 @@ def main() -> int:
     parser = turns.parser(__doc__, runs=3, wait=60, limit=300, page="benchmarks-compression.md")
     parser.add_argument("--hosts", type=int, default=2, help="hosts (2)")
     parser.add_argument("--rate", default="20mbit", help="what a cable carries (20mbit)")
-    parser.add_argument("--forms", type=turns.many(turns.one_of(list(TITLES))), default=list(TITLES), help=f"what to compress by ({','.join(TITLES)})")
-    return turns.main(parser.parse_args(), "compression", measure, text, write, needs="root and make build")
+    parser.add_argument(
+        "--forms",
+        type=turns.many(turns.one_of(list(TITLES))),
+        default=list(TITLES),
+        help=f"what to compress by ({','.join(TITLES)})",
+    )
+    return turns.main(
+        parser.parse_args(), "compression", measure, text, write, needs="root and make build"
+    )
 
 
 if __name__ == "__main__":

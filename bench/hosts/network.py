@@ -1,4 +1,5 @@
 """Hosts on a switch: each a network namespace with one cable that carries so much and no more."""
+
 from __future__ import annotations
 
 import argparse
@@ -6,8 +7,8 @@ import json
 import os
 import subprocess
 
-# A cable takes its packets from a bucket. One that holds less than the 64 KiB which the kernel gives a network card at a time
-# would have the processor cut them up, which cards do themselves.
+# A cable takes its packets from a bucket. One that holds less than the 64 KiB which the kernel
+# gives a network card at a time would have the processor cut them up, which cards do themselves.
 BURST = "96kb"
 QUEUE = "1mb"  # what waits in front of a cable before packets are lost: 8 ms at 1 Gbit/s
 RATES = {"mbit": 1e6, "gbit": 1e9}
@@ -17,7 +18,9 @@ def parse_rate(text: str) -> str:
     """A type of arguments: what a cable carries."""
     if text[:-4].isdigit() and text[-4:] in RATES:
         return text
-    raise argparse.ArgumentTypeError(f"{text!r} is no rate: write a number and one of {', '.join(RATES)}")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no rate: write a number and one of {', '.join(RATES)}"
+    )
 
 
 def bits(rate: str) -> float:
@@ -46,27 +49,77 @@ class Network:
     def _plug(self, h: int, rate: str, mtu: str) -> None:
         space, port = self.space(h), f"port{h}"
         self._space(space)
-        self._ip(self._name, "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", space)
+        self._ip(
+            self._name,
+            "link",
+            "add",
+            "name",
+            port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            space,
+        )
         self._ip(self._name, "link", "set", "dev", port, "mtu", mtu, "master", "switch", "up")
         self._ip(space, "address", "add", f"{self.address[h]}/24", "dev", "eth0")
         self._ip(space, "link", "set", "lo", "up")
         self._ip(space, "link", "set", "eth0", "mtu", mtu, "up")
         for where, device in ((self._name, port), (space, "eth0")):
-            subprocess.run(["tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", BURST,
-                            "limit", QUEUE], check=True)
+            subprocess.run(
+                [
+                    "tc",
+                    "-n",
+                    where,
+                    "qdisc",
+                    "replace",
+                    "dev",
+                    device,
+                    "root",
+                    "tbf",
+                    "rate",
+                    rate,
+                    "burst",
+                    BURST,
+                    "limit",
+                    QUEUE,
+                ],
+                check=True,
+            )
 
     def space(self, h: int) -> str:
         return f"{self._name}h{h}"
 
     def command(self, h: int, *words: str) -> list[str]:
         """Returns the words that run a command on a host, under a host name of its own."""
-        return ["ip", "netns", "exec", self.space(h), "unshare", "--uts", "sh", "-c", f'hostname h{h}; exec "$@"', "sh", *words]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            self.space(h),
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            f'hostname h{h}; exec "$@"',
+            "sh",
+            *words,
+        ]
 
     def sent(self) -> list[int]:
-        """Returns the bytes that each host has put on its cable, with the headers of every packet."""
+        """Returns the bytes that each host has put on its cable, with the headers of every
+        packet.
+        """
+
         def of(h: int) -> int:
-            shown = subprocess.run(["tc", "-n", self.space(h), "-j", "-s", "qdisc", "show", "dev", "eth0"], check=True,
-                                   capture_output=True, text=True).stdout
+            shown = subprocess.run(
+                ["tc", "-n", self.space(h), "-j", "-s", "qdisc", "show", "dev", "eth0"],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
             return json.loads(shown)[0]["bytes"]
 
         return [of(h) for h in self.hosts]

@@ -1,4 +1,5 @@
 """The programs that are compared: each runs on all hosts of a network and returns a line a size."""
+
 from __future__ import annotations
 
 import contextlib
@@ -29,17 +30,32 @@ class Processes:
 
     def start(self, command: list[str], **env: str) -> None:
         with open(self.folder / f"said{len(self._all)}", "w") as said:
-            self._all.append(subprocess.Popen(command, env=dict(os.environ, PYTHONPATH=str(ROOT / "python"), **env), stdout=said,
-                                              stderr=subprocess.STDOUT, start_new_session=True))
-        with contextlib.suppress(OSError):  # a scheduler that shares the processors out over sessions looks at these, not at processes
+            self._all.append(
+                subprocess.Popen(
+                    command,
+                    env=dict(os.environ, PYTHONPATH=str(ROOT / "python"), **env),
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+        # a scheduler that shares the processors out over sessions looks at these, not at processes
+        with contextlib.suppress(OSError):
             pathlib.Path(f"/proc/{self._all[-1].pid}/autogroup").write_text(str(os.nice(0)))
 
     def running(self) -> bool:
-        """Reports whether the first process runs still; raises Failure if it does not end well or in time."""
+        """Reports whether the first process runs still; raises Failure if it does not end well or
+        in time.
+        """
         code = self._all[0].poll()
         if code or code is None and time.monotonic() > self._end:
-            words = "\n".join((self.folder / f"said{i}").read_text()[-1000:] for i in range(len(self._all)))
-            raise Failure(f"{'no end' if code is None else f'exit {code}'}: {shlex.join(self._all[0].args)}\n{words}")
+            words = "\n".join(
+                (self.folder / f"said{i}").read_text()[-1000:] for i in range(len(self._all))
+            )
+            raise Failure(
+                f"{'no end' if code is None else f'exit {code}'}:"
+                f" {shlex.join(self._all[0].args)}\n{words}"
+            )
         time.sleep(0.02)
         return code is None
 
@@ -63,35 +79,75 @@ class Processes:
 def compile_openmpi() -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     source = ROOT / "bench" / "peers" / "allreduce_mpi.c"
-    subprocess.run(["mpicc.openmpi", "-O3", "-march=native", "-Wall", "-o", BUILD / "allreduce_openmpi", source], check=True)
+    subprocess.run(
+        [
+            "mpicc.openmpi",
+            "-O3",
+            "-march=native",
+            "-Wall",
+            "-o",
+            BUILD / "allreduce_openmpi",
+            source,
+        ],
+        check=True,
+    )
 
 
 def lines_of(text: str) -> list[dict]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+    return [
+        json.loads(line)
+        for line in text.splitlines()
+        if line.startswith("{") and line.endswith("}")
+    ]
 
 
 def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, *flags: str) -> list[dict]:
-    """shoal run on the first host, shoal agent on the others. Lines also say what the busiest host sent for a call: sent_bytes."""
+    """shoal run on the first host, shoal agent on the others. Lines also say what the busiest host
+    sent for a call: sent_bytes.
+    """
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"
         env = {"XDG_RUNTIME_DIR": home, "XDG_STATE_HOME": home}
         place = ["--slots", str(workers), "--token-file", str(token), "--log-dir", home]
         job = ["-n", str(len(net.hosts) * workers), "--name", "bench", *flags]
-        all_.start(net.command(0, SHOAL, "run", *job, "--listen", f"{net.address[0]}:{PORT}", *place, "--", SHOAL, "bench",
-                               "allreduce-worker", *map(str, sizes)), **env)
+        all_.start(
+            net.command(
+                0,
+                SHOAL,
+                "run",
+                *job,
+                "--listen",
+                f"{net.address[0]}:{PORT}",
+                *place,
+                "--",
+                SHOAL,
+                "bench",
+                "allreduce-worker",
+                *map(str, sizes),
+            ),
+            **env,
+        )
         while not token.exists() and all_.running():
             pass
         for h in net.hosts[1:]:
-            all_.start(net.command(h, SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place), **env)
+            all_.start(
+                net.command(h, SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place), **env
+            )
         lines: list[dict] = []
         before, running = net.sent(), True
         while running:
             running = all_.running()
-            told = [line["metrics"] for path in all_.folder.glob("*/metrics.jsonl") for line in lines_of(path.read_text())]
+            told = [
+                line["metrics"]
+                for path in all_.folder.glob("*/metrics.jsonl")
+                for line in lines_of(path.read_text())
+            ]
             if len(told) > len(lines):
                 sent = net.sent()
                 line = told[len(lines)]
-                lines.append(dict(line, sent_bytes=max(b - a for a, b in zip(before, sent)) / line["calls"]))
+                lines.append(
+                    dict(line, sent_bytes=max(b - a for a, b in zip(before, sent)) / line["calls"])
+                )
                 before = sent
     return lines
 
@@ -111,26 +167,64 @@ def gloo(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[d
     ranks = len(net.hosts) * workers
     with Processes(limit_s) as all_:
         for rank in range(ranks):
-            all_.start(net.command(rank // workers, PYTHON, str(ROOT / "bench" / "peers" / "allreduce_gloo.py"), str(ranks),
-                                   *map(str, sizes)),
-                       GLOO_RANK=str(rank), GLOO_STORE=str(all_.folder / "store"), GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1")
+            all_.start(
+                net.command(
+                    rank // workers,
+                    PYTHON,
+                    str(ROOT / "bench" / "peers" / "allreduce_gloo.py"),
+                    str(ranks),
+                    *map(str, sizes),
+                ),
+                GLOO_RANK=str(rank),
+                GLOO_STORE=str(all_.folder / "store"),
+                GLOO_SOCKET_IFNAME="eth0",
+                OMP_NUM_THREADS="1",
+            )
         return all_.said()
 
 
 def openmpi(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
-    """MPI_Allreduce over OpenMPI's TCP between the hosts, and its shared memory inside one; ranks yield, as all share one machine."""
+    """MPI_Allreduce over OpenMPI's TCP between the hosts, and its shared memory inside one; ranks
+    yield, as all share one machine.
+    """
     with Processes(limit_s) as all_:
         enter = all_.folder / "enter"  # mpirun's way to other hosts, in place of ssh
-        cases = "".join(f"{net.address[h]}) exec {shlex.join(net.command(h, 'sh', '-c'))} \"$*\";;\n" for h in net.hosts)
+        cases = "".join(
+            f'{net.address[h]}) exec {shlex.join(net.command(h, "sh", "-c"))} "$*";;\n'
+            for h in net.hosts
+        )
         enter.write_text(f"#!/bin/sh\nat=$1; shift\ncase $at in\n{cases}esac\n")
         enter.chmod(0o755)
-        settings = {"plm_rsh_agent": str(enter), "btl": "tcp,self,vader", "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0",
-                    "mpi_yield_when_idle": "1"}
-        all_.start(net.command(0, "mpirun.openmpi", "--allow-run-as-root", "--bind-to", "none",
-                               *(word for name, value in settings.items() for word in ("--mca", name, value)),
-                               "--host", ",".join(f"{address}:{workers}" for address in net.address),
-                               "-np", str(len(net.hosts) * workers), str(BUILD / "allreduce_openmpi"), *map(str, sizes)))
+        settings = {
+            "plm_rsh_agent": str(enter),
+            "btl": "tcp,self,vader",
+            "btl_tcp_if_include": "eth0",
+            "oob_tcp_if_include": "eth0",
+            "mpi_yield_when_idle": "1",
+        }
+        all_.start(
+            net.command(
+                0,
+                "mpirun.openmpi",
+                "--allow-run-as-root",
+                "--bind-to",
+                "none",
+                *(word for name, value in settings.items() for word in ("--mca", name, value)),
+                "--host",
+                ",".join(f"{address}:{workers}" for address in net.address),
+                "-np",
+                str(len(net.hosts) * workers),
+                str(BUILD / "allreduce_openmpi"),
+                *map(str, sizes),
+            )
+        )
         return all_.said()
 
 
-PROGRAMS = {"shoal": shoal, "shoal-plain": shoal_plain, "shoal-fixed": shoal_fixed, "gloo": gloo, "openmpi": openmpi}
+PROGRAMS = {
+    "shoal": shoal,
+    "shoal-plain": shoal_plain,
+    "shoal-fixed": shoal_fixed,
+    "gloo": gloo,
+    "openmpi": openmpi,
+}

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Measures how long training pauses while its mesh changes, on hosts that are joined by slow cables; needs root.
+"""Measures how long training pauses while its mesh changes, on hosts that are joined by slow
+cables; needs root.
 
 usage: make build && bench/hosts/reshape.py [--write]
 
-Four workers train the GPT of examples/gpt/mesh_gpt.py, and `shoal reshape` takes them from mesh to mesh. A pause is the time from the end of the last
-step on one mesh to the beginning of the first on the next, on the rank that comes last each time.
+Four workers train the GPT of examples/gpt/mesh_gpt.py, and `shoal reshape` takes them from mesh to
+mesh. A pause is the time from the end of the last step on one mesh to the beginning of the first on
+the next, on the rank that comes last each time.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,7 +29,18 @@ from report import LIMITS, facts, section, table
 
 WORKER = str(turns.ROOT / "bench" / "hosts" / "reshape_worker.py")
 RANKS = 4
-WAY = ["dp=4", "tp=4", "dp=4", "pp=4", "dp=2,tp=2", "tp=4", "pp=2,tp=2", "pp=4", "pp=2,dp=2", "dp=2,tp=2"]
+WAY = [
+    "dp=4",
+    "tp=4",
+    "dp=4",
+    "pp=4",
+    "dp=2,tp=2",
+    "tp=4",
+    "pp=2,tp=2",
+    "pp=4",
+    "pp=2,dp=2",
+    "dp=2,tp=2",
+]
 STEPS = 2  # on every mesh, before the next one is asked for
 BAR = 1.25  # what a pause may take of bytes/rate and a barrier
 LIMITED = 2e8  # the rate in bits/s up to which the cables are the limit
@@ -41,12 +55,38 @@ class Training:
         self._told.touch()
         home = str(all_.folder)
         self._env = {"XDG_RUNTIME_DIR": home, "XDG_STATE_HOME": home, "OMP_NUM_THREADS": "1"}
-        place = ["--slots", str(RANKS // len(net.hosts)), "--token-file", str(token), "--log-dir", home]
+        place = [
+            "--slots",
+            str(RANKS // len(net.hosts)),
+            "--token-file",
+            str(token),
+            "--log-dir",
+            home,
+        ]
         worker = [turns.PYTHON, WORKER, first, str(args.width), str(args.text), str(self._told)]
-        all_.start(net.command(0, turns.SHOAL, "run", "-n", str(RANKS), "--name", "bench", "--listen", f"{net.address[0]}:{PORT}", *place, "--", *worker), **self._env)
+        all_.start(
+            net.command(
+                0,
+                turns.SHOAL,
+                "run",
+                "-n",
+                str(RANKS),
+                "--name",
+                "bench",
+                "--listen",
+                f"{net.address[0]}:{PORT}",
+                *place,
+                "--",
+                *worker,
+            ),
+            **self._env,
+        )
         self._until(token.exists)
         for h in net.hosts[1:]:
-            all_.start(net.command(h, turns.SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place), **self._env)
+            all_.start(
+                net.command(h, turns.SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place),
+                **self._env,
+            )
         self._since = 0  # the first line that is of the mesh of now
         self._mesh = first
 
@@ -57,7 +97,7 @@ class Training:
 
     def _lines(self) -> list[tuple[int, dict]]:
         """What was told since the mesh of now is there, numbered."""
-        return list(enumerate(lines_of(self._told.read_text())))[self._since:]
+        return list(enumerate(lines_of(self._told.read_text())))[self._since :]
 
     def _times(self, what: str, mesh: str) -> dict[int, list[float]]:
         """When steps have begun or ended on the mesh of now, or on the next, by rank."""
@@ -73,12 +113,21 @@ class Training:
 
     def barrier(self) -> float:
         """The seconds of a barrier of all ranks."""
-        return next(line["seconds"] for line in lines_of(self._told.read_text()) if line["what"] == "barrier")
+        return next(
+            line["seconds"]
+            for line in lines_of(self._told.read_text())
+            if line["what"] == "barrier"
+        )
 
     def reshape(self, mesh: str) -> dict:
         """Goes to another mesh; returns the plan, and the seconds of the pause."""
         self._until(lambda: self._trained(self._mesh, STEPS, "end"))
-        asked = subprocess.run(self._net.command(0, turns.SHOAL, "reshape", "bench", "--mesh", mesh, "--json"), env=dict(os.environ, **self._env), capture_output=True, text=True)
+        asked = subprocess.run(
+            self._net.command(0, turns.SHOAL, "reshape", "bench", "--mesh", mesh, "--json"),
+            env=dict(os.environ, **self._env),
+            capture_output=True,
+            text=True,
+        )
         if asked.returncode:
             raise turns.Failure(f"shoal reshape --mesh {mesh}: {asked.stderr}")
         self._until(lambda: self._trained(mesh, 1, "begin"))
@@ -99,8 +148,21 @@ def measure(args: argparse.Namespace) -> list[dict]:
                 with Processes(args.limit) as all_:
                     training = Training(net, all_, args.way[0], args)
                     for mesh in args.way[1:]:
-                        line = dict(training.reshape(mesh), **about, rate=rate, bits_per_s=bits(rate), hosts=hosts, width=args.width, nice=os.nice(0), barrier=training.barrier())
-                        print(f"{line['before']} -> {mesh}: {line['busiest'] / 1e6:.1f} MB, {line['pause']:.2f} s, {ratio(line):.2f}", file=sys.stderr)
+                        line = dict(
+                            training.reshape(mesh),
+                            **about,
+                            rate=rate,
+                            bits_per_s=bits(rate),
+                            hosts=hosts,
+                            width=args.width,
+                            nice=os.nice(0),
+                            barrier=training.barrier(),
+                        )
+                        print(
+                            f"{line['before']} -> {mesh}: {line['busiest'] / 1e6:.1f} MB,"
+                            f" {line['pause']:.2f} s, {ratio(line):.2f}",
+                            file=sys.stderr,
+                        )
                         results.append(line)
             finally:
                 net.close()
@@ -118,13 +180,19 @@ def ratio(line: dict) -> float:
 
 def predicted(lines: list[dict]) -> str:
     """What the plans say that it takes; marked where they did not know how fast the links are."""
-    return f"{statistics.median(line['seconds'] for line in lines):.2f} s" + "*" * any("link_seconds" not in line for line in lines if line["busiest"])
+    return f"{statistics.median(line['seconds'] for line in lines):.2f} s" + "*" * any(
+        "link_seconds" not in line for line in lines if line["busiest"]
+    )
 
 
 def settings(document: dict) -> list[tuple[str, list[dict]]]:
     by: dict[str, list[dict]] = {}
     for line in document["results"]:
-        by.setdefault(f"{line['hosts']} hosts × {RANKS // line['hosts']}, {line['rate'][:-4]} {line['rate'][-4:].capitalize()}/s", []).append(line)
+        by.setdefault(
+            f"{line['hosts']} hosts × {RANKS // line['hosts']}, {line['rate'][:-4]}"
+            f" {line['rate'][-4:].capitalize()}/s",
+            [],
+        ).append(line)
     return list(by.items())
 
 
@@ -138,19 +206,46 @@ def text(document: dict) -> str:
             pause = statistics.median(line["pause"] for line in of)
             one = of[0]
             crosses = one["busiest"] > 0
-            rows.append([f"{change[0]} → {change[1]}", f"{one['busiest'] / 1e6:.1f} MB", f"{one['busiest'] * 8 / one['bits_per_s']:.2f} s", predicted(of),
-                         f"{pause:.2f} s", f"{statistics.median(map(ratio, of)):.2f}" if crosses else "–"])
-        tables.append(table([title, "busiest host", "bytes / rate", "predicted", "pause", "of bytes / rate + barrier"], rows))
+            rows.append(
+                [
+                    f"{change[0]} → {change[1]}",
+                    f"{one['busiest'] / 1e6:.1f} MB",
+                    f"{one['busiest'] * 8 / one['bits_per_s']:.2f} s",
+                    predicted(of),
+                    f"{pause:.2f} s",
+                    f"{statistics.median(map(ratio, of)):.2f}" if crosses else "–",
+                ]
+            )
+        tables.append(
+            table(
+                [
+                    title,
+                    "busiest host",
+                    "bytes / rate",
+                    "predicted",
+                    "pause",
+                    "of bytes / rate + barrier",
+                ],
+                rows,
+            )
+        )
     return "\n\n".join(tables)
 
 
 def verdict(document: dict) -> str:
     """How many changes are within the bar where the cables are the limit."""
-    limited = [line for line in document["results"] if line["busiest"] and line["bits_per_s"] <= LIMITED]
+    limited = [
+        line for line in document["results"] if line["busiest"] and line["bits_per_s"] <= LIMITED
+    ]
     within = sum(ratio(line) <= BAR for line in limited)
     worst = max(limited, key=ratio)
-    return (f"Promised: {BAR} × bytes / rate and a barrier, where the cables are the limit. Up to {LIMITED / 1e6:.0f} Mbit/s that held in {within} of {len(limited)} changes in which "
-            f"something crosses from host to host; the worst was {ratio(worst):.2f}, {worst['before']} → {worst['after']} on {worst['hosts']} hosts at {worst['rate'][:-4]} {worst['rate'][-4:].capitalize()}/s.")
+    return (
+        f"Promised: {BAR} × bytes / rate and a barrier, where the cables are the limit. Up to"
+        f" {LIMITED / 1e6:.0f} Mbit/s that held in {within} of {len(limited)} changes in which"
+        f" something crosses from host to host; the worst was {ratio(worst):.2f}, {worst['before']}"
+        f" → {worst['after']} on {worst['hosts']} hosts at {worst['rate'][:-4]}"
+        f" {worst['rate'][-4:].capitalize()}/s."
+    )
 
 
 PAGE = """# Pauses of live reshapes
@@ -186,19 +281,55 @@ sessions too where the scheduler shares the processors out over these. Times are
 def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-reshape.md into folder."""
     one = document["results"][0]
-    page = PAGE.format(ranks=RANKS, nice=-one["nice"], width=one["width"], state=one["state"] / 1e6, verdict=verdict(document), tables=text(document),
-                       kept=section(folder / "benchmarks-reshape.md", LIMITS), barrier=1e3 * statistics.median(line["barrier"] for line in document["results"]), **facts(document, without=["OpenMPI", "MPICH", "gloo"]))
+    page = PAGE.format(
+        ranks=RANKS,
+        nice=-one["nice"],
+        width=one["width"],
+        state=one["state"] / 1e6,
+        verdict=verdict(document),
+        tables=text(document),
+        kept=section(folder / "benchmarks-reshape.md", LIMITS),
+        barrier=1e3 * statistics.median(line["barrier"] for line in document["results"]),
+        **facts(document, without=["OpenMPI", "MPICH", "gloo"]),
+    )
     (folder / "benchmarks-reshape.md").write_text(page)
 
 
 def main() -> int:
     parser = turns.parser(__doc__, runs=1, wait=20, limit=900, page="benchmarks-reshape.md")
-    parser.add_argument("--hosts", type=turns.many(int), default="2,4", help="numbers of hosts, which share the workers (2,4)")
-    parser.add_argument("--rate", type=turns.many(parse_rate), default="100mbit,200mbit,1gbit", help="what a cable carries (100mbit,200mbit,1gbit)")
-    parser.add_argument("--width", type=int, default=384, help="of the model, a multiple of 12: 384 makes a state of 107 MB, 768 one of 426 MB (384)")
-    parser.add_argument("--way", nargs="+", default=WAY, help=f"the meshes that the job takes, one after the other ({' '.join(WAY)})")
-    parser.add_argument("--text", type=pathlib.Path, default=turns.ROOT / "ARCHITECTURE.md", help="what the model reads")
-    return turns.main(parser.parse_args(), "reshape", measure, text, write, needs="root and make build")
+    parser.add_argument(
+        "--hosts",
+        type=turns.many(int),
+        default="2,4",
+        help="numbers of hosts, which share the workers (2,4)",
+    )
+    parser.add_argument(
+        "--rate",
+        type=turns.many(parse_rate),
+        default="100mbit,200mbit,1gbit",
+        help="what a cable carries (100mbit,200mbit,1gbit)",
+    )
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=384,
+        help="of the model, a multiple of 12: 384 makes a state of 107 MB, 768 one of 426 MB (384)",
+    )
+    parser.add_argument(
+        "--way",
+        nargs="+",
+        default=WAY,
+        help=f"the meshes that the job takes, one after the other ({' '.join(WAY)})",
+    )
+    parser.add_argument(
+        "--text",
+        type=pathlib.Path,
+        default=turns.ROOT / "ARCHITECTURE.md",
+        help="what the model reads",
+    )
+    return turns.main(
+        parser.parse_args(), "reshape", measure, text, write, needs="root and make build"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""A worker of bench/hosts/reshape.py: trains the GPT of examples/gpt/mesh_gpt.py in another size, and says when its steps begin and end.
+"""A worker of bench/hosts/reshape.py: trains the GPT of examples/gpt/mesh_gpt.py in another size,
+and says when its steps begin and end.
 
 usage: reshape_worker.py MESH WIDTH TEXT TOLD
 
-A line of the file TOLD is a JSON object: a step that has begun or ended on a rank, in seconds of the clock that all processes of the machine have; or,
-by rank 0 before the first step, the seconds of a barrier.
+A line of the file TOLD is a JSON object: a step that has begun or ended on a rank, in seconds of
+the clock that all processes of the machine have; or, by rank 0 before the first step, the seconds
+of a barrier.
 """
+
 import json
 import os
 import pathlib

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Measures the float32 all-reduce of real agents on hosts with slow cables, side by side with other libraries.
+"""Measures the float32 all-reduce of real agents on hosts with slow cables, side by side with other
+libraries.
 
 usage: bench/peers/install.sh && make build && sudo bench/hosts/run.py [--write]
 
 Hosts are network namespaces of this machine on a switch; each cable carries --rate both ways.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -24,7 +26,9 @@ def parse_shape(text: str) -> tuple[int, int]:
     hosts, _, workers = text.partition("x")
     if hosts.isdigit() and (workers or "1").isdigit() and int(hosts) > 1:
         return int(hosts), int(workers or 1)
-    raise argparse.ArgumentTypeError(f"{text!r} is no shape: write the number of hosts, or hosts x workers on each, such as 3x2")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no shape: write the number of hosts, or hosts x workers on each, such as 3x2"
+    )
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
@@ -34,8 +38,16 @@ def measure(args: argparse.Namespace) -> list[dict]:
     results = []
     for rate in args.rate:
         for hosts, workers in args.hosts:
-            setting = {"hosts": hosts, "workers": workers, "rate": rate, "bits_per_s": bits(rate), "mtu": args.mtu}
-            for name, about in turns.take(args, args.only, f"{hosts} hosts, {workers} workers each, {rate}, "):
+            setting = {
+                "hosts": hosts,
+                "workers": workers,
+                "rate": rate,
+                "bits_per_s": bits(rate),
+                "mtu": args.mtu,
+            }
+            for name, about in turns.take(
+                args, args.only, f"{hosts} hosts, {workers} workers each, {rate}, "
+            ):
                 net = Network(hosts, rate, args.mtu)
                 try:
                     lines = programs.PROGRAMS[name](net, workers, args.bytes, args.limit)
@@ -50,13 +62,36 @@ def measure(args: argparse.Namespace) -> list[dict]:
 def main() -> int:
     parser = turns.parser(__doc__, runs=3, wait=20, limit=300, page="benchmarks-hosts.md")
     sizes = "4KiB,64KiB,1MiB,16MiB,64MiB"
-    parser.add_argument("--hosts", type=turns.many(parse_shape), default="2,3,4,3x2", help="numbers of hosts, or HOSTSxWORKERS (2,3,4,3x2)")
-    parser.add_argument("--bytes", type=turns.many(turns.parse_size), default=sizes, help=f"sizes of the tensor ({sizes})")
-    parser.add_argument("--rate", type=turns.many(parse_rate), default="1gbit", help="what a cable carries (1gbit)")
+    parser.add_argument(
+        "--hosts",
+        type=turns.many(parse_shape),
+        default="2,3,4,3x2",
+        help="numbers of hosts, or HOSTSxWORKERS (2,3,4,3x2)",
+    )
+    parser.add_argument(
+        "--bytes",
+        type=turns.many(turns.parse_size),
+        default=sizes,
+        help=f"sizes of the tensor ({sizes})",
+    )
+    parser.add_argument(
+        "--rate", type=turns.many(parse_rate), default="1gbit", help="what a cable carries (1gbit)"
+    )
     parser.add_argument("--mtu", type=int, default=1500, help="bytes a packet (1500)")
-    parser.add_argument("--only", type=turns.many(turns.one_of(list(programs.PROGRAMS))), default=list(programs.PROGRAMS),
-                        help=f"programs ({','.join(programs.PROGRAMS)})")
-    return turns.main(parser.parse_args(), "hosts", measure, tables.text, tables.write, needs="root, bench/peers/install.sh and make build")
+    parser.add_argument(
+        "--only",
+        type=turns.many(turns.one_of(list(programs.PROGRAMS))),
+        default=list(programs.PROGRAMS),
+        help=f"programs ({','.join(programs.PROGRAMS)})",
+    )
+    return turns.main(
+        parser.parse_args(),
+        "hosts",
+        measure,
+        tables.text,
+        tables.write,
+        needs="root, bench/peers/install.sh and make build",
+    )
 
 
 if __name__ == "__main__":

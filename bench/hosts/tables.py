@@ -1,4 +1,5 @@
 """Tables and page from the results of run.py."""
+
 from __future__ import annotations
 
 import pathlib
@@ -7,16 +8,26 @@ import statistics
 import network
 import report
 
-TITLES = {"shoal": "shoal", "shoal-plain": "shoal, data not encrypted", "shoal-fixed": "shoal, fixed routes", "gloo": "torch + gloo", "openmpi": "OpenMPI"}
+TITLES = {
+    "shoal": "shoal",
+    "shoal-plain": "shoal, data not encrypted",
+    "shoal-fixed": "shoal, fixed routes",
+    "gloo": "torch + gloo",
+    "openmpi": "OpenMPI",
+}
 
 
 def bound_us(line: dict) -> float:
-    """Returns the microseconds in which a host can send 2(H-1)/H of the bytes: no schedule that sums on the hosts needs less."""
+    """Returns the microseconds in which a host can send 2(H-1)/H of the bytes: no schedule that
+    sums on the hosts needs less.
+    """
     return 2 * (line["hosts"] - 1) / line["hosts"] * line["bytes"] * 8 / line["bits_per_s"] * 1e6
 
 
 def carried(mtu: int) -> float:
-    """Returns the share of a cable that is left for data: TCP over IPv4 with time stamps over Ethernet."""
+    """Returns the share of a cable that is left for data: TCP over IPv4 with time stamps over
+    Ethernet.
+    """
     return (mtu - 52) / (mtu + 14)
 
 
@@ -25,14 +36,20 @@ class Results:
 
     def __init__(self, lines: list[dict]) -> None:
         first, rate = lines[0], lines[0]["rate"]
-        self.title = f"{first['hosts']} hosts × {first['workers']}, {rate[:-4]} {rate[-4:].capitalize()}/s"
+        self.title = (
+            f"{first['hosts']} hosts × {first['workers']}, {rate[:-4]} {rate[-4:].capitalize()}/s"
+        )
         self.sizes = sorted({line["bytes"] for line in lines})
         self.names = [name for name in TITLES if any(line["name"] == name for line in lines)]
         self._lines = lines
 
     def of(self, name: str, size: int) -> dict[int, dict]:
         """Returns the lines of a program, by run."""
-        return {line["run"]: line for line in self._lines if line["name"] == name and line["bytes"] == size}
+        return {
+            line["run"]: line
+            for line in self._lines
+            if line["name"] == name and line["bytes"] == size
+        }
 
     def row(self, name: str, cell) -> list[str]:
         return [TITLES[name]] + [cell(list(self.of(name, size).values())) for size in self.sizes]
@@ -42,15 +59,21 @@ class Results:
         return [a[run]["median_us"] / b[run]["median_us"] for run in a if run in b]
 
     def tables(self) -> str:
-        """Returns the times, with the share of the bound, and how many times longer the peers take."""
+        """Returns the times, with the share of the bound, and how many times longer the peers
+        take.
+        """
         ours = [name for name in self.names if name.startswith("shoal")]
         rows = [self.row(name, time) for name in self.names]
         rows += [[f"{TITLES[name]}: sent / bound", *self.row(name, overhead)[1:]] for name in ours]
         for mine in ours:
             for peer in self.names:
                 if peer not in ours:
-                    rows.append([f"{TITLES[peer]} / {TITLES[mine]}",
-                                 *(report.factors(self.ratios(peer, mine, size)) for size in self.sizes)])
+                    rows.append(
+                        [
+                            f"{TITLES[peer]} / {TITLES[mine]}",
+                            *(report.factors(self.ratios(peer, mine, size)) for size in self.sizes),
+                        ]
+                    )
         return report.table([self.title, *map(report.size_text, self.sizes)], rows)
 
 
@@ -63,7 +86,11 @@ def time(lines: list[dict]) -> str:
 
 
 def overhead(lines: list[dict]) -> str:
-    shares = [line["sent_bytes"] * 8e6 / line["bits_per_s"] / bound_us(line) for line in lines if "sent_bytes" in line]
+    shares = [
+        line["sent_bytes"] * 8e6 / line["bits_per_s"] / bound_us(line)
+        for line in lines
+        if "sent_bytes" in line
+    ]
     return f"{statistics.median(shares):.3f}" if shares and lines[0]["bytes"] >= report.MIB else "–"
 
 
@@ -117,6 +144,13 @@ can be of the bound. The other rows are how many times longer a peer takes, each
 def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-hosts.md into folder."""
     mtu = document["results"][0]["mtu"]
-    page = PAGE.format(tables=text(document), mtu=mtu, carried=100 * carried(mtu), burst=network.BURST, queue=network.QUEUE,
-                       kept=report.section(folder / "benchmarks-hosts.md", report.LIMITS), **report.facts(document, without=["MPICH"]))
+    page = PAGE.format(
+        tables=text(document),
+        mtu=mtu,
+        carried=100 * carried(mtu),
+        burst=network.BURST,
+        queue=network.QUEUE,
+        kept=report.section(folder / "benchmarks-hosts.md", report.LIMITS),
+        **report.facts(document, without=["MPICH"]),
+    )
     (folder / "benchmarks-hosts.md").write_text(page)

@@ -1,10 +1,12 @@
-"""The time of torch.distributed's in-place all-reduce over gloo, float32 sum, for each size given in bytes.
+"""The time of torch.distributed's in-place all-reduce over gloo, float32 sum, for each size given
+in bytes.
 
 usage: allreduce_gloo.py N BYTES…
 
-Starts N processes that talk over loopback TCP, one torch thread each. Rank 0 prints one JSON object a size; the method
-is that of shoal/bench.py.
+Starts N processes that talk over loopback TCP, one torch thread each. Rank 0 prints one JSON object
+a size; the method is that of shoal/bench.py.
 """
+
 import json
 import os
 import pathlib
@@ -48,10 +50,17 @@ def main() -> int:
         return 2
     ranks, sizes = int(sys.argv[1]), [int(b) for b in sys.argv[2:]]
     if "GLOO_RANK" in os.environ:
-        return 0 if work(os.environ["GLOO_STORE"], int(os.environ["GLOO_RANK"]), ranks, sizes) else 1
+        return (
+            0 if work(os.environ["GLOO_STORE"], int(os.environ["GLOO_RANK"]), ranks, sizes) else 1
+        )
     with tempfile.TemporaryDirectory() as folder:
-        env = dict(os.environ, GLOO_STORE=f"{folder}/store", GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
-        workers = [subprocess.Popen([sys.executable, *sys.argv], env=dict(env, GLOO_RANK=str(r))) for r in range(ranks)]
+        env = dict(
+            os.environ, GLOO_STORE=f"{folder}/store", GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"
+        )
+        workers = [
+            subprocess.Popen([sys.executable, *sys.argv], env=dict(env, GLOO_RANK=str(r)))
+            for r in range(ranks)
+        ]
         return max(abs(w.wait()) for w in workers)
 
 

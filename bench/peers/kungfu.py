@@ -1,4 +1,7 @@
-"""KungFu, which no package has: it is measured where run.py is told a folder in which it was built."""
+"""KungFu, which no package has: it is measured where run.py is told a folder in which it was
+built.
+"""
+
 from __future__ import annotations
 
 import argparse
@@ -14,18 +17,41 @@ NEEDS = f"{LAUNCHER}, {LIBRARY}, and {HEADER} with what it includes in {' or '.j
 def folder(text: str) -> pathlib.Path:
     """A type of arguments: a folder with what is needed of KungFu."""
     path = pathlib.Path(text).resolve()
-    if not (path / LAUNCHER).is_file() or not (path / LIBRARY).is_file() or not any((path / place / HEADER).is_file() for place in HEADERS):
+    if (
+        not (path / LAUNCHER).is_file()
+        or not (path / LIBRARY).is_file()
+        or not any((path / place / HEADER).is_file() for place in HEADERS)
+    ):
         raise argparse.ArgumentTypeError(f"KungFu is not in {text}: name a folder with {NEEDS}")
     return path
 
 
 def source(path: pathlib.Path) -> tuple[str, ...]:
     """How the measuring program is compiled against it."""
-    return ("g++", "allreduce_kungfu.cpp", "allreduce_kungfu", *(f"-I{path / place}" for place in HEADERS), f"-L{path / 'lib'}", "-lkungfu",
-            f"-Wl,-rpath,{path / 'lib'}")
+    return (
+        "g++",
+        "allreduce_kungfu.cpp",
+        "allreduce_kungfu",
+        *(f"-I{path / place}" for place in HEADERS),
+        f"-L{path / 'lib'}",
+        "-lkungfu",
+        f"-Wl,-rpath,{path / 'lib'}",
+    )
 
 
 def command(path: pathlib.Path, n: int, sizes: list[str]) -> list[str]:
-    """KungFu's launcher with its default strategy, which on one host is a star over Unix sockets."""
-    return [str(path / LAUNCHER), "-q", "-logdir", str(turns.BUILD / "kungfu"), "-H", f"127.0.0.1:{n}", "-np", str(n),
-            str(turns.BUILD / "allreduce_kungfu"), *sizes]
+    """KungFu's launcher with its default strategy, which on one host is a star over Unix
+    sockets.
+    """
+    return [
+        str(path / LAUNCHER),
+        "-q",
+        "-logdir",
+        str(turns.BUILD / "kungfu"),
+        "-H",
+        f"127.0.0.1:{n}",
+        "-np",
+        str(n),
+        str(turns.BUILD / "allreduce_kungfu"),
+        *sizes,
+    ]

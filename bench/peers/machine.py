@@ -1,4 +1,5 @@
 """The machine that is measured on: what it is, and whether it is idle."""
+
 from __future__ import annotations
 
 import os
@@ -15,7 +16,9 @@ def _processor_time() -> tuple[int, int]:
 
 
 def wait_until_idle(share: float, limit_s: float) -> bool:
-    """Waits until the processors were idle for this share of a second; reports False when that did not happen in time."""
+    """Waits until the processors were idle for this share of a second; reports False when that did
+    not happen in time.
+    """
     end = time.monotonic() + limit_s
     while True:
         idle, total = _processor_time()
@@ -35,27 +38,43 @@ def _output(*command: str) -> str:
 
 
 def describe(root: pathlib.Path) -> dict[str, str]:
-    """Describes processor, memory, kernel, the versions of what is compared, and the commit of shoal."""
+    """Describes processor, memory, kernel, the versions of what is compared, and the commit of
+    shoal.
+    """
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
 
     def cpu(key: str) -> str:
         match = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.M)
         return match[1] if match else "unknown"
 
-    memory = int(re.search(r"MemTotal:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) / (1 << 20)
+    memory = int(re.search(r"MemTotal:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) / (
+        1 << 20
+    )
     guest = ", virtual machine" if "hypervisor" in cpu("flags") else ""
     caches = re.findall(r"^(L[23]) cache:\s*(.*)$", _output("lscpu"), re.M)
     commit = _output("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
     changed = _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
-    packages = {"OpenMPI": "openmpi-bin", "MPICH": "mpich", "torch": "python3-torch", "gloo": "libgloo0",
-                "NumPy": "python3-numpy"}
+    packages = {
+        "OpenMPI": "openmpi-bin",
+        "MPICH": "mpich",
+        "torch": "python3-torch",
+        "gloo": "libgloo0",
+        "NumPy": "python3-numpy",
+    }
     return {
-        "processor": f"{cpu('model name')} (family {cpu('cpu family')}, model {cpu('model')}){guest}",
+        "processor": (
+            f"{cpu('model name')} (family {cpu('cpu family')}, model {cpu('model')}){guest}"
+        ),
         "cores": str(os.cpu_count()),
         "caches": ", ".join(f"{level} {size}" for level, size in caches),
         "memory": f"{memory:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        **{name: _output("dpkg-query", "-W", "-f", "${Version}", package) for name, package in packages.items()},
-        "Python": _output("/usr/bin/python3", "-c", "import platform; print(platform.python_version())"),
+        **{
+            name: _output("dpkg-query", "-W", "-f", "${Version}", package)
+            for name, package in packages.items()
+        },
+        "Python": _output(
+            "/usr/bin/python3", "-c", "import platform; print(platform.python_version())"
+        ),
         "shoal": commit + (", with uncommitted changes" if changed else ""),
     }

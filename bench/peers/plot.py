@@ -1,11 +1,24 @@
-"""A small SVG writer: latency and bandwidth against size, one row of panels a number of processes."""
+"""A small SVG writer: latency and bandwidth against size, one row of panels a number of
+processes.
+"""
+
 from __future__ import annotations
 
 import html
 import math
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, LEFT, TOP = 360, 220, 80, 70, 64, 64
-COLOURS = ["#7a7a7a", "#0b6e99", "#2ca6a4", "#d1495b", "#8f6bb3", "#e28413", "#5b8c3a", "#8c564b", "#c2559d"]
+COLOURS = [
+    "#7a7a7a",
+    "#0b6e99",
+    "#2ca6a4",
+    "#d1495b",
+    "#8f6bb3",
+    "#e28413",
+    "#5b8c3a",
+    "#8c564b",
+    "#c2559d",
+]
 
 Points = list  # of (bytes, microseconds)
 
@@ -28,8 +41,17 @@ def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "")
 class Panel:
     """One pair of axes: sizes on a logarithmic x axis, and y logarithmic or linear."""
 
-    def __init__(self, left: float, top: float, sizes: list, low: float, high: float, logarithmic: bool) -> None:
-        self.left, self.top, self.sizes, self.low, self.high, self.logarithmic = left, top, sizes, low, high, logarithmic
+    def __init__(
+        self, left: float, top: float, sizes: list, low: float, high: float, logarithmic: bool
+    ) -> None:
+        self.left, self.top, self.sizes, self.low, self.high, self.logarithmic = (
+            left,
+            top,
+            sizes,
+            low,
+            high,
+            logarithmic,
+        )
 
     def x(self, size: float) -> float:
         low, high = math.log(self.sizes[0]), math.log(self.sizes[-1])
@@ -66,18 +88,31 @@ def _row(lines: dict, n: int, top: float) -> list:
     high = 10 ** math.ceil(math.log10(max(us for _, us in points)))
     latency = Panel(LEFT, top, sizes, low, high, True)
     # The memory's limit leaves the picture where its buffers fit the caches.
-    fastest = max((size / us / 1e3 for name, by_n in lines.items() for size, us in by_n.get(n, [])
-                   if size >= 16 << 20 or "limit" not in name), default=1)
+    fastest = max(
+        (
+            size / us / 1e3
+            for name, by_n in lines.items()
+            for size, us in by_n.get(n, [])
+            if size >= 16 << 20 or "limit" not in name
+        ),
+        default=1,
+    )
     step = next(s for s in (0.5, 1, 2, 5, 10, 20, 50, 100) if fastest / s <= 7 or s == 100)
     ceiling = step * math.ceil(fastest / step)
     bandwidth = Panel(LEFT + WIDTH + GAP_X, top, sizes, 0, ceiling, False)
     decades = [10.0**e for e in range(round(math.log10(low)), round(math.log10(high)) + 1)]
     out = latency.frame(f"{n} processes: time", decades, _time)
-    out += bandwidth.frame(f"{n} processes: GB/s", [step * i for i in range(round(ceiling / step) + 1)], lambda v: f"{v:g}")
+    out += bandwidth.frame(
+        f"{n} processes: GB/s",
+        [step * i for i in range(round(ceiling / step) + 1)],
+        lambda v: f"{v:g}",
+    )
     for (name, by_n), colour in zip(lines.items(), COLOURS):
         if by_n.get(n):
             out += latency.line(by_n[n], colour)
-            out += bandwidth.line([(s, s / us / 1e3) for s, us in by_n[n] if s / us / 1e3 <= ceiling], colour)
+            out += bandwidth.line(
+                [(s, s / us / 1e3) for s, us in by_n[n] if s / us / 1e3 <= ceiling], colour
+            )
     return out
 
 
@@ -87,7 +122,10 @@ def svg(lines: dict) -> str:
     width = LEFT + 2 * WIDTH + GAP_X + 30
     height = TOP + len(processes) * (HEIGHT + GAP_Y) - GAP_Y + 30
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+            ' font-family="sans-serif" font-size="11">'
+        ),
         "<style>.grid{stroke:#ddd;stroke-width:.6;fill:none}.title{font-weight:bold;font-size:13px}</style>",
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
@@ -96,7 +134,10 @@ def svg(lines: dict) -> str:
         length = 46 + 6 * len(name)
         if x + length > width:
             x, y = LEFT, y + 16
-        out.append(f'<circle cx="{x + 4}" cy="{y}" r="4" fill="{colour}"/>' + _text(x + 13, y + 4, name, "start"))
+        out.append(
+            f'<circle cx="{x + 4}" cy="{y}" r="4" fill="{colour}"/>'
+            + _text(x + 13, y + 4, name, "start")
+        )
         x += length
     for i, n in enumerate(processes):
         out += _row(lines, n, TOP + i * (HEIGHT + GAP_Y))

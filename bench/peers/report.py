@@ -1,4 +1,7 @@
-"""What the pages of all measurements have in common; and tables, judgement and page from the results of run.py."""
+"""What the pages of all measurements have in common; and tables, judgement and page from the
+results of run.py.
+"""
+
 from __future__ import annotations
 
 import pathlib
@@ -21,7 +24,8 @@ TITLES = {
     "kungfu": "KungFu",
 }
 MIB = 1 << 20
-IN_MEMORY = 16 * MIB  # smaller buffers stay in the caches, where the limit of the memory says little
+# smaller buffers stay in the caches, where the limit of the memory says little
+IN_MEMORY = 16 * MIB
 PEERS = ("openmpi", "openmpi-tcp", "mpich", "gloo", "kungfu")
 LIMITS = "What limits it"  # a section that a page has by hand
 KEPT = (LIMITS, "Checkpoints", "GPUs")  # those of this page
@@ -33,7 +37,9 @@ class Results:
     def __init__(self, lines: list[dict]) -> None:
         self._us: dict[tuple, dict[int, float]] = {}
         for line in lines:
-            self._us.setdefault((line["name"], line["n"], line["bytes"]), {})[line["run"]] = line["median_us"]
+            self._us.setdefault((line["name"], line["n"], line["bytes"]), {})[line["run"]] = line[
+                "median_us"
+            ]
         self.names = [name for name in TITLES if any(key[0] == name for key in self._us)]
         self.processes = sorted({key[1] for key in self._us})
         self.sizes = sorted({key[2] for key in self._us})
@@ -50,7 +56,9 @@ class Results:
     def best_peer(self, n: int, size: int) -> str:
         """Returns the peer with the least median time, "" where none was measured."""
         measured = [name for name in PEERS if self.times(name, n, size)]
-        return min(measured, key=lambda name: statistics.median(self.times(name, n, size)), default="")
+        return min(
+            measured, key=lambda name: statistics.median(self.times(name, n, size)), default=""
+        )
 
 
 class Promise(NamedTuple):
@@ -59,18 +67,28 @@ class Promise(NamedTuple):
     ours: str
     n: int
     sizes: tuple[int, ...]
-    peer: str  # to be faster than by a factor, "limit" for a share of it, "best" for the fastest peer; "" for a time
+    # to be faster than by a factor, "limit" for a share of it, "best" for the fastest peer; "" for
+    # a time
+    peer: str
     promised: float  # a factor, a share or microseconds
 
     def row(self, results: Results, size: int) -> list[str]:
         peer = results.best_peer(self.n, size) if self.peer == "best" else self.peer
         if not peer:
-            values, promised, cell = results.times(self.ours, self.n, size), f"≤ {self.promised:.0f} µs", times
+            values, promised, cell = (
+                results.times(self.ours, self.n, size),
+                f"≤ {self.promised:.0f} µs",
+                times,
+            )
             what = TITLES[self.ours]
         else:
             values = results.ratios(peer, self.ours, self.n, size)
             share = peer == "limit"
-            promised, cell = (f"≥ {100 * self.promised:.0f} %", percents) if share else (f"≥ {self.promised:g}×", factors)
+            promised, cell = (
+                (f"≥ {100 * self.promised:.0f} %", percents)
+                if share
+                else (f"≥ {self.promised:g}×", factors)
+            )
             what = f"{TITLES[self.ours]} {'of the' if share else 'against'} {TITLES[peer]}"
         if not values:
             return []
@@ -105,13 +123,20 @@ def spread(values: list[float], scale: float, unit: str) -> str:
         return "–"
     median = statistics.median(values) / scale
     digits = 0 if median >= 99.95 else 1 if median >= 9.995 else 2
-    extremes = f" ({min(values) / scale:.{digits}f}..{max(values) / scale:.{digits}f})" if len(values) > 1 else ""
+    extremes = (
+        f" ({min(values) / scale:.{digits}f}..{max(values) / scale:.{digits}f})"
+        if len(values) > 1
+        else ""
+    )
     return f"{median:.{digits}f}{unit}{extremes}"
 
 
 def times(values: list[float]) -> str:
     median = statistics.median(values) if values else 0
-    return spread(values, *((1, " µs") if median < 999.5 else (1e3, " ms") if median < 999.5e3 else (1e6, " s")))
+    return spread(
+        values,
+        *((1, " µs") if median < 999.5 else (1e3, " ms") if median < 999.5e3 else (1e6, " s")),
+    )
 
 
 def factors(values: list[float]) -> str:
@@ -125,21 +150,35 @@ def percents(values: list[float]) -> str:
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Lays out a Markdown table that also reads well as text."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [[cell.ljust(w) for cell, w in zip(row, widths)] for row in [head, ["-" * w for w in widths], *rows]]
+    lines = [
+        [cell.ljust(w) for cell, w in zip(row, widths)]
+        for row in [head, ["-" * w for w in widths], *rows]
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def column_of(document: dict, name: str, key: str, **where: object) -> dict[int, float]:
     """A number of a program by round, of the results that have these values."""
-    return {line["run"]: line[key] for line in document["results"] if all(line[k] == v for k, v in {"name": name, **where}.items())}
+    return {
+        line["run"]: line[key]
+        for line in document["results"]
+        if all(line[k] == v for k, v in {"name": name, **where}.items())
+    }
 
 
 def facts(document: dict, without: Sequence[str] = (), note: str = "") -> dict[str, object]:
-    """What every page says of a measurement: the machine, whether it was idle, and the number of rounds."""
+    """What every page says of a measurement: the machine, whether it was idle, and the number of
+    rounds.
+    """
     results = document["results"]
     busy = sum(1 for line in results if not line["quiet"])
-    rows = [[key, value] for key, value in document["machine"].items() if value and key not in without] + [["date", document["date"]]]
-    quiet = f"The machine was **not idle** before {busy} of {len(results)} measurements: read the times with care.{note}"
+    rows = [
+        [key, value] for key, value in document["machine"].items() if value and key not in without
+    ] + [["date", document["date"]]]
+    quiet = (
+        f"The machine was **not idle** before {busy} of {len(results)} measurements: read the times"
+        f" with care.{note}"
+    )
     return {
         "machine": table(["", ""], rows),
         "quiet": quiet if busy else "The machine was idle before every program.",
@@ -151,7 +190,9 @@ def _times_table(results: Results, n: int) -> str:
     def row(name: str) -> list[str]:
         return [TITLES[name]] + [times(results.times(name, n, size)) for size in results.sizes]
 
-    return table([f"{n} processes", *map(size_text, results.sizes)], [row(name) for name in results.names])
+    return table(
+        [f"{n} processes", *map(size_text, results.sizes)], [row(name) for name in results.names]
+    )
 
 
 def _bandwidth_table(results: Results, n: int) -> str:
@@ -161,7 +202,11 @@ def _bandwidth_table(results: Results, n: int) -> str:
             return "–"
         text = f"{size / statistics.median(times) / 1e3:#.3g} GB/s"
         limit = "limit-foreign" if name == "shoal-foreign" else "limit"
-        shares = results.ratios(limit, name, n, size) if not name.startswith("limit") and size >= IN_MEMORY else []
+        shares = (
+            results.ratios(limit, name, n, size)
+            if not name.startswith("limit") and size >= IN_MEMORY
+            else []
+        )
         return text + (f" ({100 * statistics.median(shares):.0f} %)" if shares else "")
 
     rows = [[TITLES[name], *(cell(name, size) for size in results.sizes)] for name in results.names]
@@ -178,12 +223,16 @@ def _ratio_table(results: Results, n: int) -> str:
 
 
 def _promises_table(results: Results) -> str:
-    rows = [row for promise in PROMISES for size in promise.sizes if (row := promise.row(results, size))]
+    rows = [
+        row for promise in PROMISES for size in promise.sizes if (row := promise.row(results, size))
+    ]
     return table(["what", "processes", "size", "promised", "measured", "met"], rows) if rows else ""
 
 
 def section(page: pathlib.Path, title: str) -> str:
-    """Returns a section of a page as it is now, with its title: what is written by hand stays when the figures are written anew."""
+    """Returns a section of a page as it is now, with its title: what is written by hand stays when
+    the figures are written anew.
+    """
     _, found, rest = (page.read_text() if page.exists() else "").partition(f"## {title}\n")
     return f"## {title}\n{rest.partition(chr(10) + '## ')[0].rstrip()}\n\n" if found else ""
 
@@ -269,10 +318,26 @@ def write(document: dict, folder: pathlib.Path) -> None:
         return "\n\n".join(make(results, n) for n in results.processes)
 
     page = PAGE.format(
-        promises=_promises_table(results), times=tables(_times_table), bandwidths=tables(_bandwidth_table),
-        ratios=tables(_ratio_table), kept="".join(section(folder / "benchmarks.md", title) for title in KEPT),
-        kungfu="was" if "kungfu" in results.names else "was not", **facts(document))
+        promises=_promises_table(results),
+        times=tables(_times_table),
+        bandwidths=tables(_bandwidth_table),
+        ratios=tables(_ratio_table),
+        kept="".join(section(folder / "benchmarks.md", title) for title in KEPT),
+        kungfu="was" if "kungfu" in results.names else "was not",
+        **facts(document),
+    )
     (folder / "benchmarks.md").write_text(page)
-    lines = {name: {n: [(size, statistics.median(results.times(name, n, size))) for size in results.sizes
-                        if results.times(name, n, size)] for n in results.processes} for name in results.names}
-    (folder / "benchmarks.svg").write_text(plot.svg({TITLES[name]: by_n for name, by_n in lines.items()}))
+    lines = {
+        name: {
+            n: [
+                (size, statistics.median(results.times(name, n, size)))
+                for size in results.sizes
+                if results.times(name, n, size)
+            ]
+            for n in results.processes
+        }
+        for name in results.names
+    }
+    (folder / "benchmarks.svg").write_text(
+        plot.svg({TITLES[name]: by_n for name, by_n in lines.items()})
+    )

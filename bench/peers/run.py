@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Measures shoal's float32 all-reduce side by side with other libraries and with the limit of the machine's memory.
+"""Measures shoal's float32 all-reduce side by side with other libraries and with the limit of the
+machine's memory.
 
 usage: bench/peers/install.sh && make build && bench/peers/run.py [--write]
 
 Every program follows one method, see docs/benchmarks.md.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -20,27 +22,55 @@ import report
 import turns
 
 HERE = pathlib.Path(__file__).resolve().parent
-LOOPBACK = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]  # OpenMPI's TCP, no shared memory
+# OpenMPI's TCP, no shared memory
+LOOPBACK = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
 
 
 def mpi(name: str, n: int, sizes: list[str], *more: str) -> list[str]:
     flags = []
     if name == "openmpi":
-        flags = ["--bind-to", "core"] if n <= (os.cpu_count() or 1) else ["--oversubscribe", "--bind-to", "none"]
+        flags = (
+            ["--bind-to", "core"]
+            if n <= (os.cpu_count() or 1)
+            else ["--oversubscribe", "--bind-to", "none"]
+        )
         flags += ["--allow-run-as-root"] * (os.geteuid() == 0)
-    return [f"mpirun.{name}", *flags, *more, "-np", str(n), str(turns.BUILD / f"allreduce_{name}"), *sizes]
+    return [
+        f"mpirun.{name}",
+        *flags,
+        *more,
+        "-np",
+        str(n),
+        str(turns.BUILD / f"allreduce_{name}"),
+        *sizes,
+    ]
 
 
 def shoal(*flags: str):
     def command(n: int, sizes: list[str]) -> list[str]:
-        return [turns.SHOAL, "bench", "allreduce", "-n", str(n), "--bytes", ",".join(sizes), "--json", *flags]
+        return [
+            turns.SHOAL,
+            "bench",
+            "allreduce",
+            "-n",
+            str(n),
+            "--bytes",
+            ",".join(sizes),
+            "--json",
+            *flags,
+        ]
 
     return command
 
 
 COMMANDS = {
     "limit": lambda n, sizes: [str(turns.BUILD / "memory_limit"), str(n), *sizes],
-    "limit-foreign": lambda n, sizes: [str(turns.BUILD / "memory_limit"), "-foreign", str(n), *sizes],
+    "limit-foreign": lambda n, sizes: [
+        str(turns.BUILD / "memory_limit"),
+        "-foreign",
+        str(n),
+        *sizes,
+    ],
     "shoal-go": shoal(),
     "shoal-shared": shoal("--shared"),
     "openmpi": lambda n, sizes: mpi("openmpi", n, sizes),
@@ -63,17 +93,34 @@ SOURCES = {
 def compile_programs(sources: list[tuple[str, ...]]) -> None:
     turns.BUILD.mkdir(parents=True, exist_ok=True)
     for compiler, source, program, *flags in dict.fromkeys(sources):
-        subprocess.run([compiler, "-O3", "-march=native", "-Wall", "-o", turns.BUILD / program, HERE / source, *flags], check=True)
+        subprocess.run(
+            [
+                compiler,
+                "-O3",
+                "-march=native",
+                "-Wall",
+                "-o",
+                turns.BUILD / program,
+                HERE / source,
+                *flags,
+            ],
+            check=True,
+        )
 
 
 def run_program(name: str, command: list[str], sizes: list[int], limit_s: float) -> list[dict]:
-    """Runs one program and returns its lines; raises Failure when it fails or one of its results is wrong."""
+    """Runs one program and returns its lines; raises Failure when it fails or one of its results is
+    wrong.
+    """
     output = turns.output_of(command, limit_s)
     # KungFu's launcher writes before a line who has printed it.
-    lines = [json.loads(line[line.index('{"'):]) for line in output.splitlines() if '{"' in line]
+    lines = [json.loads(line[line.index('{"') :]) for line in output.splitlines() if '{"' in line]
     wrong = [line["bytes"] for line in lines if not line["verified"]]
     if wrong or [line["bytes"] for line in lines] != sizes:
-        raise turns.Failure(f"{name}: {f'wrong results at {wrong} bytes' if wrong else 'not all results'}\n{output[-2000:]}")
+        raise turns.Failure(
+            f"{name}:"
+            f" {f'wrong results at {wrong} bytes' if wrong else 'not all results'}\n{output[-2000:]}"
+        )
     return lines
 
 
@@ -88,7 +135,9 @@ def measure(args: argparse.Namespace) -> list[dict]:
     for n in args.n:
         for name, about in turns.take(args, list(commands), f"n={n} "):
             command = commands[name](n, [str(size) for size in args.bytes])
-            results += [dict(line, **about) for line in run_program(name, command, args.bytes, args.limit)]
+            results += [
+                dict(line, **about) for line in run_program(name, command, args.bytes, args.limit)
+            ]
     return results
 
 
@@ -96,11 +145,35 @@ def main() -> int:
     parser = turns.parser(__doc__, runs=5, wait=60, limit=600, page="benchmarks.md and its plot")
     sizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
     parser.add_argument("-n", type=turns.many(int), default=[2, 4], help="processes (2,4)")
-    parser.add_argument("--bytes", type=turns.many(turns.parse_size), default=sizes, help=f"sizes of the tensor ({sizes})")
-    parser.add_argument("--only", type=turns.many(turns.one_of(list(COMMANDS))), default=list(COMMANDS), help=f"programs ({','.join(COMMANDS)})")
-    parser.add_argument("--kungfu", type=kungfu.folder, metavar="DIR", help="measure KungFu too, which was built or installed in this folder: "
-                        f"{kungfu.NEEDS}. Its workers listen on ports from 10000 on, on all addresses of the machine")
-    return turns.main(parser.parse_args(), "results", measure, report.text, report.write, needs="bench/peers/install.sh and make build")
+    parser.add_argument(
+        "--bytes",
+        type=turns.many(turns.parse_size),
+        default=sizes,
+        help=f"sizes of the tensor ({sizes})",
+    )
+    parser.add_argument(
+        "--only",
+        type=turns.many(turns.one_of(list(COMMANDS))),
+        default=list(COMMANDS),
+        help=f"programs ({','.join(COMMANDS)})",
+    )
+    parser.add_argument(
+        "--kungfu",
+        type=kungfu.folder,
+        metavar="DIR",
+        help=(
+            f"measure KungFu too, which was built or installed in this folder: {kungfu.NEEDS}. Its"
+            " workers listen on ports from 10000 on, on all addresses of the machine"
+        ),
+    )
+    return turns.main(
+        parser.parse_args(),
+        "results",
+        measure,
+        report.text,
+        report.write,
+        needs="bench/peers/install.sh and make build",
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Measures whole steps of data-parallel training: torch's DistributedDataParallel on gloo against shoal.
+"""Measures whole steps of data-parallel training: torch's DistributedDataParallel on gloo against
+shoal.
 
 usage: bench/peers/install.sh && make build && bench/peers/step.py [--write]
 
 All programs must end with the same loss.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,12 +25,21 @@ PROMISED = 0.8  # of gloo's time, for the GPT of the examples
 
 
 def run(name: str, model: str, n: int, limit_s: float) -> dict:
-    """Trains once and returns what rank 0 measured; raises Failure with the last words of a run that fails."""
+    """Trains once and returns what rank 0 measured; raises Failure with the last words of a run
+    that fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [turns.PYTHON, WORKER, name, model, str(STEPS[model])]
         if name != "gloo":
             command = [turns.SHOAL, "run", "-n", str(n), "--log-dir", folder, "--", *command]
-        output = turns.output_of(command, limit_s, OMP_NUM_THREADS="1", STORE=f"{folder}/store", SIZE=str(n), GLOO_SOCKET_IFNAME="lo")
+        output = turns.output_of(
+            command,
+            limit_s,
+            OMP_NUM_THREADS="1",
+            STORE=f"{folder}/store",
+            SIZE=str(n),
+            GLOO_SOCKET_IFNAME="lo",
+        )
     results = [line.split("RESULT ")[1] for line in output.splitlines() if "RESULT " in line]
     if len(results) != 1:
         raise turns.Failure(f"{name}, {model}: {len(results)} results\n{output[-3000:]}")
@@ -40,11 +51,16 @@ def measure(args: argparse.Namespace) -> list[dict]:
     for model in args.models:
         for name, line in turns.take(args, list(TITLES), f"{model} "):
             line.update(run(name, model, args.n, args.limit))
-            print(f"{line['step_ms']:.1f} ms, {line['cpu_ms']:.1f} ms of processors", file=sys.stderr)
+            print(
+                f"{line['step_ms']:.1f} ms, {line['cpu_ms']:.1f} ms of processors", file=sys.stderr
+            )
             results.append(line)
             first = next(r for r in results if r["model"] == model)
             if abs(line["loss"] - first["loss"]) > 1e-3 * abs(first["loss"]):
-                raise turns.Failure(f"{name}, {model}: the loss is {line['loss']}, and {first['loss']} with {first['name']}")
+                raise turns.Failure(
+                    f"{name}, {model}: the loss is {line['loss']}, and {first['loss']} with"
+                    f" {first['name']}"
+                )
     return results
 
 
@@ -52,6 +68,7 @@ def tables(document: dict, key: str) -> str:
     """The table of a measurement, of step_ms or cpu_ms."""
     rows = []
     for model in dict.fromkeys(r["model"] for r in document["results"]):
+
         def column(name: str) -> dict[int, float]:
             return column_of(document, name, key, model=model)
 
@@ -98,17 +115,36 @@ it decides how long a step takes at least:
 
 def write(document: dict, folder: pathlib.Path) -> None:
     """Writes benchmarks-steps.md into folder."""
-    page = PAGE.format(n=document["results"][0]["n"], table=tables(document, "step_ms"), cpu=tables(document, "cpu_ms"), promised=PROMISED,
-                       kept=section(folder / "benchmarks-steps.md", LIMITS), **facts(document))
+    page = PAGE.format(
+        n=document["results"][0]["n"],
+        table=tables(document, "step_ms"),
+        cpu=tables(document, "cpu_ms"),
+        promised=PROMISED,
+        kept=section(folder / "benchmarks-steps.md", LIMITS),
+        **facts(document),
+    )
     (folder / "benchmarks-steps.md").write_text(page)
 
 
 def main() -> int:
     parser = turns.parser(__doc__, runs=5, wait=60, limit=600, page="benchmarks-steps.md")
-    parser.add_argument("-n", type=int, default=4, help="workers (4); they share the batch of 16 evenly")
-    parser.add_argument("--models", type=turns.many(turns.one_of(list(STEPS))), default=list(STEPS), help=f"models ({','.join(STEPS)})")
-    return turns.main(parser.parse_args(), "steps", measure, lambda d: f"{tables(d, 'step_ms')}\n\n{tables(d, 'cpu_ms')}", write,
-                      needs="bench/peers/install.sh and make build")
+    parser.add_argument(
+        "-n", type=int, default=4, help="workers (4); they share the batch of 16 evenly"
+    )
+    parser.add_argument(
+        "--models",
+        type=turns.many(turns.one_of(list(STEPS))),
+        default=list(STEPS),
+        help=f"models ({','.join(STEPS)})",
+    )
+    return turns.main(
+        parser.parse_args(),
+        "steps",
+        measure,
+        lambda d: f"{tables(d, 'step_ms')}\n\n{tables(d, 'cpu_ms')}",
+        write,
+        needs="bench/peers/install.sh and make build",
+    )
 
 
 if __name__ == "__main__":

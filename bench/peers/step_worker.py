@@ -1,11 +1,15 @@
-"""Times whole steps of data-parallel training: one worker of bench/peers/step.py and bench/hosts/compress.py.
+"""Times whole steps of data-parallel training: one worker of bench/peers/step.py and
+bench/hosts/compress.py.
 
 usage: step_worker.py WAY MODEL STEPS [COMPRESS]
 
-WAY is gloo or shoal (torch's DistributedDataParallel in a plain loop, on that backend) or elastic (the loop of shoal.torch.loader, whose workers may
-come and go). With gloo it starts the SIZE workers itself, for shoal it is one of them. Every way trains the same model on the same batches, so they must end with the same loss. With COMPRESS, elastic compresses gradients. Rank 0 prints BEGIN behind the warm-up, and in the
-end one JSON object.
+WAY is gloo or shoal (torch's DistributedDataParallel in a plain loop, on that backend) or elastic
+(the loop of shoal.torch.loader, whose workers may come and go). With gloo it starts the SIZE
+workers itself, for shoal it is one of them. Every way trains the same model on the same batches, so
+they must end with the same loss. With COMPRESS, elastic compresses gradients. Rank 0 prints BEGIN
+behind the warm-up, and in the end one JSON object.
 """
+
 import json
 import os
 import pathlib
@@ -24,12 +28,19 @@ BATCH, VOCABULARY, CONTEXT, WARM_UP = 16, 91, 32, 3
 
 
 class Block(nn.Module):
-    """A residual block (He et al. 2016) with group norm, which needs no statistics: maps (batch, width, y, x) to the same shape."""
+    """A residual block (He et al. 2016) with group norm, which needs no statistics: maps (batch,
+    width, y, x) to the same shape.
+    """
 
     def __init__(self, width):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width))
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.GroupNorm(4, width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.GroupNorm(4, width),
+        )
 
     def forward(self, x):
         return F.relu(x + self.layers(x))
@@ -38,7 +49,12 @@ class Block(nn.Module):
 def resnet(blocks, width):
     """A residual network for images of 3×8×8 and as many classes as the GPT has characters."""
     return nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1), *(Block(width) for _ in range(blocks)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, VOCABULARY))
+        nn.Conv2d(3, width, 3, padding=1),
+        *(Block(width) for _ in range(blocks)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, VOCABULARY),
+    )
 
 
 def gpt(width, layers):
@@ -64,18 +80,29 @@ def samples(model, count):
     if model.startswith("gpt"):
         text = torch.randint(VOCABULARY, (count, CONTEXT + 1), generator=generator)
         return text[:, :-1], text[:, 1:]
-    return torch.randn(count, 3, 8, 8, generator=generator), torch.randint(VOCABULARY, (count,), generator=generator)
+    return torch.randn(count, 3, 8, 8, generator=generator), torch.randint(
+        VOCABULARY, (count,), generator=generator
+    )
 
 
 def busy(rank):
-    """The processor time of this worker in seconds; of rank 0 also that of the process that has started it, which for shoal is the agent."""
-    ticks = pathlib.Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[11:13] if rank == 0 else []
+    """The processor time of this worker in seconds; of rank 0 also that of the process that has
+    started it, which for shoal is the agent.
+    """
+    ticks = (
+        pathlib.Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[11:13]
+        if rank == 0
+        else []
+    )
     return time.process_time() + sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def train(ddp, batches, rank):
-    """Trains on the batches. Returns the seconds of each step behind the warm-up; and the last loss and the processor time of a step."""
-    # A larger rate takes the residual networks over kinks of their ReLUs, where the last bits of a gradient decide a thousandth of the loss.
+    """Trains on the batches. Returns the seconds of each step behind the warm-up; and the last loss
+    and the processor time of a step.
+    """
+    # A larger rate takes the residual networks over kinks of their ReLUs, where the last bits of a
+    # gradient decide a thousandth of the loss.
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     times, start = [], time.perf_counter()
     for x, y in batches:
@@ -92,24 +119,40 @@ def train(ddp, batches, rank):
             if rank == 0:
                 print("BEGIN", flush=True)
     times = times[WARM_UP:]
-    return times, torch.tensor([loss.item(), (busy(rank) - before) / len(times)], dtype=torch.float64)
+    return times, torch.tensor(
+        [loss.item(), (busy(rank) - before) / len(times)], dtype=torch.float64
+    )
 
 
 def main():
     way, name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if way == "gloo" and "RANK" not in os.environ:
-        workers = [subprocess.Popen([sys.executable, *sys.argv], env=dict(os.environ, RANK=str(r))) for r in range(int(os.environ["SIZE"]))]
+        workers = [
+            subprocess.Popen([sys.executable, *sys.argv], env=dict(os.environ, RANK=str(r)))
+            for r in range(int(os.environ["SIZE"]))
+        ]
         sys.exit(max(abs(w.wait()) for w in workers))
     torch.set_num_threads(1)
     torch.manual_seed(2)
     model, (x, y) = MODELS[name](), samples(name, BATCH * steps)
     if way == "elastic":
-        times, sums, rank, size = elastic(model, x, y, steps, sys.argv[4] if len(sys.argv) > 4 else "none")
+        times, sums, rank, size = elastic(
+            model, x, y, steps, sys.argv[4] if len(sys.argv) > 4 else "none"
+        )
     else:
         times, sums, rank, size = plain(way, model, x, y)
     if rank == 0:
-        result = dict(model=name, n=size, parameters=sum(p.numel() for p in model.parameters()), steps=len(times))
-        result.update(step_ms=1e3 * statistics.median(times), cpu_ms=1e3 * sums[1].item(), loss=sums[0].item() / size)
+        result = dict(
+            model=name,
+            n=size,
+            parameters=sum(p.numel() for p in model.parameters()),
+            steps=len(times),
+        )
+        result.update(
+            step_ms=1e3 * statistics.median(times),
+            cpu_ms=1e3 * sums[1].item(),
+            loss=sums[0].item() / size,
+        )
         print("RESULT " + json.dumps(result), flush=True)
 
 
@@ -122,7 +165,12 @@ def plain(way, model, x, y):
 
         ddp = shoal.torch.ddp(model)
     else:
-        dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=int(os.environ["RANK"]), world_size=int(os.environ["SIZE"]))
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{os.environ['STORE']}",
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["SIZE"]),
+        )
         ddp = nn.parallel.DistributedDataParallel(model)
     rank, size = dist.get_rank(), dist.get_world_size()
     own = BATCH // size
@@ -138,7 +186,9 @@ def elastic(model, x, y, steps, compress):
     import shoal.torch
 
     job = shoal.join()
-    loader = shoal.torch.loader(range(len(x)), BATCH, steps=steps, shuffle=False, collate_fn=lambda i: (x[i], y[i]))
+    loader = shoal.torch.loader(
+        range(len(x)), BATCH, steps=steps, shuffle=False, collate_fn=lambda i: (x[i], y[i])
+    )
     forms = {"none": None, "topk": shoal.torch.TopK(0.01), "powersgd": shoal.torch.PowerSGD(4)}
     ddp = shoal.torch.ddp(model, compress=forms.get(compress, compress))
     times, sums = train(ddp, loader, job.rank)

@@ -1,4 +1,7 @@
-"""What the measurements have in common: programs take turns, each on an idle machine, and what they say goes into a page of docs/."""
+"""What the measurements have in common: programs take turns, each on an idle machine, and what they
+say goes into a page of docs/.
+"""
+
 from __future__ import annotations
 
 import argparse
@@ -45,40 +48,76 @@ def one_of(known: Sequence[str]) -> Callable[[str], str]:
 def parse_size(text: str) -> int:
     """A type of arguments: so many bytes of float32."""
     digits = text.rstrip("BKMGi")
-    if not digits.isdigit() or text[len(digits):] not in UNITS or not int(digits) or int(digits) * UNITS[text[len(digits):]] % 4:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write a multiple of 4 bytes such as 4096, 4KiB or 16MiB")
-    return int(digits) * UNITS[text[len(digits):]]
+    if (
+        not digits.isdigit()
+        or text[len(digits) :] not in UNITS
+        or not int(digits)
+        or int(digits) * UNITS[text[len(digits) :]] % 4
+    ):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: write a multiple of 4 bytes such as 4096, 4KiB or 16MiB"
+        )
+    return int(digits) * UNITS[text[len(digits) :]]
 
 
-def parser(description: str, runs: int, wait: float, limit: float, page: str) -> argparse.ArgumentParser:
+def parser(
+    description: str, runs: int, wait: float, limit: float, page: str
+) -> argparse.ArgumentParser:
     """The options of every measurement. `page` is what --write writes."""
     options = argparse.ArgumentParser(description=description.splitlines()[0])
-    options.add_argument("--runs", type=int, default=runs, help=f"rounds over all programs ({runs})")
-    options.add_argument("--wait", type=float, default=wait, help=f"seconds to wait for an idle machine before a program ({wait:.0f})")
-    options.add_argument("--limit", type=float, default=limit, help=f"seconds that one program may run ({limit:.0f})")
-    options.add_argument("--from", dest="source", type=pathlib.Path, help="read results from this file, measure nothing")
+    options.add_argument(
+        "--runs", type=int, default=runs, help=f"rounds over all programs ({runs})"
+    )
+    options.add_argument(
+        "--wait",
+        type=float,
+        default=wait,
+        help=f"seconds to wait for an idle machine before a program ({wait:.0f})",
+    )
+    options.add_argument(
+        "--limit", type=float, default=limit, help=f"seconds that one program may run ({limit:.0f})"
+    )
+    options.add_argument(
+        "--from",
+        dest="source",
+        type=pathlib.Path,
+        help="read results from this file, measure nothing",
+    )
     options.add_argument("--write", action="store_true", help=f"write docs/{page}")
     return options
 
 
-def take(args: argparse.Namespace, names: Sequence[str], what: str = "") -> Iterator[tuple[str, dict]]:
-    """The programs in turn, round after round (A B C A B C …), so that a slow minute of the machine hits all of them; ratios are taken within
-    a round. With each comes what its results begin with: its name, the round, and whether the machine was idle before."""
+def take(
+    args: argparse.Namespace, names: Sequence[str], what: str = ""
+) -> Iterator[tuple[str, dict]]:
+    """The programs in turn, round after round (A B C A B C …), so that a slow minute of the machine
+    hits all of them; ratios are taken within a round. With each comes what its results begin with:
+    its name, the round, and whether the machine was idle before.
+    """
     for run in range(args.runs):
         for name in names:
             quiet = machine.wait_until_idle(QUIET, args.wait)
-            print(f"{what}run {run + 1}/{args.runs}, {name}{'' if quiet else ' (busy machine)'}", file=sys.stderr)
+            print(
+                f"{what}run {run + 1}/{args.runs}, {name}{'' if quiet else ' (busy machine)'}",
+                file=sys.stderr,
+            )
             yield name, {"name": name, "run": run, "quiet": quiet}
 
 
 def output_of(command: list[str], limit_s: float, **env: str) -> str:
     """What a program prints. Raises Failure with its last words when it fails.
 
-    One session for all its processes, whatever starts them: a scheduler that shares the processors out over sessions treats all programs
-    alike, and nothing of it is left behind.
+    One session for all its processes, whatever starts them: a scheduler that shares the processors
+    out over sessions treats all programs alike, and nothing of it is left behind.
     """
-    process = subprocess.Popen(command, env=dict(os.environ, PYTHONPATH=str(ROOT / "python"), **env), text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=dict(os.environ, PYTHONPATH=str(ROOT / "python"), **env),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -91,10 +130,19 @@ def output_of(command: list[str], limit_s: float, **env: str) -> str:
     return out
 
 
-def main(args: argparse.Namespace, stem: str, measure: Callable[[argparse.Namespace], list[dict]], text: Callable[[dict], str],
-         write: Callable[[dict, pathlib.Path], None], needs: str) -> int:
-    """Measures, keeps the results in build/peers, prints the tables, and writes pages into docs if that was asked for; returns the exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception: nothing is left behind
+def main(
+    args: argparse.Namespace,
+    stem: str,
+    measure: Callable[[argparse.Namespace], list[dict]],
+    text: Callable[[dict], str],
+    write: Callable[[dict, pathlib.Path], None],
+    needs: str,
+) -> int:
+    """Measures, keeps the results in build/peers, prints the tables, and writes pages into docs if
+    that was asked for; returns the exit status.
+    """
+    # as an exception: nothing is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if args.source:
         document = json.loads(args.source.read_text())
     else:

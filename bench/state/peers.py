@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Converts the same state with shoal, with torch's own tools and with the library safetensors, compares the results bit by bit, and prints a table.
+"""Converts the same state with shoal, with torch's own tools and with the library safetensors,
+compares the results bit by bit, and prints a table.
 
     make build && scripts/setup torch2
     .venv-torch2/bin/python bench/state/peers.py [--dir /dev/shm] [--gb 1]
 
-Each figure is the median of three runs, each a process of its own; of theirs, start and imports are not counted. shoal verifies what it has written; the others do not.
+Each figure is the median of three runs, each a process of its own; of theirs, start and imports are
+not counted. shoal verifies what it has written; the others do not.
 """
 
 import argparse
@@ -38,10 +40,22 @@ dcp.save(state, checkpoint_id=sys.argv[1] + "/dcp", no_dist=True)
 
 # Each reads argv[1], writes argv[2], and prints how long that took without the imports.
 THEIRS = {
-    ("dcp", "pt"): "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as convert",
-    ("pt", "dcp"): "from torch.distributed.checkpoint.format_utils import torch_save_to_dcp as convert",
-    ("pt", "safetensors"): "import torch\nfrom safetensors.torch import save_file\ndef convert(src, dst): save_file(torch.load(src, mmap=True), dst)",
-    ("safetensors", "pt"): "import torch\nfrom safetensors.torch import load_file\ndef convert(src, dst): torch.save(load_file(src), dst)",
+    (
+        "dcp",
+        "pt",
+    ): "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as convert",
+    (
+        "pt",
+        "dcp",
+    ): "from torch.distributed.checkpoint.format_utils import torch_save_to_dcp as convert",
+    ("pt", "safetensors"): (
+        "import torch\nfrom safetensors.torch import save_file\ndef convert(src, dst):"
+        " save_file(torch.load(src, mmap=True), dst)"
+    ),
+    ("safetensors", "pt"): (
+        "import torch\nfrom safetensors.torch import load_file\ndef convert(src, dst):"
+        " torch.save(load_file(src), dst)"
+    ),
 }
 FORMATS = {"safetensors": "hf"}  # as shoal calls them
 
@@ -54,21 +68,54 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
     try:
         subprocess.run([sys.executable, "-W", "ignore", "-c", MAKE, folder, options.gb], check=True)
-        source = {"pt": folder / "state.pt", "dcp": folder / "dcp", "safetensors": folder / "state.safetensors"}
-        print("| conversion | shoal | torch, safetensors | ratio | same bits |\n|---|---|---|---|---|")
+        source = {
+            "pt": folder / "state.pt",
+            "dcp": folder / "dcp",
+            "safetensors": folder / "state.safetensors",
+        }
+        print(
+            "| conversion | shoal | torch, safetensors | ratio | same bits |\n|---|---|---|---|---|"
+        )
         for (before, after), code in THEIRS.items():
             ours, theirs = [], []
             for i in range(3):
                 a, b = folder / f"ours.{after}", folder / f"theirs.{after}"
                 for path in (a, b):
                     remove(path)
-                ours.append(timed([SHOAL, "state", "convert", source[before], a, "--format", FORMATS.get(after, after)]))
-                script = f"import sys, time, warnings\nwarnings.simplefilter('ignore')\n{code}\nt = time.time()\nconvert(sys.argv[1], sys.argv[2])\nprint(time.time() - t)"
-                out = subprocess.run([sys.executable, "-c", script, source[before], b], check=True, stdout=subprocess.PIPE, text=True).stdout
+                ours.append(
+                    timed(
+                        [
+                            SHOAL,
+                            "state",
+                            "convert",
+                            source[before],
+                            a,
+                            "--format",
+                            FORMATS.get(after, after),
+                        ]
+                    )
+                )
+                script = (
+                    f"import sys, time, warnings\nwarnings.simplefilter('ignore')\n{code}\nt ="
+                    " time.time()\nconvert(sys.argv[1], sys.argv[2])\nprint(time.time() - t)"
+                )
+                out = subprocess.run(
+                    [sys.executable, "-c", script, source[before], b],
+                    check=True,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                ).stdout
                 theirs.append(float(out.split()[-1]))
-            same = subprocess.run([SHOAL, "state", "diff", a, b], stdout=subprocess.DEVNULL).returncode == 0
+            same = (
+                subprocess.run([SHOAL, "state", "diff", a, b], stdout=subprocess.DEVNULL).returncode
+                == 0
+            )
             x, y = statistics.median(ours), statistics.median(theirs)
-            print(f"| {before} to {after} | {x:.2f} s | {y:.2f} s | {y / x:.2f}× | {'yes' if same else 'no'} |", flush=True)
+            print(
+                f"| {before} to {after} | {x:.2f} s | {y:.2f} s | {y / x:.2f}× |"
+                f" {'yes' if same else 'no'} |",
+                flush=True,
+            )
     finally:
         shutil.rmtree(folder)
 

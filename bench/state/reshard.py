@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Reshards the same state with shoal, with torch's distributed checkpoint and with the library safetensors, compares the results bit by bit, and prints a table.
+"""Reshards the same state with shoal, with torch's distributed checkpoint and with the library
+safetensors, compares the results bit by bit, and prints a table.
 
     make build && scripts/setup torch2
     .venv-torch2/bin/python bench/state/reshard.py [--dir /dev/shm] [--gb 1] [--runs 5]
 
-torch reshards as its manual says: as many processes as there are new ranks, in a gloo group, load the checkpoint into DTensors with the new shards, and save them. safetensors: each
-of these processes reads the slices that are its shards, and writes a file. The programs take turns. shoal is timed from outside, with its start, and verifies what it has written;
-the others are timed from a barrier to a barrier, without start, imports and the memory of the shards, and do not.
+torch reshards as its manual says: as many processes as there are new ranks, in a gloo group, load
+the checkpoint into DTensors with the new shards, and save them. safetensors: each of these
+processes reads the slices that are its shards, and writes a file. The programs take turns. shoal is
+timed from outside, with its start, and verifies what it has written; the others are timed from a
+barrier to a barrier, without start, imports and the memory of the shards, and do not.
 """
 
 import argparse
@@ -23,9 +26,13 @@ import time
 from peers import MAKE, SHOAL, remove, timed
 
 RANK = pathlib.Path(__file__).with_name("reshard_rank.py")
-LAYOUT = '{{shoal: layout/1, mesh: rank={ranks}, rules: [{{match: "**", place: "rank=shard({dim},ceil)"}}]}}\n'
+LAYOUT = (
+    '{{shoal: layout/1, mesh: rank={ranks}, rules: [{{match: "**", place:'
+    ' "rank=shard({dim},ceil)"}}]}}\n'
+)
 
-# Old and new ranks, each with the dimension in which tensors are cut; no old ranks are one file of safetensors.
+# Old and new ranks, each with the dimension in which tensors are cut; no old ranks are one file of
+# safetensors.
 CASES = [
     ("dcp, FSDP 4 → 2", (4, 0), (2, 0)),
     ("dcp, FSDP 2 → 4", (2, 0), (4, 0)),
@@ -76,7 +83,10 @@ def main():
         python(MAKE, folder, options.gb)
         shutil.rmtree(folder / "dcp")
         (folder / "state.pt").unlink()
-        print("| reshard | shoal | torch, safetensors | of this, load + save | ratio | same bits |\n|---|---|---|---|---|---|")
+        print(
+            "| reshard | shoal | torch, safetensors | of this, load + save | ratio | same bits"
+            " |\n|---|---|---|---|---|---|"
+        )
         for name, old, new in CASES:
             print(measured(folder, name, old, new, options.runs), flush=True)
     finally:
@@ -98,9 +108,25 @@ def measured(folder, name, old, new, runs):
         if not old:
             b.mkdir()
         with Pulse() as pulse:
-            x = timed([SHOAL, "state", "reshard", src if old else state, a, "--layout", layout, "--format", "dcp" if old else "ranks"])
+            x = timed(
+                [
+                    SHOAL,
+                    "state",
+                    "reshard",
+                    src if old else state,
+                    a,
+                    "--layout",
+                    layout,
+                    "--format",
+                    "dcp" if old else "ranks",
+                ]
+            )
             y = ranks(folder, "reshard" if old else "slice", src if old else state, b, new)
-        print(f"{name}: {x:.2f} s, {sum(y):.2f} s{'' if pulse.steady else ', made again: this process was stopped meanwhile'}", file=sys.stderr)
+        print(
+            f"{name}: {x:.2f} s, {sum(y):.2f}"
+            f" s{'' if pulse.steady else ', made again: this process was stopped meanwhile'}",
+            file=sys.stderr,
+        )
         if pulse.steady:
             ours.append(x)
             parts.append(y)
@@ -108,11 +134,16 @@ def measured(folder, name, old, new, runs):
     python(*((SAME_DCP, state, a, b) if old else (SAME_FILES, a, b)))
     load, save = (statistics.median(x) for x in zip(*parts))
     ratios = [y / x for x, y in zip(ours, theirs)]
-    return f"| {name} | {spread(ours, 's')} | {spread(theirs, 's')} | {load:.2f} + {save:.2f} s | {spread(ratios, '×')} | yes |"
+    return (
+        f"| {name} | {spread(ours, 's')} | {spread(theirs, 's')} | {load:.2f} + {save:.2f} s |"
+        f" {spread(ratios, '×')} | yes |"
+    )
 
 
 class Pulse:
-    """Tells whether this process ran all the time: a turn in which somebody had stopped it says nothing, and is made again."""
+    """Tells whether this process ran all the time: a turn in which somebody had stopped it says
+    nothing, and is made again.
+    """
 
     def __enter__(self):
         self.steady, self.over = True, threading.Event()
@@ -141,7 +172,13 @@ def ranks(folder, what, src, dst, cut):
     started = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", RANK, what, src, dst, str(dim)],
-            env={**os.environ, "RANK": str(r), "WORLD_SIZE": str(size), "RENDEZVOUS": str(meet), "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "RANK": str(r),
+                "WORLD_SIZE": str(size),
+                "RENDEZVOUS": str(meet),
+                "OMP_NUM_THREADS": "1",
+            },
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -1,10 +1,11 @@
-"""Looks on while an example trains, and checks what a job promises: every sample counts once an epoch, and all workers hold the
-same state at every step. `shoal demo` runs the examples with it.
+"""Looks on while an example trains, and checks what a job promises: every sample counts once an
+epoch, and all workers hold the same state at every step. `shoal demo` runs the examples with it.
 
     python3 audit.py numpy|torch STEPS
 
-In the step of the gradient it moves a sheet on which each worker writes what it contributes; so it sees what has become part of
-the mean, whoever was lost meanwhile. What it has seen is part of the state, so a worker that joins has it too.
+In the step of the gradient it moves a sheet on which each worker writes what it contributes; so it
+sees what has become part of the mean, whoever was lost meanwhile. What it has seen is part of the
+state, so a worker that joins has it too.
 """
 
 import collections
@@ -40,8 +41,8 @@ class Audit:
             most = -(-step.count // size)  # samples of a rank
             sheet, digest = np.zeros(size * (1 + most), "int64"), self.job.digest() + 1
             sheet[rank] = digest
-            own = sheet[size + rank * most:][:step.weight]
-            own[:] = np.asarray(step.indices)[:step.weight] + 1
+            own = sheet[size + rank * most :][: step.weight]
+            own[:] = np.asarray(step.indices)[: step.weight] + 1
             moving = step.share(sheet, last=False, op="sum")
             yield item
             moving.wait()
@@ -62,7 +63,9 @@ class Audit:
         self._notice(after.step)
 
     def _balance(self, should):
-        """Compares how often the samples of the epoch have counted with how many of them should have, each once."""
+        """Compares how often the samples of the epoch have counted with how many of them should
+        have, each once.
+        """
         self.found[LOST] += max(should - np.count_nonzero(self.times), 0)
         self.found[REPEATED] += np.maximum(self.times - 1, 0).sum()
 
@@ -75,16 +78,31 @@ class Audit:
         self.last = now
         if job.generation != self.generation:
             self.generation = job.generation
-            job.report(step=committed, workers=job.size, generation=job.generation, at_us=now * 1e6, pace_us=pace * 1e6)
+            job.report(
+                step=committed,
+                workers=job.size,
+                generation=job.generation,
+                at_us=now * 1e6,
+                pace_us=pace * 1e6,
+            )
 
     def report(self):
-        """Does the last accounts and tells the launcher; a worker that has made no step has nothing to tell."""
+        """Does the last accounts and tells the launcher; a worker that has made no step has nothing
+        to tell.
+        """
         if self.after is None:
             return
         self._balance(self.after.committed() - self.after.epoch * self.after.samples)
         lost, repeated, handed_on, unequal, steps_lost = (int(n) for n in self.found)
-        self.job.report(step=self.after.step, samples_lost=lost, samples_repeated=repeated, samples_handed_on=handed_on,
-                        steps_lost=steps_lost, steps_unequal=unequal, digest=self.job.digest())  # fmt: skip
+        self.job.report(
+            step=self.after.step,
+            samples_lost=lost,
+            samples_repeated=repeated,
+            samples_handed_on=handed_on,
+            steps_lost=steps_lost,
+            steps_unequal=unequal,
+            digest=self.job.digest(),
+        )
 
 
 if __name__ == "__main__":

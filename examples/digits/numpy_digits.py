@@ -1,4 +1,5 @@
-"""Handwritten digits in NumPy: an ordinary loop with one all-reduce a step, whose workers may come and go.
+"""Handwritten digits in NumPy: an ordinary loop with one all-reduce a step, whose workers may come
+and go.
 
     $ shoal run -n 4 -- python3 examples/digits/numpy_digits.py
     [0] step  102  loss 1.0518  accuracy 90.5 %
@@ -22,14 +23,15 @@ SHAPES = [(64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)]
 def load(dtype):
     """Training images (12942, 64) and labels, test images (359, 64) and labels; pixels from 0 to 1.
 
-    Every fifth image is a test image. The others are there nine times, moved by up to one pixel both ways.
+    Every fifth image is a test image. The others are there nine times, moved by up to one pixel
+    both ways.
     """
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "digits.csv.gz")
     table = np.loadtxt(path, delimiter=",")
     pixels, labels = (table[:, :64] / 16).astype(dtype), table[:, 64].astype(int)
     test = np.arange(len(labels)) % 5 == 4
     framed = np.pad(pixels[~test].reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
-    moved = [framed[:, y:y + 8, x:x + 8].reshape(-1, 64) for y in range(3) for x in range(3)]
+    moved = [framed[:, y : y + 8, x : x + 8].reshape(-1, 64) for y in range(3) for x in range(3)]
     return np.concatenate(moved), np.tile(labels[~test], 9), pixels[test], labels[test]
 
 
@@ -51,7 +53,12 @@ def gradient(weights, grad, x, labels):
     errors[rows, labels] -= 1
     errors /= len(labels)
     deltas = (errors @ w2.T) * (hidden > 0)
-    g1[:], d1[:], g2[:], d2[:] = x.T @ deltas, deltas.sum(axis=0), hidden.T @ errors, errors.sum(axis=0)
+    g1[:], d1[:], g2[:], d2[:] = (
+        x.T @ deltas,
+        deltas.sum(axis=0),
+        hidden.T @ errors,
+        errors.sum(axis=0),
+    )
     return -logs[rows, labels].mean()
 
 
@@ -61,13 +68,24 @@ def accuracy(weights, x, labels):
 
 
 def train(job, steps, dtype=np.float32, watch=iter):
-    """Trains and returns the loss of every global batch, which does not depend on the number of workers."""
+    """Trains and returns the loss of every global batch, which does not depend on the number of
+    workers.
+    """
     images, labels, test_images, test_labels = load(dtype)
     rng = np.random.default_rng(SEED)  # every rank starts from the same weights
-    start = [rng.normal(0, np.sqrt(2 / s[0]), s).astype(dtype) if len(s) > 1 else np.zeros(s, dtype) for s in SHAPES]
+    start = [
+        rng.normal(0, np.sqrt(2 / s[0]), s).astype(dtype) if len(s) > 1 else np.zeros(s, dtype)
+        for s in SHAPES
+    ]
     flat = np.concatenate([w.ravel() for w in start])
     moved = job.empty(len(flat) + 1, dtype)  # the gradient and, in the same all-reduce, the loss
-    weights, grad, velocity, losses, epoch = views(flat), views(moved[:-1]), np.zeros_like(flat), [], 0
+    weights, grad, velocity, losses, epoch = (
+        views(flat),
+        views(moved[:-1]),
+        np.zeros_like(flat),
+        [],
+        0,
+    )
     # A worker that joins later gets these from the others.
     job.register("weights", lambda: flat, lambda others: np.copyto(flat, others))
     job.register("velocity", lambda: velocity, lambda others: np.copyto(velocity, others))

@@ -1,4 +1,5 @@
-"""Handwritten digits in PyTorch: an ordinary training loop with DistributedDataParallel, whose workers may come and go.
+"""Handwritten digits in PyTorch: an ordinary training loop with DistributedDataParallel, whose
+workers may come and go.
 
     $ shoal run -n 4 -- python3 examples/digits/torch_digits.py
     [0] step  102  loss 1.3951  accuracy 88.9 %
@@ -21,21 +22,32 @@ from torch.nn import functional as F
 
 
 def train(job, steps, dtype=np.float32, watch=iter):
-    """Trains and returns the loss of every global batch, which does not depend on the number of workers."""
+    """Trains and returns the loss of every global batch, which does not depend on the number of
+    workers.
+    """
     torch.manual_seed(SEED)
     images, labels, test_images, test_labels = [torch.from_numpy(part) for part in load(dtype)]
-    # A data set of numbers, and a whole batch of images at once: a fast way for data that fits into memory.
-    loader = shoal.torch.loader(range(len(labels)), BATCH, seed=SEED, steps=steps, collate_fn=lambda i: (images[i], labels[i]))
+    # A data set of numbers, and a whole batch of images at once: a fast way for data that fits into
+    # memory.
+    loader = shoal.torch.loader(
+        range(len(labels)),
+        BATCH,
+        seed=SEED,
+        steps=steps,
+        collate_fn=lambda i: (images[i], labels[i]),
+    )
     model = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)).to(images.dtype)
     model = shoal.torch.ddp(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 - done / steps)
-    optimizer = shoal.torch.optimizer(optimizer, schedule)  # so that workers that join get the state of both
+    # so that workers that join get the state of both
+    optimizer = shoal.torch.optimizer(optimizer, schedule)
     losses, epoch = [], 0
     for x, y in watch(loader):
         step = loader.step
         loss = F.cross_entropy(model(x), y)
-        mean = step.share(loss.detach().clone(), last=False)  # the loss over all workers, in the step that the gradient commits
+        # the loss over all workers, in the step that the gradient commits
+        mean = step.share(loss.detach().clone(), last=False)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -43,7 +55,9 @@ def train(job, steps, dtype=np.float32, watch=iter):
         losses.append(mean.wait().item())
         done = step.number + 1
         if job.rank == 0 and (step.last or done == steps):
-            report(job, model.module, np.mean(losses[epoch:]), test_images, test_labels, step, steps)
+            report(
+                job, model.module, np.mean(losses[epoch:]), test_images, test_labels, step, steps
+            )
         epoch = len(losses) if step.last else epoch
     return losses
 

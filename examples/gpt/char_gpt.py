@@ -1,4 +1,5 @@
-"""A character-level GPT that learns to write like Newton, trained with DistributedDataParallel by workers that may come and go.
+"""A character-level GPT that learns to write like Newton, trained with DistributedDataParallel by
+workers that may come and go.
 
     $ shoal run -n 2 -- python3 examples/gpt/char_gpt.py $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     [0] 113,792 parameters, 567,038 characters of 91 kinds
@@ -9,7 +10,8 @@
     [0] 2 workers trained 300 steps; it writes:
     [0] The Rays...
 
-The text is part of every Go installation. A second argument is the number of steps. Works alone, too.
+The text is part of every Go installation. A second argument is the number of steps. Works alone,
+too.
 """
 
 import sys
@@ -38,7 +40,9 @@ class Windows(torch.utils.data.Dataset):
 
 
 def train(job, path, steps):
-    """Trains and returns the loss of every global batch, which does not depend on the number of workers."""
+    """Trains and returns the loss of every global batch, which does not depend on the number of
+    workers.
+    """
     with open(path, encoding="utf-8") as file:
         book = file.read()
     alphabet = sorted(set(book))
@@ -48,13 +52,17 @@ def train(job, path, steps):
     loader = shoal.torch.loader(Windows(text, model.context), BATCH, seed=SEED, steps=steps)
     if job.rank == 0 and not job.outside:
         parameters = sum(p.numel() for p in model.parameters())
-        print(f"{parameters:,} parameters, {len(book):,} characters of {len(alphabet)} kinds", flush=True)
+        print(
+            f"{parameters:,} parameters, {len(book):,} characters of {len(alphabet)} kinds",
+            flush=True,
+        )
     ddp = shoal.torch.ddp(model)
     optimizer = shoal.torch.optimizer(torch.optim.AdamW(ddp.parameters(), lr=RATE))
     losses = []
     for x, y in loader:
         loss = F.cross_entropy(ddp(x).flatten(0, 1), y.flatten())
-        mean = loader.step.share(loss.detach().clone(), last=False)  # the loss over all workers, in the step that the gradient commits
+        # the loss over all workers, in the step that the gradient commits
+        mean = loader.step.share(loss.detach().clone(), last=False)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -74,5 +82,8 @@ def train(job, path, steps):
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: char_gpt.py TEXT [STEPS]; a text is $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt")
+        sys.exit(
+            "usage: char_gpt.py TEXT [STEPS]; a text is $(go env"
+            " GOROOT)/src/testdata/Isaac.Newton-Opticks.txt"
+        )
     train(shoal.join(), sys.argv[1], steps=int(sys.argv[2]) if len(sys.argv) > 2 else 300)

@@ -1,12 +1,14 @@
-"""A GPT on a mesh: data, tensor and pipeline parallel training, written out over the groups of a job.
+"""A GPT on a mesh: data, tensor and pipeline parallel training, written out over the groups of a
+job.
 
     $ shoal run -n 4 -- python3 examples/gpt/mesh_gpt.py --mesh dp=1,pp=2,tp=2 $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     [0] step   50  loss 3.3382  on dp=1,pp=2,tp=2, 48,096 parameters here
     [0] step  100  loss 2.7651  on dp=1,pp=2,tp=2, 48,096 parameters here
 
-The mesh has the axes dp, tp and pp, in any order and of any degree, and `shoal reshape` changes it while the job runs. The losses are the
-same whatever the mesh, also without the launcher: each tensor is made whole, by its name, and then cut, and all workers together
-take one global batch a step.
+The mesh has the axes dp, tp and pp, in any order and of any degree, and `shoal reshape` changes it
+while the job runs. The losses are the same whatever the mesh, also without the launcher: each
+tensor is made whole, by its name, and then cut, and all workers together take one global batch a
+step.
 """
 
 import argparse
@@ -26,8 +28,10 @@ FIRST, LAST = 0, -1  # stages of the pipeline; blocks are spread over all of the
 
 
 class Kind(typing.NamedTuple):
-    """Logical tensors of one kind, and where they lie: on a stage, or on that of their block; whole, or cut between units of rows
-    along a dimension, where each of several fused blocks is cut by itself. Everything is the same along dp."""
+    """Logical tensors of one kind, and where they lie: on a stage, or on that of their block;
+    whole, or cut between units of rows along a dimension, where each of several fused blocks is cut
+    by itself. Everything is the same along dp.
+    """
 
     shape: tuple
     stage: typing.Optional[int] = None
@@ -38,19 +42,33 @@ class Kind(typing.NamedTuple):
     def place(self):
         """The placement in the language of docs/formats/layout.md."""
         pp = f"pp=spread(1,{LAYERS},balanced)" if self.stage is None else f"pp=at({self.stage})"
-        return pp if self.dim is None else f"{pp}, tp=shard({self.dim},balanced,unit={self.unit},blocks={self.blocks})"
+        return (
+            pp
+            if self.dim is None
+            else f"{pp}, tp=shard({self.dim},balanced,unit={self.unit},blocks={self.blocks})"
+        )
 
     def cut(self, whole, tp):
-        """What a rank of a tensor parallel group has of a whole tensor: the same as the placement says."""
+        """What a rank of a tensor parallel group has of a whole tensor: the same as the placement
+        says.
+        """
         if self.dim is None:
             return whole
         fused = whole.chunk(self.blocks, self.dim)
         bounds = [self.unit * n for n in cuts(fused[0].shape[self.dim] // self.unit, tp.size)]
-        return torch.cat([x.narrow(self.dim, bounds[tp.rank], bounds[tp.rank + 1] - bounds[tp.rank]) for x in fused], self.dim)
+        return torch.cat(
+            [
+                x.narrow(self.dim, bounds[tp.rank], bounds[tp.rank + 1] - bounds[tp.rank])
+                for x in fused
+            ],
+            self.dim,
+        )
 
 
 def cuts(count, parts):
-    """Where to cut so many things into parts that differ by one at most, the longer first: the bounds of all parts."""
+    """Where to cut so many things into parts that differ by one at most, the longer first: the
+    bounds of all parts.
+    """
     each, more = divmod(count, parts)
     return [each * i + min(i, more) for i in range(parts + 1)]
 
@@ -90,18 +108,27 @@ def catalogue(vocabulary, dtype):
     """The logical tensors of the training state, as the file shoal-layout.json lists them."""
     kept = {name: list(kind.shape) for name, kind in parameters(vocabulary)}
     of = {torch.float32: "f32", torch.float64: "f64"}[dtype]
-    listed = [{"name": prefix + name, "dtype": of, "shape": shape} for prefix in ("", *MOMENTS) for name, shape in kept.items()]
+    listed = [
+        {"name": prefix + name, "dtype": of, "shape": shape}
+        for prefix in ("", *MOMENTS)
+        for name, shape in kept.items()
+    ]
     return [*listed, {"name": COUNT, "dtype": "i64", "shape": []}]
 
 
 def layout(vocabulary):
-    """Where they lie on any mesh: a spec of docs/formats/layout.md. The moments of the optimizer lie like their parameters."""
-    rules = [{"match": "**" + name, "place": kind.place()} for name, kind in kinds(vocabulary).items()]
+    """Where they lie on any mesh: a spec of docs/formats/layout.md. The moments of the optimizer
+    lie like their parameters.
+    """
+    rules = [
+        {"match": "**" + name, "place": kind.place()} for name, kind in kinds(vocabulary).items()
+    ]
     return {"shoal": "layout/1", "mesh": "dp=1,pp=1,tp=1", "rules": [*rules, {"match": COUNT}]}
 
 
 class Copied(torch.autograd.Function):
-    """Before a column-parallel product: each rank takes x whole, so x has the sum of the ranks' gradients.
+    """Before a column-parallel product: each rank takes x whole, so x has the sum of the ranks'
+    gradients.
 
     With Summed the conjugate operators f and g of Megatron-LM (Shoeybi et al. 2019, section 3).
     """
@@ -117,7 +144,9 @@ class Copied(torch.autograd.Function):
 
 
 class Summed(torch.autograd.Function):
-    """After a row-parallel product: the ranks' partial products add up, and each has the gradient of the sum."""
+    """After a row-parallel product: the ranks' partial products add up, and each has the gradient
+    of the sum.
+    """
 
     @staticmethod
     def forward(ctx, partial, group):
@@ -132,7 +161,9 @@ MOMENTS, COUNT = ("optimizer.exp_avg.", "optimizer.exp_avg_sq."), "optimizer.ste
 
 
 class MeshGPT:
-    """This rank's part of the model and of Adam's state on a mesh. A step is `gradients`, on all ranks together, and then `update`."""
+    """This rank's part of the model and of Adam's state on a mesh. A step is `gradients`, on all
+    ranks together, and then `update`.
+    """
 
     def __init__(self, mesh, text, vocabulary, dtype):
         self.mesh, self.text = mesh, text
@@ -141,17 +172,30 @@ class MeshGPT:
         bounds = cuts(LAYERS, self.pp.size)
         self.blocks = range(bounds[self.pp.rank], bounds[self.pp.rank + 1])
         self.kinds = {name: kind for name, kind in parameters(vocabulary) if self.has(name, kind)}
-        shapes = {name: kind.cut(torch.empty(kind.shape, device="meta"), self.tp).shape for name, kind in self.kinds.items()}
-        self.weights = {name: torch.empty(shape, dtype=dtype, requires_grad=True) for name, shape in shapes.items()}
+        shapes = {
+            name: kind.cut(torch.empty(kind.shape, device="meta"), self.tp).shape
+            for name, kind in self.kinds.items()
+        }
+        self.weights = {
+            name: torch.empty(shape, dtype=dtype, requires_grad=True)
+            for name, shape in shapes.items()
+        }
         # One memory for all gradients, so that one all-reduce adds them up.
         self.gradient = torch.empty(sum(w.numel() for w in self.weights.values()), dtype=dtype)
-        for w, part in zip(self.weights.values(), self.gradient.split([w.numel() for w in self.weights.values()])):
+        for w, part in zip(
+            self.weights.values(), self.gradient.split([w.numel() for w in self.weights.values()])
+        ):
             w.grad = part.view_as(w)
-        self.moments = {m: {name: torch.empty_like(w, requires_grad=False) for name, w in self.weights.items()} for m in MOMENTS}
+        self.moments = {
+            m: {name: torch.empty_like(w, requires_grad=False) for name, w in self.weights.items()}
+            for m in MOMENTS
+        }
         self.count = torch.empty((), dtype=torch.int64)
 
     def adopt(self, tensors):
-        """Keep the state in these, by name. They lie in memory of the job, so that nothing is copied here when the mesh changes."""
+        """Keep the state in these, by name. They lie in memory of the job, so that nothing is
+        copied here when the mesh changes.
+        """
         for name, w in self.weights.items():
             w.data = tensors[name]
         self.moments = {m: {name: tensors[m + name] for name in self.weights} for m in MOMENTS}
@@ -159,9 +203,13 @@ class MeshGPT:
 
     @torch.no_grad()
     def initialize(self):
-        """Set the state to what training begins with. When the mesh changes it comes from other ranks, and nobody calls this."""
+        """Set the state to what training begins with. When the mesh changes it comes from other
+        ranks, and nobody calls this.
+        """
         for name, kind in self.kinds.items():
-            self.weights[name].copy_(kind.cut(initial(name, kind.shape, self.gradient.dtype), self.tp))
+            self.weights[name].copy_(
+                kind.cut(initial(name, kind.shape, self.gradient.dtype), self.tp)
+            )
             for moments in self.moments.values():
                 moments[name].zero_()
         self.count.zero_()
@@ -173,23 +221,38 @@ class MeshGPT:
         return self.first if kind.stage == FIRST else self.last
 
     def tensors(self):
-        """The state by name, as this rank has it: parameters, moments of Adam, the count of steps. What is written there counts."""
+        """The state by name, as this rank has it: parameters, moments of Adam, the count of steps.
+        What is written there counts.
+        """
         state = {name: w.detach() for name, w in self.weights.items()}
-        state.update((prefix + name, moment) for prefix, moments in self.moments.items() for name, moment in moments.items())
+        state.update(
+            (prefix + name, moment)
+            for prefix, moments in self.moments.items()
+            for name, moment in moments.items()
+        )
         return {**state, COUNT: self.count}
 
     def gradients(self, indices):
-        """This rank's gradients for a global batch, which is given by where its windows begin in the text, on all ranks alike; returns
-        this rank's share of the mean loss, of shape [1]. The state stays as it is, so a step that fails can be made again.
+        """This rank's gradients for a global batch, which is given by where its windows begin in
+        the text, on all ranks alike; returns this rank's share of the mean loss, of shape [1]. The
+        state stays as it is, so a step that fails can be made again.
 
-        1F1B (Narayanan et al. 2021, section 2.2): a stage is as many micro-batches ahead as there are stages behind it, then goes one
-        forward and one back, so that it keeps no more than these. Sends are not waited for: neighbours send to each other at once.
+        1F1B (Narayanan et al. 2021, section 2.2): a stage is as many micro-batches ahead as there
+        are stages behind it, then goes one forward and one back, so that it keeps no more than
+        these. Sends are not waited for: neighbours send to each other at once.
         """
         self.gradient.zero_()
-        self.flight = collections.deque()  # what came into this stage and left it, for micro-batches whose gradient is not back
-        self.sends, self.loss, self.scale = [], torch.zeros(1, dtype=torch.float64), 1 / (len(indices) * CONTEXT)
+        # what came into this stage and left it, for micro-batches whose gradient is not back
+        self.flight = collections.deque()
+        self.sends, self.loss, self.scale = (
+            [],
+            torch.zeros(1, dtype=torch.float64),
+            1 / (len(indices) * CONTEXT),
+        )
         bounds = cuts(len(indices), self.dp.size)
-        micro = torch.as_tensor(indices[bounds[self.dp.rank] : bounds[self.dp.rank + 1]]).split(MICRO)
+        micro = torch.as_tensor(indices[bounds[self.dp.rank] : bounds[self.dp.rank + 1]]).split(
+            MICRO
+        )
         ahead = self.pp.size - 1 - self.pp.rank
         for turn in range(len(micro) + ahead):
             if turn < len(micro):
@@ -202,18 +265,30 @@ class MeshGPT:
         return self.loss if self.last and self.tp.rank == 0 else torch.zeros_like(self.loss)
 
     def forward(self, starts):
-        """A micro-batch through this stage: from the stage before, or the text, to the stage behind, or the loss."""
+        """A micro-batch through this stage: from the stage before, or the text, to the stage
+        behind, or the loss.
+        """
         windows = self.text[starts[:, None] + torch.arange(CONTEXT + 1)]
         if self.first:
-            x = F.embedding(windows[:, :-1], self.weights["character.weight"]) + self.weights["place.weight"]
+            x = (
+                F.embedding(windows[:, :-1], self.weights["character.weight"])
+                + self.weights["place.weight"]
+            )
         else:
-            x = self.pp.recv(self.gradient.new_empty(len(starts), CONTEXT, WIDTH), self.pp.rank - 1).requires_grad_()
+            x = self.pp.recv(
+                self.gradient.new_empty(len(starts), CONTEXT, WIDTH), self.pp.rank - 1
+            ).requires_grad_()
         y = x
         for block in self.blocks:
             y = self.block(f"blocks.{block}.", y)
         if self.last:
-            scores = F.layer_norm(y, (WIDTH,), self.weights["norm.weight"]) @ self.weights["head.weight"].T
-            y = self.scale * F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten(), reduction="sum")
+            scores = (
+                F.layer_norm(y, (WIDTH,), self.weights["norm.weight"])
+                @ self.weights["head.weight"].T
+            )
+            y = self.scale * F.cross_entropy(
+                scores.flatten(0, 1), windows[:, 1:].flatten(), reduction="sum"
+            )
             self.loss += y.item()
         else:
             self.sends.append(self.pp.send_async(y.detach(), self.pp.rank + 1))
@@ -227,16 +302,26 @@ class MeshGPT:
             self.sends.append(self.pp.send_async(x.grad, self.pp.rank - 1))
 
     def block(self, at, x):
-        """A block of the transformer. A tensor parallel rank has some heads and some columns of the perceptron."""
+        """A block of the transformer. A tensor parallel rank has some heads and some columns of the
+        perceptron.
+        """
         inside = Copied.apply(F.layer_norm(x, (WIDTH,), self.weights[at + "norm1.weight"]), self.tp)
-        x = x + Summed.apply(self.attention(at, inside) @ self.weights[at + "out.weight"].T, self.tp)
+        x = x + Summed.apply(
+            self.attention(at, inside) @ self.weights[at + "out.weight"].T, self.tp
+        )
         inside = Copied.apply(F.layer_norm(x, (WIDTH,), self.weights[at + "norm2.weight"]), self.tp)
         hidden = F.gelu(inside @ self.weights[at + "up.weight"].T)
         return x + Summed.apply(hidden @ self.weights[at + "down.weight"].T, self.tp)
 
     def attention(self, at, x):
-        """Each place looks at those before it, with the heads of this rank: (batch, time, width) to (batch, time, heads here * HEAD)."""
-        q, k, v = (x @ self.weights[at + "qkv.weight"].T).view(*x.shape[:2], 3, -1, HEAD).permute(2, 0, 3, 1, 4)
+        """Each place looks at those before it, with the heads of this rank: (batch, time, width) to
+        (batch, time, heads here * HEAD).
+        """
+        q, k, v = (
+            (x @ self.weights[at + "qkv.weight"].T)
+            .view(*x.shape[:2], 3, -1, HEAD)
+            .permute(2, 0, 3, 1, 4)
+        )
         future = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1)
         scores = (q @ k.transpose(2, 3) / math.sqrt(HEAD)).masked_fill(future, -math.inf)
         return (scores.softmax(dim=3) @ v).transpose(1, 2).flatten(2)
@@ -261,22 +346,42 @@ def build(mesh, book, dtype=torch.float32):
 
 
 def training(path, axes, steps, dtype=torch.float32):
-    """Trains for a text, and yields each step when it is committed; `axes` is the mesh to begin with."""
+    """Trains for a text, and yields each step when it is committed; `axes` is the mesh to begin
+    with.
+    """
     with open(path, encoding="utf-8") as file:
         book = file.read()
     vocabulary = len(set(book))
     return shoal.train(
-        lambda mesh: build(mesh, book, dtype), layout=layout(vocabulary), catalogue=catalogue(vocabulary, dtype), mesh=axes,
-        samples=len(book) - CONTEXT, batch=BATCH, seed=SEED, steps=steps,
-    )  # fmt: skip
+        lambda mesh: build(mesh, book, dtype),
+        layout=layout(vocabulary),
+        catalogue=catalogue(vocabulary, dtype),
+        mesh=axes,
+        samples=len(book) - CONTEXT,
+        batch=BATCH,
+        seed=SEED,
+        steps=steps,
+    )
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mesh", default="dp=1", help="the degrees of parallelism to begin with, such as dp=1,pp=2,tp=2")
+    parser.add_argument(
+        "--mesh",
+        default="dp=1",
+        help="the degrees of parallelism to begin with, such as dp=1,pp=2,tp=2",
+    )
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--checkpoints", help="a folder to write one to every 50 steps; the program goes on from the newest, on any mesh")
-    parser.add_argument("text", help="such as $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt")
+    parser.add_argument(
+        "--checkpoints",
+        help=(
+            "a folder to write one to every 50 steps; the program goes on from the newest, on any"
+            " mesh"
+        ),
+    )
+    parser.add_argument(
+        "text", help="such as $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt"
+    )
     arguments = parser.parse_args()
     job, losses = shoal.join(), collections.deque(maxlen=50)
     if arguments.checkpoints:
@@ -286,7 +391,11 @@ def main():
         done, loss = step.number + 1, sum(losses) / len(losses)
         if job.rank == 0 and (done % 50 == 0 or done == arguments.steps):
             job.report(step=done, loss=loss, samples=done * BATCH)
-            print(f"step {done:4d}  loss {loss:.4f}  on {step.mesh}, {step.model.gradient.numel():,} parameters here", flush=True)
+            print(
+                f"step {done:4d}  loss {loss:.4f}  on {step.mesh}, {step.model.gradient.numel():,}"
+                " parameters here",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A small GPT (Radford et al. 2019): pre-norm transformer blocks with causal attention over characters."""
+"""A small GPT (Radford et al. 2019): pre-norm transformer blocks with causal attention over
+characters.
+"""
 
 import math
 
@@ -8,21 +10,31 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Attention over the past, then a perceptron at each place. Maps (batch, time, width) to the same shape."""
+    """Attention over the past, then a perceptron at each place. Maps (batch, time, width) to the
+    same shape.
+    """
 
     def __init__(self, width, heads):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.perceptron = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def attention(self, x):
         batch, time, width = x.shape
-        q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        )
         scores = q @ k.transpose(2, 3) / math.sqrt(width // self.heads)
         future = torch.ones(time, time, dtype=torch.bool).triu(1)
-        return self.out((scores.masked_fill(future, -math.inf).softmax(dim=3) @ v).transpose(1, 2).reshape(x.shape))
+        return self.out(
+            (scores.masked_fill(future, -math.inf).softmax(dim=3) @ v)
+            .transpose(1, 2)
+            .reshape(x.shape)
+        )
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
@@ -30,7 +42,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Maps characters (batch, time ≤ context) to scores of the next one (batch, time, vocabulary)."""
+    """Maps characters (batch, time ≤ context) to scores of the next one (batch, time,
+    vocabulary).
+    """
 
     def __init__(self, vocabulary, context=32, width=64, heads=4, layers=2):
         super().__init__()
@@ -48,8 +62,12 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def write(self, characters, count):
-        """Continues (1, time) characters by count more, drawn one at a time from the model's distribution."""
+        """Continues (1, time) characters by count more, drawn one at a time from the model's
+        distribution.
+        """
         for _ in range(count):
-            scores = self(characters[:, -self.context:])[:, -1]
-            characters = torch.cat([characters, torch.multinomial(F.softmax(scores, dim=1), 1)], dim=1)
+            scores = self(characters[:, -self.context :])[:, -1]
+            characters = torch.cat(
+                [characters, torch.multinomial(F.softmax(scores, dim=1), 1)], dim=1
+            )
         return characters

@@ -1,4 +1,5 @@
-"""A worker of the tests: trains by an example and writes the loss of each global batch to FOLDER/RANK.
+"""A worker of the tests: trains by an example and writes the loss of each global batch to
+FOLDER/RANK.
 
 python3 curve.py EXAMPLE STEPS DTYPE FOLDER
 

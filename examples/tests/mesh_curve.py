@@ -1,5 +1,5 @@
-"""A worker of the tests: trains the model of examples/gpt/mesh_gpt.py on one mesh after the other, each time from the beginning, and writes
-the losses of the global batches to FOLDER/RANK.
+"""A worker of the tests: trains the model of examples/gpt/mesh_gpt.py on one mesh after the other,
+each time from the beginning, and writes the losses of the global batches to FOLDER/RANK.
 
 python3 mesh_curve.py FOLDER STEPS DTYPE:MESH...
 """

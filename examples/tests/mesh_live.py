@@ -1,4 +1,5 @@
-"""A worker of the tests: trains examples/gpt/mesh_gpt.py on meshes that change; rank 0 writes a line for each step, and takes a byte from a pipe for the next.
+"""A worker of the tests: trains examples/gpt/mesh_gpt.py on meshes that change; rank 0 writes a
+line for each step, and takes a byte from a pipe for the next.
 
 python3 mesh_live.py MESH DTYPE PIPE
 """

@@ -1,7 +1,8 @@
 """A worker of the tests: examples/gpt/mesh_gpt.py goes on from a checkpoint of another mesh.
 
-python3 mesh_state.py FOLDER MESH...: for each mesh loads FOLDER/first, saves it again as FOLDER/MESH, trains on, and writes the losses to FOLDER/MESH.json.
-The first one there trains what is FOLDER/first.
+python3 mesh_state.py FOLDER MESH...: for each mesh loads FOLDER/first, saves it again as
+FOLDER/MESH, trains on, and writes the losses to FOLDER/MESH.json. The first one there trains what
+is FOLDER/first.
 """
 
 import json
@@ -25,7 +26,11 @@ if __name__ == "__main__":
     job, first, vocabulary = shoal.join(), f"{folder}/first", len(set(book))
     for axes in meshes:
         model = mesh_gpt.build(job.mesh(axes), book, torch.float64)
-        where = {"mesh": model.mesh, "layout": mesh_gpt.layout(vocabulary), "catalogue": mesh_gpt.catalogue(vocabulary, torch.float64)}
+        where = {
+            "mesh": model.mesh,
+            "layout": mesh_gpt.layout(vocabulary),
+            "catalogue": mesh_gpt.catalogue(vocabulary, torch.float64),
+        }
         if not os.path.exists(first):
             model.initialize()
             list(losses(job, model, 0, STEPS))

@@ -17,8 +17,18 @@ def plain(tmp_path_factory):
     return _last(tmp_path_factory.mktemp("plain"))
 
 
-# The tolerance is a factor of the loss without compression; 400 steps are few for what waits for its turn.
-@pytest.mark.parametrize("compress, tolerance", [("'bf16'", 1.01), ("'fp16'", 1.01), ("'int8'", 1.01), ("TopK(0.05)", 1.1), ("PowerSGD(4)", 1.1)])
+# The tolerance is a factor of the loss without compression; 400 steps are few for what waits for
+# its turn.
+@pytest.mark.parametrize(
+    "compress, tolerance",
+    [
+        ("'bf16'", 1.01),
+        ("'fp16'", 1.01),
+        ("'int8'", 1.01),
+        ("TopK(0.05)", 1.1),
+        ("PowerSGD(4)", 1.1),
+    ],
+)
 def test_learns(tmp_path, monkeypatch, plain, compress, tolerance):
     monkeypatch.setitem(test_curves.ENV, "COMPRESS", compress)
     last = _last(tmp_path)

@@ -1,6 +1,8 @@
-"""Each example starts with a command and what it prints; here the command is run and has to print that.
+"""Each example starts with a command and what it prints; here the command is run and has to print
+that.
 
-Any number stands for any other, a line of three dots for any lines, three dots in a line for any text.
+Any number stands for any other, a line of three dots for any lines, three dots in a line for any
+text.
 """
 
 import os
@@ -19,11 +21,14 @@ EXAMPLES = [
     "examples/gpt/char_gpt.py",
     "examples/gpt/mesh_gpt.py",
 ]
-LINES = {"examples/gpt/mesh_gpt.py": 300}  # three kinds of parallelism written out; the others have up to 100
+# three kinds of parallelism written out; the others have up to 100
+LINES = {"examples/gpt/mesh_gpt.py": 300}
 
 
 def header(path):
-    """The commands of an example and the lines that the last one prints: the indented lines of its first comment."""
+    """The commands of an example and the lines that the last one prints: the indented lines of its
+    first comment.
+    """
     text = (ROOT / path).read_text()
     if path.endswith(".go"):
         comment = text[: text.index("\npackage ")]
@@ -32,7 +37,7 @@ def header(path):
         comment = text.split('"""')[1]
         shown = re.findall(r"^ {4}(.*)$", comment, re.MULTILINE)
     commands = [line[2:] for line in shown if line.startswith("$ ")]
-    return commands, shown[len(commands):]
+    return commands, shown[len(commands) :]
 
 
 def pattern(lines):
@@ -43,7 +48,9 @@ def pattern(lines):
             expression += r"(?:.*\n)*"
             continue
         words = re.escape(line).replace(r"\.\.\.", ".*")
-        words = re.sub(r"(?<![\w\[])\d[\d,]*(\\\.\d+)?", lambda m: r"[\d,]*\.\d+" if m[1] else r"[\d,]+", words)
+        words = re.sub(
+            r"(?<![\w\[])\d[\d,]*(\\\.\d+)?", lambda m: r"[\d,]*\.\d+" if m[1] else r"[\d,]+", words
+        )
         expression += re.sub(r"(\\ )+", r" +", words) + "\n"
     return expression
 
@@ -69,9 +76,18 @@ def test_header(path, tmp_path):
         "XDG_STATE_HOME": str(tmp_path),
     }
     script = " && ".join(commands)
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.fullmatch(pattern(lines), done.stdout), f"expected\n{pattern(lines)}\ngot\n{done.stdout}"
+    assert re.fullmatch(pattern(lines), done.stdout), (
+        f"expected\n{pattern(lines)}\ngot\n{done.stdout}"
+    )
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
     assert losses[-1] < 0.9 * losses[0]
     if "digits" in path:

@@ -1,4 +1,6 @@
-"""The loss of each global batch does not depend on the mesh that the GPT of examples/gpt/mesh_gpt.py is trained on."""
+"""The loss of each global batch does not depend on the mesh that the GPT of
+examples/gpt/mesh_gpt.py is trained on.
+"""
 
 import json
 import os
@@ -13,10 +15,18 @@ TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 
 
 def curves(folder, workers, cases, steps=STEPS):
-    """For each case, DTYPE:MESH, the losses, which all ranks must have alike. One job trains them all: a start costs more than a curve."""
-    launcher = [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"] if workers > 1 else []
+    """For each case, DTYPE:MESH, the losses, which all ranks must have alike. One job trains them
+    all: a start costs more than a curve.
+    """
+    launcher = (
+        [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
+        if workers > 1
+        else []
+    )
     command = [*launcher, sys.executable, HERE / "mesh_curve.py", folder, str(steps), *cases]
-    done = subprocess.run(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert done.returncode == 0, done.stdout
     found = [json.loads((folder / str(rank)).read_text()) for rank in range(workers)]
     assert all(f == found[0] for f in found), "the ranks disagree about the losses"
@@ -31,12 +41,23 @@ def alone(tmp_path_factory):
     return {case[:-1]: losses for case, losses in found.items()}
 
 
-@pytest.mark.parametrize("workers, doubles, singles", [
-    (3, ["dp=3", "tp=3", "pp=3"], ["dp=3"]),
-    (4, ["dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "tp=2,pp=2", "pp=4"], ["dp=2,tp=2", "pp=2,tp=2"]),
-    (5, ["dp=5", "tp=5", "pp=5"], ["tp=5"]),  # neither heads nor columns nor samples come out even
-    (8, ["dp=2,pp=2,tp=2"], []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "workers, doubles, singles",
+    [
+        (3, ["dp=3", "tp=3", "pp=3"], ["dp=3"]),
+        (
+            4,
+            ["dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "tp=2,pp=2", "pp=4"],
+            ["dp=2,tp=2", "pp=2,tp=2"],
+        ),
+        (
+            5,
+            ["dp=5", "tp=5", "pp=5"],
+            ["tp=5"],
+        ),  # neither heads nor columns nor samples come out even
+        (8, ["dp=2,pp=2,tp=2"], []),
+    ],
+)
 def test_curve(tmp_path, alone, workers, doubles, singles):
     assert all(losses[-1] < 0.9 * losses[0] for losses in alone.values()), "it does not learn"
     cases = [f"float64:{mesh}" for mesh in doubles] + [f"float32:{mesh}" for mesh in singles]
@@ -48,14 +69,32 @@ def test_curve(tmp_path, alone, workers, doubles, singles):
 
 
 def test_checkpoints_fit_any_mesh(tmp_path):
-    """The layout that the example tells is where it cuts: the state of one mesh, moved to another, goes on with the same losses."""
+    """The layout that the example tells is where it cuts: the state of one mesh, moved to another,
+    goes on with the same losses.
+    """
     curves = {}
     for workers, meshes in (1, ["dp=1"]), (4, ["pp=2,tp=2", "dp=2,tp=2"]), (5, ["tp=5", "pp=5"]):
-        command = [SHOAL, "run", "-n", str(workers), "--log-dir", tmp_path / "runs", "--", sys.executable, HERE / "mesh_state.py", tmp_path, *meshes]
-        done = subprocess.run(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [
+            SHOAL,
+            "run",
+            "-n",
+            str(workers),
+            "--log-dir",
+            tmp_path / "runs",
+            "--",
+            sys.executable,
+            HERE / "mesh_state.py",
+            tmp_path,
+            *meshes,
+        ]
+        done = subprocess.run(
+            command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert done.returncode == 0, done.stdout
         for mesh in meshes:
-            subprocess.run([SHOAL, "state", "diff", tmp_path / "first", tmp_path / mesh], check=True)
+            subprocess.run(
+                [SHOAL, "state", "diff", tmp_path / "first", tmp_path / mesh], check=True
+            )
             subprocess.run([SHOAL, "state", "verify", tmp_path / mesh], check=True)
             curves[mesh] = json.loads((tmp_path / f"{mesh}.json").read_text())
     for mesh, losses in curves.items():

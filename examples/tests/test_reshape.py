@@ -1,4 +1,5 @@
-"""The GPT of examples/gpt/mesh_gpt.py goes from mesh to mesh while it trains, and has the losses of a training that was not disturbed.
+"""The GPT of examples/gpt/mesh_gpt.py goes from mesh to mesh while it trains, and has the losses of
+a training that was not disturbed.
 
     MESH_PAIRS=all python -m pytest test_reshape.py     # over every pair of meshes, in both directions
 """
@@ -14,13 +15,26 @@ import pytest
 from test_curves import ENV, HERE, SHOAL
 from test_mesh import TOLERANCE, curves
 
-MESHES = ["dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "pp=4", "dp=3", "pp=3", "dp=5", "pp=5"]
+MESHES = [
+    "dp=4",
+    "dp=2,tp=2",
+    "tp=4",
+    "pp=2,dp=2",
+    "pp=2,tp=2",
+    "pp=4",
+    "dp=3",
+    "pp=3",
+    "dp=5",
+    "pp=5",
+]
 STEPS = 200  # at least
 PACE = 0.2  # seconds between two steps while a mesh is awaited, so that there are not thousands
 
 
 def walk(every):
-    """A way over the meshes that goes once from each to each other (Hierholzer 1873), or once over all."""
+    """A way over the meshes that goes once from each to each other (Hierholzer 1873), or once over
+    all.
+    """
     if not every:
         return MESHES
     left = {mesh: [other for other in MESHES if other != mesh] for mesh in MESHES}
@@ -44,8 +58,23 @@ class Training:
     def __init__(self, folder, workers, mesh, dtype):
         os.mkfifo(folder / "pipe")
         self._pipe = os.open(folder / "pipe", os.O_RDWR)
-        command = [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--", sys.executable, HERE / "mesh_live.py", mesh, dtype, folder / "pipe"]
-        self._process = subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [
+            SHOAL,
+            "run",
+            "-n",
+            str(workers),
+            "--log-dir",
+            folder / "runs",
+            "--",
+            sys.executable,
+            HERE / "mesh_live.py",
+            mesh,
+            dtype,
+            folder / "pipe",
+        ]
+        self._process = subprocess.Popen(
+            command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self._output, self.losses, self.mesh = "", [], ""
         self.until(r"STEP 0 ")
         self.name = re.search(r"job ([^,]+),", self._output)[1]
@@ -69,7 +98,12 @@ class Training:
 
     def reshape(self, mesh):
         """Go to another mesh, and make a step there."""
-        asked = subprocess.Popen([SHOAL, "reshape", self.name, "--mesh", mesh], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        asked = subprocess.Popen(
+            [SHOAL, "reshape", self.name, "--mesh", mesh],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         while self.mesh != mesh:
             self.step()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -100,5 +134,8 @@ def test_losses_on_changing_meshes(tmp_path, dtype):
     (alone,) = curves(tmp_path, 1, [f"{dtype}:dp=1"], len(training.losses)).values()
     assert min(alone) < 0.9 * alone[0], "it does not learn"  # the last batch may be a hard one
     worst = max(abs(a - b) / b for a, b in zip(training.losses, alone))
-    print(f"{dtype}: {len(others)} changes of the mesh in {len(alone)} steps, largest relative difference of the loss {worst:.2g}")
+    print(
+        f"{dtype}: {len(others)} changes of the mesh in {len(alone)} steps, largest relative"
+        f" difference of the loss {worst:.2g}"
+    )
     assert worst <= TOLERANCE[dtype]

@@ -1,7 +1,8 @@
-"""The build backend of the package (PEP 517, PEP 660), with the standard library alone, so that it works off-line.
+"""The build backend of the package (PEP 517, PEP 660), with the standard library alone, so that it
+works off-line.
 
-A wheel takes the static binary from ../bin/shoal along, when it is there, and is then for this platform; without it the
-wheel is for any. The same files always give the same bytes.
+A wheel takes the static binary from ../bin/shoal along, when it is there, and is then for this
+platform; without it the wheel is for any. The same files always give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ PLATFORMS = {"x86_64": "manylinux_2_17_x86_64", "aarch64": "manylinux_2_17_aarch
 
 def version() -> str:
     """The version that the package states."""
-    found = re.search(r'^__version__ = "(.+)"$', (PACKAGE / "_version.py").read_text(encoding="utf-8"), re.M)
+    found = re.search(
+        r'^__version__ = "(.+)"$', (PACKAGE / "_version.py").read_text(encoding="utf-8"), re.M
+    )
     if found is None:
         raise SystemExit("shoal/_version.py states no __version__")
     return found.group(1)
@@ -59,12 +62,16 @@ def metadata() -> str:
 
 def package_files() -> Dict[str, Path]:
     """The package's own files, by their names below the root."""
-    files = (p for p in PACKAGE.rglob("*") if p.is_file() and (p.suffix == ".py" or p.name == "py.typed"))
+    files = (
+        p for p in PACKAGE.rglob("*") if p.is_file() and (p.suffix == ".py" or p.name == "py.typed")
+    )
     return {p.relative_to(ROOT).as_posix(): p for p in sorted(files)}
 
 
 def binary() -> Optional[Tuple[Path, str]]:
-    """The binary to take along and the tag of its platform, read from the file itself: it may be cross-built."""
+    """The binary to take along and the tag of its platform, read from the file itself: it may be
+    cross-built.
+    """
     if not BINARY.is_file():
         return None
     with BINARY.open("rb") as f:
@@ -111,8 +118,16 @@ class Wheel:
 def info_files(tag: str) -> Dict[str, bytes]:
     """What a dist-info folder holds besides RECORD."""
     pure = "true" if tag.endswith("-any") else "false"
-    wheel = f"Wheel-Version: 1.0\nGenerator: shoal_build ({version()})\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
-    files = {"METADATA": metadata(), "WHEEL": wheel, "entry_points.txt": ENTRY_POINTS, "top_level.txt": "shoal\n"}
+    wheel = (
+        f"Wheel-Version: 1.0\nGenerator: shoal_build ({version()})\nRoot-Is-Purelib: {pure}\nTag:"
+        f" {tag}\n"
+    )
+    files = {
+        "METADATA": metadata(),
+        "WHEEL": wheel,
+        "entry_points.txt": ENTRY_POINTS,
+        "top_level.txt": "shoal\n",
+    }
     out = {name: text.encode() for name, text in files.items()}
     licence = next((p for p in (ROOT / "LICENSE", ROOT.parent / "LICENSE") if p.is_file()), None)
     if licence is not None:
@@ -120,7 +135,9 @@ def info_files(tag: str) -> Dict[str, bytes]:
     return out
 
 
-def build_wheel(wheel_directory: str, config_settings: object = None, metadata_directory: Optional[str] = None) -> str:
+def build_wheel(
+    wheel_directory: str, config_settings: object = None, metadata_directory: Optional[str] = None
+) -> str:
     """PEP 517."""
     found = binary()
     wheel = Wheel(wheel_directory, f"py3-none-{found[1] if found else 'any'}")
@@ -131,7 +148,9 @@ def build_wheel(wheel_directory: str, config_settings: object = None, metadata_d
     return wheel.close()
 
 
-def build_editable(wheel_directory: str, config_settings: object = None, metadata_directory: Optional[str] = None) -> str:
+def build_editable(
+    wheel_directory: str, config_settings: object = None, metadata_directory: Optional[str] = None
+) -> str:
     """PEP 660: a wheel that points here. `shoal` then runs ../bin/shoal."""
     wheel = Wheel(wheel_directory, "py3-none-any")
     wheel.add("shoal.pth", f"{ROOT}\n".encode())
@@ -145,12 +164,16 @@ def build_sdist(sdist_directory: str, config_settings: object = None) -> str:
     for path in (ROOT / "pyproject.toml", Path(__file__).resolve()):
         files[path.relative_to(ROOT).as_posix()] = path.read_bytes()
     files["PKG-INFO"] = metadata().encode()
-    files.update({name: data for name, data in info_files("py3-none-any").items() if name == "LICENSE"})
+    files.update(
+        {name: data for name, data in info_files("py3-none-any").items() if name == "LICENSE"}
+    )
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, data in sorted(files.items()):
             info = tarfile.TarInfo(f"{stem}/{name}")
             info.size, info.mode = len(data), 0o644
             tar.addfile(info, io.BytesIO(data))
-    (Path(sdist_directory) / f"{stem}.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+    (Path(sdist_directory) / f"{stem}.tar.gz").write_bytes(
+        gzip.compress(packed.getvalue(), mtime=0)
+    )
     return f"{stem}.tar.gz"

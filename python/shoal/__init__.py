@@ -5,8 +5,8 @@
     grads = shoal.empty(1 << 20)            # a NumPy array in the arena
     job.allreduce(grads, op="mean")
 
-Start the workers with `shoal run -n 4 -- python3 train.py`. Nothing but the standard library is imported until an array
-is asked for.
+Start the workers with `shoal run -n 4 -- python3 train.py`. Nothing but the standard library is
+imported until an array is asked for.
 """
 
 from . import state
@@ -20,6 +20,21 @@ from .mesh import Mesh
 from .steps import Step
 
 __all__ = [
-    "ArenaError", "ForkError", "Group", "Handle", "Job", "JoinError", "LostError", "Mesh", "MismatchError", "ShoalError", "Step",
-    "__version__", "empty", "join", "state", "train", "zeros",
-]  # fmt: skip
+    "ArenaError",
+    "ForkError",
+    "Group",
+    "Handle",
+    "Job",
+    "JoinError",
+    "LostError",
+    "Mesh",
+    "MismatchError",
+    "ShoalError",
+    "Step",
+    "__version__",
+    "empty",
+    "join",
+    "state",
+    "train",
+    "zeros",
+]

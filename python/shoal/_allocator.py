@@ -27,7 +27,9 @@ class FreeList:
         return self._starts == [0] and self._ends == [self.size]
 
     def take(self, n: int) -> Optional[int]:
-        """Allocate n bytes (rounded up to whole cache lines); the offset, a multiple of 64, or None."""
+        """Allocate n bytes (rounded up to whole cache lines); the offset, a multiple of 64, or
+        None.
+        """
         n = round_up(max(n, 1), ALIGN)
         for i, start in enumerate(self._starts):
             if self._ends[i] - start >= n:
@@ -61,7 +63,9 @@ class FreeList:
 
 
 def size_class(n: int) -> int:
-    """The staging size for n bytes: the next of 1, 1.25, 1.5, 1.75 times a power of two, at least a page."""
+    """The staging size for n bytes: the next of 1, 1.25, 1.5, 1.75 times a power of two, at least a
+    page.
+    """
     n = max(n, 4096)
     quarter = (1 << (n - 1).bit_length()) >> 3
     return round_up(n, quarter)

@@ -1,4 +1,6 @@
-"""The worker's side of the arena: segments mapped from the agent, buffers in them, staging for foreign memory."""
+"""The worker's side of the arena: segments mapped from the agent, buffers in them, staging for
+foreign memory.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,15 @@ class Segment:
             self.memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE)
         except (OSError, ValueError) as err:
             os.close(fd)
-            raise ArenaError(f"cannot map {size} bytes of shared memory: {err}. Free arrays, or raise `ulimit -v`") from None
+            raise ArenaError(
+                f"cannot map {size} bytes of shared memory: {err}. Free arrays, or raise"
+                " `ulimit -v`"
+            ) from None
         self.id = number
         self.size = size
         self.pooled = pooled  # many buffers, kept for good; otherwise one, and given back with it
-        self.mapping = Mapping(self.memory, -1, HUGE_PAGE)  # elsewhere huge pages would be mapped as 512 small ones each
+        # elsewhere huge pages would be mapped as 512 small ones each
+        self.mapping = Mapping(self.memory, -1, HUGE_PAGE)
         self.mapping.show(fd, writable=True, populate=not later)
         self.base = self.mapping.address
         self.free = FreeList(size)
@@ -42,7 +48,9 @@ class Segment:
 
 
 class Staging:
-    """A borrowed stretch of the arena that stands in for foreign memory during a call. Give it back with `Arena.retire`."""
+    """A borrowed stretch of the arena that stands in for foreign memory during a call. Give it back
+    with `Arena.retire`.
+    """
 
     __slots__ = ("place", "address", "size")
 
@@ -55,16 +63,19 @@ class Staging:
 class Arena:
     """All segments of one worker. Methods may be called from any thread.
 
-    Lock order: the arena's lock, then the link's turn. Finalizers take none: they may run inside either.
+    Lock order: the arena's lock, then the link's turn. Finalizers take none: they may run inside
+    either.
     """
 
     def __init__(self, link: Link, settle: Callable[[], None]) -> None:
         self._link = link
         self._settle = settle  # lets go of the arrays of calls that are complete
         self._lock = threading.Lock()
-        # Base addresses, ascending, and their segments. Replaced, never changed: `locate` reads it without the lock.
+        # Base addresses, ascending, and their segments. Replaced, never changed: `locate` reads it
+        # without the lock.
         self._table: Tuple[List[int], List[Segment]] = ([], [])
-        # Written by finalizers, which may interrupt any line of any thread, so an append and nothing more.
+        # Written by finalizers, which may interrupt any line of any thread, so an append and
+        # nothing more.
         self._dropped: Deque[Tuple[Segment, int, int]] = deque()
         self._spare: Dict[int, List[Staging]] = {}
 
@@ -81,14 +92,18 @@ class Arena:
         return segment.id, offset
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """A writable object of nbytes with the buffer protocol, aligned to 64 bytes, freed when nothing refers to it.
+        """A writable object of nbytes with the buffer protocol, aligned to 64 bytes, freed when
+        nothing refers to it.
 
-        Its bytes are whatever the last user left. `later`: it is not waited for that the agent makes its pages.
+        Its bytes are whatever the last user left. `later`: it is not waited for that the agent
+        makes its pages.
         """
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:
             segment, offset = self._take(nbytes, later)
-            block = (ctypes.c_ubyte * nbytes).from_buffer(segment.memory, segment.mapping.first + offset)
+            block = (ctypes.c_ubyte * nbytes).from_buffer(
+                segment.memory, segment.mapping.first + offset
+            )
             weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
         return block
 
@@ -124,8 +139,12 @@ class Arena:
         """Give back what `stage` lent, once no call uses it."""
         self._spare.setdefault(staging.size, []).append(staging)
 
-    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
-        """Have the segment that holds an address pinned for a device, once: pin(base, bytes) now, unpin(base) before it is unmapped."""
+    def pin(
+        self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
+    ) -> None:
+        """Have the segment that holds an address pinned for a device, once: pin(base, bytes) now,
+        unpin(base) before it is unmapped.
+        """
         with self._lock:
             bases, segments = self._table
             segment = segments[bisect_right(bases, address) - 1]
@@ -171,9 +190,13 @@ class Arena:
     def _grow(self, nbytes: int, later: bool) -> Segment:
         size = max(POOL_BYTES, round_up(nbytes, PAGE))
         if size >> 63:
-            raise ArenaError(f"an array of {nbytes} bytes is larger than any memory: check its shape")
+            raise ArenaError(
+                f"an array of {nbytes} bytes is larger than any memory: check its shape"
+            )
         try:
-            reply, fds = self._link.request({"type": "segment", "bytes": size, **({"later": True} if later else {})}, "segment")
+            reply, fds = self._link.request(
+                {"type": "segment", "bytes": size, **({"later": True} if later else {})}, "segment"
+            )
         except Refused as err:
             raise ArenaError(str(err)) from None
         number, got = reply.get("id"), reply.get("bytes")
@@ -181,13 +204,17 @@ class Arena:
             for fd in fds:
                 os.close(fd)
             raise ArenaError(
-                f"the agent's answer to a request for {size} bytes is not a segment: {reply}, {len(fds)} descriptors. "
-                "Install the package and the `shoal` binary from the same release"
+                f"the agent's answer to a request for {size} bytes is not a segment: {reply},"
+                f" {len(fds)} descriptors. Install the package and the `shoal` binary from the same"
+                " release"
             )
         segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, later)
         bases, segments = self._table
         at = bisect_right(bases, segment.base)
-        self._table = (bases[:at] + [segment.base] + bases[at:], segments[:at] + [segment] + segments[at:])
+        self._table = (
+            bases[:at] + [segment.base] + bases[at:],
+            segments[:at] + [segment] + segments[at:],
+        )
         return segment
 
     def _release(self, segment: Segment) -> None:
@@ -200,4 +227,6 @@ class Arena:
         try:
             self._link.request({"type": "free", "id": segment.id}, "freed")
         except ShoalError:
-            pass  # a lost agent has nothing to give back, and a refusal only lasts until the worker leaves
+            # a lost agent has nothing to give back, and a refusal only lasts until the worker
+            # leaves
+            pass

@@ -1,4 +1,6 @@
-"""Submission and completion: the slots of the control block, the tail, and how threads sleep and wake."""
+"""Submission and completion: the slots of the control block, the tail, and how threads sleep and
+wake.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,22 @@ _sched_yield = getattr(os, "sched_yield", lambda: None)
 class Calls:
     """The calls of one worker. Any thread may submit and any thread may wait.
 
-    Of the waiting threads one, the leader, polls the bell; the others sleep on a condition that the leader notifies
-    after each ring, and one of them takes over when it returns. Lock order: the arena's, then the slots', then the
-    link's turn; the parking condition is never held together with another.
+    Of the waiting threads one, the leader, polls the bell; the others sleep on a condition that the
+    leader notifies after each ring, and one of them takes over when it returns. Lock order: the
+    arena's, then the slots', then the link's turn; the parking condition is never held together
+    with another.
     """
 
     def __init__(
-        self, link: Link, block: mmap.mmap, fd: int, slots: int, slot_bytes: int, bells: Tuple[int, int], spin_us: int, core: Optional[Core] = None
+        self,
+        link: Link,
+        block: mmap.mmap,
+        fd: int,
+        slots: int,
+        slot_bytes: int,
+        bells: Tuple[int, int],
+        spin_us: int,
+        core: Optional[Core] = None,
     ) -> None:
         self._link = link
         self.mapping = Mapping(block, fd)
@@ -67,9 +78,11 @@ class Calls:
         self._tail = 0  # calls described
         self._published = 0  # calls that the agent knows of
         self._holds = 0  # grouped() blocks that are open
-        # Calls that nobody has seen complete, by ticket: their slots may not be reused, their arrays not be freed.
+        # Calls that nobody has seen complete, by ticket: their slots may not be reused, their
+        # arrays not be freed.
         self._open: Dict[int, Handle[Any]] = {}
-        # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would leave it taken.
+        # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would
+        # leave it taken.
         self._parking_lock = threading.Lock()
         self._parking = threading.Condition(self._parking_lock)
         self._leading = False
@@ -79,7 +92,9 @@ class Calls:
         self.on_change: Callable[[], None] = lambda: None  # the agent has written another view
 
     def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
-        """Describe a call in the next slot, and tell the agent unless a group is open. Takes all fields but the ticket."""
+        """Describe a call in the next slot, and tell the agent unless a group is open. Takes all
+        fields but the ticket.
+        """
         while True:
             with self._lock:
                 ticket = self._tail + 1
@@ -92,15 +107,17 @@ class Calls:
                     handle.word = (at + COMPLETION) >> 3
                     handle.floor = ticket << 8
                     self._open[ticket] = handle
-                    # In this order, so that a Ctrl-C between two lines can neither lose nor repeat a ticket.
+                    # In this order, so that a Ctrl-C between two lines can neither lose nor repeat
+                    # a ticket.
                     self._tail = ticket
                     if not self._holds:
                         self._publish()
                     return
             if before.given_up and not self.look(before):
                 raise ShoalError(
-                    f"call {before.ticket} timed out and still waits for other ranks, in the slot that comes next after "
-                    f"{self._slots} calls: end the job after a timeout, or use longer ones"
+                    f"call {before.ticket} timed out and still waits for other ranks, in the slot"
+                    f" that comes next after {self._slots} calls: end the job after a timeout, or"
+                    " use longer ones"
                 )
             self.wait(before)
 
@@ -145,7 +162,9 @@ class Calls:
                     self.on_change()
                     handle.settle(DONE)
                 elif not handle.status:
-                    handle.settle(LOST if word == handle.floor + LOST else FAILED, self._error(handle))
+                    handle.settle(
+                        LOST if word == handle.floor + LOST else FAILED, self._error(handle)
+                    )
         self._open.pop(handle.ticket, None)
         return True
 
@@ -160,8 +179,12 @@ class Calls:
         return View.read(self._bytes)
 
     def source(self, handle: Handle[Any]) -> int:
-        """The rank inside the group from which a receive got its message; valid until the slot is used again."""
-        (rank,) = ERROR_LENGTH.unpack_from(self._bytes, handle.word * 8 - COMPLETION + ERROR_LENGTH_AT)
+        """The rank inside the group from which a receive got its message; valid until the slot is
+        used again.
+        """
+        (rank,) = ERROR_LENGTH.unpack_from(
+            self._bytes, handle.word * 8 - COMPLETION + ERROR_LENGTH_AT
+        )
         return int(rank)
 
     def settle(self) -> None:
@@ -171,7 +194,8 @@ class Calls:
                 self.look(handle)
 
     def wait(self, handle: Handle[Any], timeout: Optional[float] = None) -> None:
-        """Block until the call is complete: look, then yield the processor between looks, then sleep.
+        """Block until the call is complete: look, then yield the processor between looks, then
+        sleep.
 
         Raises TimeoutError when that takes longer than `timeout` seconds.
         """
@@ -200,7 +224,9 @@ class Calls:
         self.look(handle)
 
     def feed(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
-        """Tell the agent that so many pieces of a call are in its window, or that no more will come."""
+        """Tell the agent that so many pieces of a call are in its window, or that no more will
+        come.
+        """
         self._order()
         self._words[handle.word + FED_WORD - COMPLETION // 8] = pieces
         self._fence()
@@ -208,7 +234,9 @@ class Calls:
             os.write(self._agent_bell, _ONE)
 
     def wait_through(self, handle: Handle[Any], pieces: int) -> bool:
-        """Block until so many pieces of a call have their result in the window; False when the call has failed."""
+        """Block until so many pieces of a call have their result in the window; False when the call
+        has failed.
+        """
         words, word, floor = self._words, handle.word, handle.floor
         through = word + THROUGH_WORD - COMPLETION // 8
 
@@ -269,7 +297,9 @@ class Calls:
                 self._parking.notify_all()
 
     def close(self) -> None:
-        """Close the bells. The link is closed already, so that nobody submits and the leader returns."""
+        """Close the bells. The link is closed already, so that nobody submits and the leader
+        returns.
+        """
         with self._parking_lock:
             while self._leading:
                 self._parking.wait()
@@ -292,10 +322,15 @@ def _seconds_left(deadline: Optional[int]) -> Optional[float]:
         return None
     seconds = (deadline - perf_counter_ns()) / 1e9
     if seconds <= 0:
-        raise TimeoutError("the call is not complete: another rank has not made its part of it, or is slow")
+        raise TimeoutError(
+            "the call is not complete: another rank has not made its part of it, or is slow"
+        )
     return seconds
 
 
 def left(job: str) -> ShoalError:
     """The reason why nothing works after `leave`."""
-    return ShoalError(f"job {job} was left: call shoal.join() before the first collective, and leave() after the last")
+    return ShoalError(
+        f"job {job} was left: call shoal.join() before the first collective, and leave() after the"
+        " last"
+    )

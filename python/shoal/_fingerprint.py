@@ -1,4 +1,6 @@
-"""The fingerprint of a tensor, bit by bit as docs/formats/fingerprint.md has it. The same as the Go package state/digest."""
+"""The fingerprint of a tensor, bit by bit as docs/formats/fingerprint.md has it. The same as the Go
+package state/digest.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ PRIME = (1 << 61) - 1
 _WORDS = 2048
 _BLOCK = 4 * _WORDS  # bytes of one turn of the weights
 _MASK = (1 << 64) - 1
-# A weight falls into three limbs. 16 bits of data times 21 of a limb, 4096 times, and 9 bits times 21, 8192 times, are exact
-# in the 53 bits of a float64.
+# A weight falls into three limbs. 16 bits of data times 21 of a limb, 4096 times, and 9 bits times
+# 21, 8192 times, are exact in the 53 bits of a float64.
 _LIMB = 21
 _TURNS = 32  # blocks that are converted at once: they stay in the cache
 
@@ -57,7 +59,9 @@ class Key:
         for first in range(0, whole, _TURNS):
             some = halves[first : first + _TURNS]
             numpy.copyto(room[: len(some)], some)
-            limbs = [numpy.einsum("ij,j->i", room[: len(some)], limb).tolist() for limb in self._halves]
+            limbs = [
+                numpy.einsum("ij,j->i", room[: len(some)], limb).tolist() for limb in self._halves
+            ]
             for parts in zip(*limbs):
                 total = (total + (_whole(parts) + self._ones) * factor) % PRIME
                 factor = factor * self._turn % PRIME
@@ -68,10 +72,17 @@ class Key:
         return _whole([float(values @ limb[inside : inside + len(data)]) for limb in self._bytes])
 
     def tensor(self, name: str, dtype: str, shape: Sequence[int], total: int) -> int:
-        """What a tensor adds to the fingerprint of the whole state. The name has nothing in it that Go would quote."""
+        """What a tensor adds to the fingerprint of the whole state. The name has nothing in it that
+        Go would quote.
+        """
         dims = ",".join(map(str, shape))
         text = f'{self.seed:016x} "{name}" {dtype} [{dims}]'
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") % PRIME * total % PRIME
+        return (
+            int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+            % PRIME
+            * total
+            % PRIME
+        )
 
 
 def text(total: int, nbytes: int) -> str:
@@ -82,7 +93,10 @@ def text(total: int, nbytes: int) -> str:
 def _limbs(weights: List[int]) -> List[Any]:
     import numpy
 
-    return [numpy.array([w >> i * _LIMB & (1 << _LIMB) - 1 for w in weights], "float64") for i in range(3)]
+    return [
+        numpy.array([w >> i * _LIMB & (1 << _LIMB) - 1 for w in weights], "float64")
+        for i in range(3)
+    ]
 
 
 def _whole(parts: Sequence[float]) -> int:

@@ -1,9 +1,9 @@
 """Forked children: a job belongs to the process that joined it.
 
-A child (a DataLoader worker, say) inherits the arena as shared memory and the control socket as an open descriptor.
-Left alone it could write into its parent's gradients, and its copy of the socket would hide the parent's death from
-the agent. So right after the fork, before any other Python code of the child, its mappings turn private and its
-descriptors close.
+A child (a DataLoader worker, say) inherits the arena as shared memory and the control socket as an
+open descriptor. Left alone it could write into its parent's gradients, and its copy of the socket
+would hide the parent's death from the agent. So right after the fork, before any other Python code
+of the child, its mappings turn private and its descriptors close.
 """
 
 from __future__ import annotations
@@ -18,18 +18,28 @@ from .errors import ArenaError
 
 _MAP_FIXED = 0x10
 _MAP_POPULATE = 0x8000
-# Looked up now: a forked child must not load libraries, the loader's lock may be held by a thread that is gone.
+# Looked up now: a forked child must not load libraries, the loader's lock may be held by a thread
+# that is gone.
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = _libc.mmap
 _mmap.restype = ctypes.c_void_p
-_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 
 
 class Mapping:
     """A shared mapping, its address, and the descriptor that can map it once more."""
 
     def __init__(self, memory: mmap.mmap, fd: int, spare: int = 0) -> None:
-        """`memory` has `spare` bytes too many, so that the mapping can begin at a multiple of them: `first` bytes into it."""
+        """`memory` has `spare` bytes too many, so that the mapping can begin at a multiple of them:
+        `first` bytes into it.
+        """
         start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
         self.first = -start % spare if spare else 0
         self.size = len(memory) - spare
@@ -37,22 +47,33 @@ class Mapping:
         self._fd = fd
 
     def show(self, fd: int, writable: bool = False, populate: bool = True) -> None:
-        """Put the memory of a descriptor here, shared, and its pages unless they come later. Takes the descriptor over."""
+        """Put the memory of a descriptor here, shared, and its pages unless they come later. Takes
+        the descriptor over.
+        """
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
         flags = mmap.MAP_SHARED | _MAP_FIXED | (_MAP_POPULATE if populate else 0)
         if _mmap(self.address, self.size, access, flags, fd, 0) != self.address:
             os.close(fd)
-            raise ArenaError(f"cannot map {self.size} bytes of shared memory: {os.strerror(ctypes.get_errno())}. Free arrays, or raise `ulimit -v`")
+            raise ArenaError(
+                f"cannot map {self.size} bytes of shared memory: {os.strerror(ctypes.get_errno())}."
+                " Free arrays, or raise `ulimit -v`"
+            )
         self.close()
         self._fd = fd
 
     def make_private(self) -> None:
-        """Replace the shared pages by private ones at the same address: reads go on, writes stay here."""
+        """Replace the shared pages by private ones at the same address: reads go on, writes stay
+        here.
+        """
         if self._fd < 0:
             return
         flags = mmap.MAP_PRIVATE | _MAP_FIXED
-        if _mmap(self.address, self.size, mmap.PROT_READ | mmap.PROT_WRITE, flags, self._fd, 0) != self.address:
-            # No memory to promise for copies (strict overcommit): then reads go on and a write faults.
+        if (
+            _mmap(self.address, self.size, mmap.PROT_READ | mmap.PROT_WRITE, flags, self._fd, 0)
+            != self.address
+        ):
+            # No memory to promise for copies (strict overcommit): then reads go on and a write
+            # faults.
             _mmap(self.address, self.size, mmap.PROT_READ, flags, self._fd, 0)
         self.close()
 

@@ -10,7 +10,20 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
 
 from ._state import Item, build, flatten, memory
 from .errors import LostError, MismatchError, ShoalError
@@ -20,12 +33,13 @@ if TYPE_CHECKING:
     from .handle import Handle
 
 TAG = 0xE17E
-# The state moves in pieces of this many bytes, of which a worker has WINDOW under way. Each lies in arena memory that was used
-# before: to touch fresh shared memory takes several times longer than to copy.
+# The state moves in pieces of this many bytes, of which a worker has WINDOW under way. Each lies in
+# arena memory that was used before: to touch fresh shared memory takes several times longer than to
+# copy.
 PIECE = 2 << 20
 WINDOW = 4
-# Headers are filled up to a multiple of this. When rank 0 is lost before its broadcast, another rank's header, of the same
-# length then, takes its place.
+# Headers are filled up to a multiple of this. When rank 0 is lost before its broadcast, another
+# rank's header, of the same length then, takes its place.
 _HEADER_STEP = 4096
 
 
@@ -48,10 +62,13 @@ class Sharded(Protocol):
         """The state for a checkpoint, with `Dealt` tensors in it."""
 
     def set(self, value: Any) -> None:
-        """Take this member's part of the state in a checkpoint, of whatever number of workers: the tensors are whole."""
+        """Take this member's part of the state in a checkpoint, of whatever number of workers: the
+        tensors are whole.
+        """
 
     def settle(self) -> None:
-        """The members have changed: what was dealt to those who are gone is dealt to the others, but not yet to those who have just joined.
+        """The members have changed: what was dealt to those who are gone is dealt to the others,
+        but not yet to those who have just joined.
 
         Those make the same calls, before they have any other state.
         """
@@ -69,11 +86,22 @@ class State:
         self.seek: Callable[[], None] = lambda: None  # registers what the script need not name
         self._room: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
-    def register(self, name: str, get: Callable[[], Any], set: Callable[[Any], None], alike: bool = True, own: bool = False, kept: bool = True) -> None:
-        """See Job.register. With `own` a worker that joins receives into the arrays that `get` returns, and `set` finds the values there. What is not
-        `kept` is in no checkpoint: it says how these workers go about it, not what they have learned."""
+    def register(
+        self,
+        name: str,
+        get: Callable[[], Any],
+        set: Callable[[Any], None],
+        alike: bool = True,
+        own: bool = False,
+        kept: bool = True,
+    ) -> None:
+        """See Job.register. With `own` a worker that joins receives into the arrays that `get`
+        returns, and `set` finds the values there. What is not `kept` is in no checkpoint: it says
+        how these workers go about it, not what they have learned.
+        """
         part = Part(get, set, alike, own, kept)
-        self._plan(name, part, [])  # what cannot travel is better refused now than when a worker joins
+        # what cannot travel is better refused now than when a worker joins
+        self._plan(name, part, [])
         self._parts[name] = part
 
     def settle(self) -> None:
@@ -108,14 +136,17 @@ class State:
         return int.from_bytes(hashed.digest(), "little")
 
     def send(self, world: "Group", joined: int, step: int) -> None:
-        """Give this member's pieces of the state to the last `joined` ranks, and return when they have them.
+        """Give this member's pieces of the state to the last `joined` ranks, and return when they
+        have them.
 
         The state may change then, and no step could end without them anyway.
         """
         items: List[Item] = []
         notes = {name: self._plan(name, part, items) for name, part in self._parts.items()}
         listed = [{"name": item.name, "bytes": item.nbytes} for item in items]
-        header = json.dumps({"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False).encode()
+        header = json.dumps(
+            {"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False
+        ).encode()
         _share_header(world, header + b" " * (-len(header) % _HEADER_STEP))
         joiners = range(world.size - joined, world.size)
         ends = list(itertools.accumulate(item.nbytes for item in items))
@@ -130,15 +161,17 @@ class State:
 
         def end(_: Any, start: int, stop: int, calls: "List[Handle[Any]]") -> None:
             for call in calls:
-                # A joiner that is gone needs it no more, and one that asks for something else is told so itself.
+                # A joiner that is gone needs it no more, and one that asks for something else is
+                # told so itself.
                 with contextlib.suppress(LostError, MismatchError):
                     call.wait()
 
         _move(world, _cut(ends)[world.rank :: joiners.start], begin, end)
 
     def prepare(self) -> None:
-        """Have memory for a state like this worker's own. To touch it takes longer than all else, so this is for the time before it asks
-        to enter: from then on the others wait for it."""
+        """Have memory for a state like this worker's own. To touch it takes longer than all else,
+        so this is for the time before it asks to enter: from then on the others wait for it.
+        """
         self._room.clear()
         found: List[Tuple[Item, bool]] = []
         for name, part in self._parts.items():
@@ -153,7 +186,8 @@ class State:
             end = max(end, item.address + item.nbytes)
 
     def receive(self, world: "Group", joined: int) -> bool:
-        """Take over the state of the other members; False when one is gone that had to give a part of it: enter again then.
+        """Take over the state of the other members; False when one is gone that had to give a part
+        of it: enter again then.
 
         Raises ShoalError when the state is not that of this program.
         """
@@ -171,7 +205,9 @@ class State:
         return True
 
     def plans(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """For a checkpoint: the plans of what is alike on all workers, and of what is this worker's own. Appends the arrays to `items`."""
+        """For a checkpoint: the plans of what is alike on all workers, and of what is this worker's
+        own. Appends the arrays to `items`.
+        """
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
         for name, part in self._parts.items():
             if part.kept:
@@ -180,27 +216,49 @@ class State:
             notes[0][dealt.name] = flatten(dealt.name, dealt.get(), items)
         return notes
 
-    def restore(self, notes: Dict[str, Any], parts: List[memoryview], checkpoint: bool = False) -> None:
-        """Set all parts of the state, or those of a checkpoint. Raises ShoalError when it is not that of this program."""
-        setters = {name: part.set for name, part in self._parts.items() if part.kept or not checkpoint}
+    def restore(
+        self, notes: Dict[str, Any], parts: List[memoryview], checkpoint: bool = False
+    ) -> None:
+        """Set all parts of the state, or those of a checkpoint. Raises ShoalError when it is not
+        that of this program.
+        """
+        setters = {
+            name: part.set for name, part in self._parts.items() if part.kept or not checkpoint
+        }
         if checkpoint:
             setters.update((dealt.name, dealt.set) for dealt in self.sharded)
             # Older ones have what is not kept any more.
-            notes = {name: note for name, note in notes.items() if name not in self._parts or self._parts[name].kept}
+            notes = {
+                name: note
+                for name, note in notes.items()
+                if name not in self._parts or self._parts[name].kept
+            }
         if notes.keys() != setters.keys():
             theirs, ours = sorted(notes), sorted(setters)
-            raise ShoalError(f"the state comes from workers that registered {theirs}, this worker {ours}: run the same program everywhere, and make all of it before the loop")
+            raise ShoalError(
+                f"the state comes from workers that registered {theirs}, this worker {ours}: run"
+                " the same program everywhere, and make all of it before the loop"
+            )
         for name, set in setters.items():
             set(build(notes[name], parts))
 
     def _fetch(self, world: "Group", joined: int, header: Dict[str, Any]) -> List[memoryview]:
         """The bytes of all items, from all who were members before."""
         room = dict(self._room)
-        parts = [_place(room.pop(item["name"], None), int(item["bytes"])) for item in header["items"]]
-        ends, givers = list(itertools.accumulate(part.nbytes for part in parts)), world.size - joined
+        parts = [
+            _place(room.pop(item["name"], None), int(item["bytes"])) for item in header["items"]
+        ]
+        ends, givers = (
+            list(itertools.accumulate(part.nbytes for part in parts)),
+            world.size - joined,
+        )
 
         def begin(block: Any, start: int, stop: int) -> "List[Handle[Any]]":
-            return [world.recv_async(memoryview(block).cast("B")[: stop - start], start // PIECE % givers, TAG)]
+            return [
+                world.recv_async(
+                    memoryview(block).cast("B")[: stop - start], start // PIECE % givers, TAG
+                )
+            ]
 
         def end(block: Any, start: int, stop: int, calls: "List[Handle[Any]]") -> None:
             calls[0].wait()
@@ -215,11 +273,15 @@ class State:
     def _plan(self, name: str, part: Part, items: List[Item]) -> Any:
         if part.alike:
             return flatten(name, part.get(), items)
-        # Every member sends a piece of the items, so what differs between them can only be in the header.
+        # Every member sends a piece of the items, so what differs between them can only be in the
+        # header.
         inside: List[Item] = []
         plan = flatten(name, part.get(), inside)
         if inside:
-            raise TypeError(f"{name} differs between workers and has an array: let its `get` return bytes, x.tobytes() for example")
+            raise TypeError(
+                f"{name} differs between workers and has an array: let its `get` return bytes,"
+                " x.tobytes() for example"
+            )
         return plan
 
 
@@ -228,7 +290,9 @@ def _place(room: Optional[memoryview], nbytes: int) -> memoryview:
 
 
 def _share_header(world: "Group", mine: bytes) -> bytearray:
-    """The header of rank 0, or of another that takes its part: zeros where that one has none of this length."""
+    """The header of rank 0, or of another that takes its part: zeros where that one has none of
+    this length.
+    """
     length = world.broadcast(array("q", [len(mine)]))[0]
     text = bytearray(mine if length == len(mine) else length)
     if length:
@@ -243,7 +307,10 @@ def _parse(text: bytearray) -> Dict[str, Any]:
             return dict(found)
         raise ValueError("it is no header")
     except (ValueError, KeyError, TypeError) as err:
-        raise ShoalError(f"the state of the other members cannot be read ({err}): run the same release of shoal everywhere") from None
+        raise ShoalError(
+            f"the state of the other members cannot be read ({err}): run the same release of shoal"
+            " everywhere"
+        ) from None
 
 
 def _cut(ends: Sequence[int]) -> List[Tuple[int, int]]:
@@ -262,8 +329,12 @@ def _within(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, i
         start, i = last, i + 1
 
 
-def _move(world: "Group", cuts: List[Tuple[int, int]], begin: Callable[..., Any], end: Callable[..., None]) -> None:
-    """Take pieces through arena memory: `begin` returns the calls of a piece, `end` waits for them."""
+def _move(
+    world: "Group", cuts: List[Tuple[int, int]], begin: Callable[..., Any], end: Callable[..., None]
+) -> None:
+    """Take pieces through arena memory: `begin` returns the calls of a piece, `end` waits for
+    them.
+    """
     flying: Deque[Tuple[Any, int, int, Any]] = deque()
     for start, stop in cuts:
         if len(flying) < WINDOW:

@@ -1,4 +1,6 @@
-"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 1. No behaviour, only numbers."""
+"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 1. No behaviour, only
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ MESSAGE_BYTES = 64 << 10
 PAGE = 4096
 HUGE_PAGE = 2 << 20
 
-# The control block: a header of one page, then the slots. Words are indices into a view of u64 or u32.
+# The control block: a header of one page, then the slots. Words are indices into a view of u64 or
+# u32.
 HEADER_BYTES = 4096
 HEADER = struct.Struct("<QIIII")  # magic, protocol, slots, bytes of a slot, rank
 TAIL_WORD = 64 // 8
 AGENT_PARKED_WORD32 = 128 // 4
 WORKER_PARKED_WORD32 = 192 // 4
-# generation, rank, size, committed steps, new members, flags, bytes of the cursor; the cursor lies behind.
+# generation, rank, size, committed steps, new members, flags, bytes of the cursor; the cursor lies
+# behind.
 VIEW = struct.Struct("<QIIQIII")
 VIEW_AT = 320
 CURSOR_AT = 384
@@ -33,9 +37,9 @@ ERROR_LENGTH_AT = 200
 ERROR_TEXT_AT = 204
 DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 
-# ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output segment,
-# input offset, input elements, output offset, output elements, counts segment, counts, counts offset;
-# the shape, packed once for each array by `pack_shape`; flags.
+# ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output
+# segment, input offset, input elements, output offset, output elements, counts segment, counts,
+# counts offset; the shape, packed once for each array by `pack_shape`; flags.
 DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sI36x")
 MAX_NDIM = 8
 _SHAPE = struct.Struct("<8Q")

@@ -1,4 +1,6 @@
-"""The control socket: one JSON object a packet, descriptors beside it, and the hang-up that means a lost agent."""
+"""The control socket: one JSON object a packet, descriptors beside it, and the hang-up that means a
+lost agent.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Refused(ShoalError):
 
 
 class Link:
-    """A worker's conversation with its agent. Requests take turns; every method may be called from any thread."""
+    """A worker's conversation with its agent. Requests take turns; every method may be called from
+    any thread.
+    """
 
     def __init__(self, path: str, job: str) -> None:
         self.job = job
@@ -43,8 +47,9 @@ class Link:
         except OSError as err:
             self.socket.close()
             raise JoinError(
-                f"cannot reach the agent at SHOAL_SOCKET={path}: {err.strerror or err}. Is the `shoal run` that made it "
-                "still running? Without SHOAL_SOCKET the program runs as a job of one"
+                f"cannot reach the agent at SHOAL_SOCKET={path}: {err.strerror or err}. Is the"
+                " `shoal run` that made it still running? Without SHOAL_SOCKET the program runs as"
+                " a job of one"
             ) from None
 
     def check(self) -> None:
@@ -56,8 +61,9 @@ class Link:
         """Mark the agent as gone."""
         if self.broken is None:
             self.broken = LostError(
-                f"the agent of job {self.job} is gone (its control socket hung up), so this call cannot finish: "
-                "look at the end of the launcher's output for the reason, and start the job again"
+                f"the agent of job {self.job} is gone (its control socket hung up), so this call"
+                " cannot finish: look at the end of the launcher's output for the reason, and"
+                " start the job again"
             )
         return LostError(*self.broken.args)
 
@@ -66,7 +72,10 @@ class Link:
         self.check()
         packet = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
         if len(packet) > MESSAGE_BYTES:
-            raise ValueError(f"a {message['type']} message of {len(packet)} bytes; the limit is {MESSAGE_BYTES}: send less at once")
+            raise ValueError(
+                f"a {message['type']} message of {len(packet)} bytes; the limit is {MESSAGE_BYTES}:"
+                " send less at once"
+            )
         try:
             self.socket.send(packet)
         except OSError:
@@ -74,7 +83,8 @@ class Link:
             raise self.lose() from None
 
     def request(self, message: Message, answer: str) -> Tuple[Message, List[int]]:
-        """Ask, and return the answer of the type `answer` and its descriptors, which the caller owns.
+        """Ask, and return the answer of the type `answer` and its descriptors, which the caller
+        owns.
 
         Raises Refused when the agent answers with an error, LostError when it is gone.
         """
@@ -85,7 +95,8 @@ class Link:
             while True:
                 packet, fds = self._receive()
                 reply = _parse(packet, fds)
-                # A signal can interrupt a request before or behind anything: its answer comes later, if it was asked at all.
+                # A signal can interrupt a request before or behind anything: its answer comes
+                # later, if it was asked at all.
                 if reply.get("serial", self._serial) == self._serial:
                     break
                 _close(fds)
@@ -95,14 +106,17 @@ class Link:
         if reply.get("type") == "error":
             raise Refused(str(reply.get("error", "the agent gave no reason")))
         raise ShoalError(
-            f"the agent answered {str(reply.get('type'))!r} to {message['type']!r}, where {answer!r} was due: "
-            "the package and the `shoal` binary are of different versions; install both from the same release"
+            f"the agent answered {str(reply.get('type'))!r} to {message['type']!r}, where"
+            f" {answer!r} was due: the package and the `shoal` binary are of different versions;"
+            " install both from the same release"
         )
 
     def _receive(self) -> Tuple[bytes, List[int]]:
         space = socket.CMSG_SPACE(_MAX_FDS * 4)
         try:
-            packet, ancillary, _, _ = self.socket.recvmsg(MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+            packet, ancillary, _, _ = self.socket.recvmsg(
+                MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            )
         except OSError:
             packet, ancillary = b"", []
         if not packet:
@@ -115,7 +129,9 @@ class Link:
         return packet, list(fds)
 
     def watch(self) -> None:
-        """Start the thread that ends this process after the agent is gone, also while it computes."""
+        """Start the thread that ends this process after the agent is gone, also while it
+        computes.
+        """
         self._watcher = threading.Thread(target=self._watch, name="shoal-watch", daemon=True)
         self._watcher.start()
 
@@ -127,7 +143,8 @@ class Link:
         if self._closing.is_set():
             return
         self.lose()
-        # A thread that waits gets LostError now; it has a moment for its last words and its exit handlers.
+        # A thread that waits gets LostError now; it has a moment for its last words and its exit
+        # handlers.
         if self._closing.wait(_LAST_WORDS_S):
             return
         try:
@@ -158,7 +175,9 @@ class Link:
         self.socket.close()
 
     def disown(self, reason: ShoalError) -> None:
-        """In a forked child: close the descriptor without a word (shutdown would hang up for the parent as well)."""
+        """In a forked child: close the descriptor without a word (shutdown would hang up for the
+        parent as well).
+        """
         self.broken = reason
         self.socket.close()
 
@@ -171,8 +190,8 @@ def _parse(packet: bytes, fds: List[int]) -> Message:
     except ValueError as err:
         _close(fds)
         raise ShoalError(
-            f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not match, or SHOAL_SOCKET "
-            "is the socket of another program"
+            f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not"
+            " match, or SHOAL_SOCKET is the socket of another program"
         ) from None
     return reply
 

@@ -17,7 +17,9 @@ _SHORT["bool"] = "bool"
 
 
 def places(tensors: Mapping[str, Any]) -> Tuple[List[Tuple[Tensor, int]], int]:
-    """The tensors in the order of their names, each with its place; and how many bytes they need."""
+    """The tensors in the order of their names, each with its place; and how many bytes they
+    need.
+    """
     found, end = [], 0
     for name in sorted(tensors):
         tensor = describe(tensors[name])
@@ -30,7 +32,10 @@ def pack(tensors: Mapping[str, Any], memory: Any, nbytes: int) -> None:
     """Copy the tensors to a memory of nbytes."""
     found, end = places(tensors)
     if end != nbytes:
-        raise ShoalError(f"the state of this worker has {end} bytes, and the layout says {nbytes}: what tensors() returns has changed since it was stated")
+        raise ShoalError(
+            f"the state of this worker has {end} bytes, and the layout says {nbytes}: what"
+            " tensors() returns has changed since it was stated"
+        )
     for tensor, at in found:
         if tensor.nbytes:
             tensor.copy_to(ctypes.addressof(memory) + at)
@@ -47,7 +52,10 @@ def views(tensors: Mapping[str, Any], memory: Any) -> Dict[str, Any]:
     """Arrays like the tensors, by name, in their places in a memory."""
     flat = memoryview(memory).cast("B")
     placed = zip(sorted(tensors), places(tensors)[0])
-    return {name: like(tensors[name], tensor.dtype, tensor.shape, flat[at : at + tensor.nbytes]) for name, (tensor, at) in placed}
+    return {
+        name: like(tensors[name], tensor.dtype, tensor.shape, flat[at : at + tensor.nbytes])
+        for name, (tensor, at) in placed
+    }
 
 
 def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
@@ -55,11 +63,15 @@ def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
     found = []
     for name, x in tensors.items():
         tensor = describe(x)
-        found.append({"name": name, "dtype": _SHORT[tensor.dtype.name], "shape": list(tensor.shape)})
+        found.append(
+            {"name": name, "dtype": _SHORT[tensor.dtype.name], "shape": list(tensor.shape)}
+        )
     return found
 
 
-def statement(layout: str, mesh: str, catalogue: Sequence[Mapping[str, Any]], local: Any = None) -> bytes:
+def statement(
+    layout: str, mesh: str, catalogue: Sequence[Mapping[str, Any]], local: Any = None
+) -> bytes:
     """What a worker states of the state of the job."""
     said: Dict[str, Any] = {"layout": layout, "mesh": mesh, "tensors": list(catalogue)}
     if local is not None:

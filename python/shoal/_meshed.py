@@ -1,4 +1,6 @@
-"""What a worker of a job with a mesh writes into checkpoints of its part of the state, and reads: docs/formats/job-checkpoints.md, section 5."""
+"""What a worker of a job with a mesh writes into checkpoints of its part of the state, and reads:
+docs/formats/job-checkpoints.md, section 5.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ class Part:
     def __init__(self, job: "Job") -> None:
         scribe = job._port.scribe()
         if not isinstance(scribe, AgentScribe):
-            raise ShoalError("the checkpoints of a job with a mesh are written by its agents: start the program with `shoal run -n 1`")
+            raise ShoalError(
+                "the checkpoints of a job with a mesh are written by its agents: start the program"
+                " with `shoal run -n 1`"
+            )
         self._job, self._scribe = job, scribe
         self._mesh: Any = None
         self._model: Any = None
@@ -45,29 +50,48 @@ class Part:
         self._mesh, self._model, self._marks = mesh, model, None
 
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
-        """What this worker writes: tensors that others have as well are shared out among them, by the agents."""
+        """What this worker writes: tensors that others have as well are shared out among them, by
+        the agents.
+        """
         if self._marks is None:
             self._marks = self._job._port.ask_shape().writes
         tensors = ((name, describe(x)) for name, x in sorted(self._model.tensors().items()))
         named = [(name, tensor) for name, tensor in tensors if tensor.nbytes]
         mine = [pair for i, pair in enumerate(named) if self._marks[i // 8] >> i % 8 & 1]
-        wide = [tensor for _, tensor in sorted(mine, key=lambda pair: (-pair[1].dtype.itemsize, pair[0]))]
-        about = {"mesh": str(self._mesh), "notes": notes, "tensors": [], "items": [base64.b64encode(item.memory()).decode() for item in items]}
-        return Contents(about, own, [], [], sum(tensor.nbytes for tensor in wide), lambda at: _copy(wide, at))
+        wide = [
+            tensor
+            for _, tensor in sorted(mine, key=lambda pair: (-pair[1].dtype.itemsize, pair[0]))
+        ]
+        about = {
+            "mesh": str(self._mesh),
+            "notes": notes,
+            "tensors": [],
+            "items": [base64.b64encode(item.memory()).decode() for item in items],
+        }
+        return Contents(
+            about, own, [], [], sum(tensor.nbytes for tensor in wide), lambda at: _copy(wide, at)
+        )
 
     def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
-        """Have the agent read this worker's part, whatever mesh it was written on; `take` takes it."""
+        """Have the agent read this worker's part, whatever mesh it was written on; `take` takes
+        it.
+        """
         rank, workers = self._job.rank, int(state["workers"])
         own = json.loads(chosen.text(f"own-{rank % workers:05d}-of-{workers:05d}.json"))
         nbytes = _local.places(self._model.tensors())[1]
         self._read = self._scribe.room(nbytes) if nbytes else memoryview(b"")
         self._scribe.read(chosen.root, chosen.step, str(self._mesh), rank, self._read)
-        return Found([memoryview(bytearray(base64.b64decode(item))) for item in state.get("items", [])], {rank % workers: own})
+        return Found(
+            [memoryview(bytearray(base64.b64decode(item))) for item in state.get("items", [])],
+            {rank % workers: own},
+        )
 
     def take(self) -> None:
         """Set the model's tensors to what was read last."""
         if self._read:
-            _local.unpack((ctypes.c_ubyte * self._read.nbytes).from_buffer(self._read), self._model.tensors())
+            _local.unpack(
+                (ctypes.c_ubyte * self._read.nbytes).from_buffer(self._read), self._model.tensors()
+            )
         self._read = None
 
 

@@ -1,4 +1,6 @@
-"""Parts of whole tensors in memory and in files. Where they lie, the `shoal` binary says: `shoal state layout` and `shoal state ls`."""
+"""Parts of whole tensors in memory and in files. Where they lie, the `shoal` binary says: `shoal
+state layout` and `shoal state ls`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .errors import ShoalError
 
 
 class Piece(NamedTuple):
-    """A box of a whole tensor, and where it lies in other memory: its first element and strides, in elements."""
+    """A box of a whole tensor, and where it lies in other memory: its first element and strides, in
+    elements.
+    """
 
     start: List[int]
     shape: List[int]
@@ -22,17 +26,28 @@ class Piece(NamedTuple):
     strides: List[int]
 
     def common(self, other: "Piece") -> "Tuple[List[int], List[int]]":
-        """The start and the shape of what two boxes have in common; a length of 0 or less where they have nothing."""
+        """The start and the shape of what two boxes have in common; a length of 0 or less where
+        they have nothing.
+        """
         start = [max(a, b) for a, b in zip(self.start, other.start)]
-        return start, [min(a + n, b + m) - s for a, n, b, m, s in zip(self.start, self.shape, other.start, other.shape, start)]
+        return start, [
+            min(a + n, b + m) - s
+            for a, n, b, m, s in zip(self.start, self.shape, other.start, other.shape, start)
+        ]
 
-    def view(self, memory: Any, itemsize: int, begin: int, start: Sequence[int], shape: Sequence[int]) -> Any:
+    def view(
+        self, memory: Any, itemsize: int, begin: int, start: Sequence[int], shape: Sequence[int]
+    ) -> Any:
         """The elements of a box inside this one, in memory whose elements begin at byte `begin`."""
         import numpy
 
-        first = self.at + sum((s - mine) * stride for s, mine, stride in zip(start, self.start, self.strides))
+        first = self.at + sum(
+            (s - mine) * stride for s, mine, stride in zip(start, self.start, self.strides)
+        )
         strides = [stride * itemsize for stride in self.strides]
-        return numpy.ndarray(tuple(shape), f"V{itemsize}", memory, begin + first * itemsize, strides)
+        return numpy.ndarray(
+            tuple(shape), f"V{itemsize}", memory, begin + first * itemsize, strides
+        )
 
 
 class Part(NamedTuple):
@@ -54,8 +69,13 @@ def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
     own = binary()
     path = str(own) if own else shutil.which("shoal")
     if path is None:
-        raise ShoalError("there is no `shoal` binary: install the wheel of your platform, or run `make build` in the checkout")
-    done = subprocess.run([path, *arguments], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        raise ShoalError(
+            "there is no `shoal` binary: install the wheel of your platform, or run `make build` in"
+            " the checkout"
+        )
+    done = subprocess.run(
+        [path, *arguments], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     if done.returncode:
         said = (done.stdout[-2000:] + done.stderr).decode(errors="replace").strip()
         raise ShoalError(f"shoal {' '.join(arguments[:2])}: {said}")
@@ -65,18 +85,26 @@ def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
 def parts(description: bytes, rank: int) -> List[Part]:
     """What a description, the text of shoal-layout.json, puts on a rank."""
     found = []
-    for line in shoal("state", "layout", "--json", "--rank", str(rank), "-", stdin=description).splitlines():
+    for line in shoal(
+        "state", "layout", "--json", "--rank", str(rank), "-", stdin=description
+    ).splitlines():
         part = json.loads(line)
-        pieces = [(str(p["tensor"]), Piece(p["from"], p["shape"], p["at"], p["strides"])) for p in part["pieces"]]
+        pieces = [
+            (str(p["tensor"]), Piece(p["from"], p["shape"], p["at"], p["strides"]))
+            for p in part["pieces"]
+        ]
         found.append(Part(part["tensor"], part["type"], part["shape"], part["file"], pieces))
     return found
 
 
 def write(path: str, own: Sequence[Tuple[Kept, Item]], rank: int, ranks: int) -> None:
     """Write the tensors of a rank to a safetensors file, durably. The file says whose it is."""
-    entries: Dict[str, Any] = {"__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}}
+    entries: Dict[str, Any] = {
+        "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
+    }
     at = 0
-    own = sorted(own, key=lambda pair: (-_itemsize(pair[0]), pair[0].name))  # so that every element is aligned
+    # so that every element is aligned
+    own = sorted(own, key=lambda pair: (-_itemsize(pair[0]), pair[0].name))
     for k, _ in own:
         entries[k.name] = {"dtype": k.dtype, "shape": k.shape, "data_offsets": [at, at + k.nbytes]}
         at += k.nbytes
@@ -105,13 +133,20 @@ class Source:
         self._files: Dict[str, Any] = {}
 
     def fill(self, part: Part, whole: Dict[str, Tuple[str, List[int]]], memory: Any) -> None:
-        """Read what a part has into memory of its size, packed. `whole` has the types and shapes of the whole tensors."""
+        """Read what a part has into memory of its size, packed. `whole` has the types and shapes of
+        the whole tensors.
+        """
         for name, piece in part.pieces:
             tensor = self._tensors.get(name)
             if tensor is None:
-                raise ShoalError(f"tensor {name} is not in {self._folder}; `shoal state ls` lists what is")
+                raise ShoalError(
+                    f"tensor {name} is not in {self._folder}; `shoal state ls` lists what is"
+                )
             if (tensor["type"], tensor["shape"]) != whole[name]:
-                raise ShoalError(f"tensor {name} is {tensor['type']} {tensor['shape']} in {self._folder}, and {whole[name][0]} {whole[name][1]} in this program")
+                raise ShoalError(
+                    f"tensor {name} is {tensor['type']} {tensor['shape']} in {self._folder}, and"
+                    f" {whole[name][0]} {whole[name][1]} in this program"
+                )
             self._copy(tensor, piece, memory)
 
     def _copy(self, tensor: Dict[str, Any], piece: Piece, memory: Any) -> None:
@@ -122,7 +157,9 @@ class Source:
         for file, offset, source in _sources(tensor):
             start, shape = piece.common(source)
             if min(shape, default=1) > 0:
-                piece.view(memory, itemsize, 0, start, shape)[...] = source.view(self._memory(file), itemsize, offset, start, shape)
+                piece.view(memory, itemsize, 0, start, shape)[...] = source.view(
+                    self._memory(file), itemsize, offset, start, shape
+                )
 
     def _memory(self, file: str) -> Any:
         import numpy

@@ -35,7 +35,9 @@ class Port(Protocol):
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview: ...
 
-    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None: ...
+    def pin(
+        self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
+    ) -> None: ...
 
     def call(
         self,

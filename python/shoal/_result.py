@@ -18,14 +18,17 @@ from .errors import ArenaError, ShoalError
 
 
 class Result:
-    """A place in this process's memory where it sees a shared result. What lies behind it changes with the members of the job."""
+    """A place in this process's memory where it sees a shared result. What lies behind it changes
+    with the members of the job.
+    """
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
         self.group, self.name, self.nbytes = group, name, nbytes
         self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)
         self.mapping = Mapping(self.memory, -1)
         self.id = 0  # the number of its segment
-        self.generation = 0  # for which the agent's memory is behind it; 0 = it is this process's own
+        # for which the agent's memory is behind it; 0 = it is this process's own
+        self.generation = 0
         self.block: Callable[[], Any] = lambda: None  # what arrays over it keep alive
 
     def own(self) -> None:
@@ -40,16 +43,21 @@ Share = Tuple[Result, int]
 
 
 class Results:
-    """The shared results of one worker. Methods may be called from any thread; without a link nothing is shared."""
+    """The shared results of one worker. Methods may be called from any thread; without a link
+    nothing is shared.
+    """
 
     def __init__(self, link: Optional[Link] = None) -> None:
         self._link = link
         self._lock = threading.Lock()
         self.all: List[Result] = []  # replaced, never changed: `locate` reads it without the lock
-        self._dropped: Deque[Result] = deque()  # written by finalizers, which may interrupt any line of any thread
+        # written by finalizers, which may interrupt any line of any thread
+        self._dropped: Deque[Result] = deque()
 
     def get(self, group: int, name: str, nbytes: int) -> Tuple[Result, memoryview]:
-        """The result of a name, and its memory to read, kept as long as something refers to that. It is this process's own until `bind`."""
+        """The result of a name, and its memory to read, kept as long as something refers to that.
+        It is this process's own until `bind`.
+        """
         if not 1 <= len(name.encode()) <= 255:
             raise ValueError(f"name={name!r}: a shared result has a name of 1 to 255 bytes")
         with self._lock:
@@ -57,7 +65,10 @@ class Results:
             for result in self.all:
                 if (result.group, result.name) == (group, name):
                     if result.nbytes != nbytes:
-                        raise ValueError(f"the shared result {name!r} has {result.nbytes} bytes on this rank already, not {nbytes}: give it another name")
+                        raise ValueError(
+                            f"the shared result {name!r} has {result.nbytes} bytes on this rank"
+                            f" already, not {nbytes}: give it another name"
+                        )
                     block = result.block()
                     if block is not None:
                         return result, memoryview(block).toreadonly()
@@ -83,7 +94,12 @@ class Results:
 
     def _ask(self, link: Link, result: Result, generation: int) -> None:
         if result.generation != generation:  # else another thread was faster
-            message = {"type": "shared", "group": result.group, "name": result.name, "bytes": max(result.nbytes, 1)}
+            message = {
+                "type": "shared",
+                "group": result.group,
+                "name": result.name,
+                "bytes": max(result.nbytes, 1),
+            }
             try:
                 reply, fds = link.request(message, "shared")
             except Refused as err:
@@ -92,7 +108,9 @@ class Results:
             if len(fds) != 1 or not isinstance(number, int):
                 for fd in fds:
                     os.close(fd)
-                raise ArenaError(f"the agent's answer is no shared result: {reply}, {len(fds)} descriptors")
+                raise ArenaError(
+                    f"the agent's answer is no shared result: {reply}, {len(fds)} descriptors"
+                )
             result.mapping.show(fds[0])
             result.id, result.generation = number, generation
 
@@ -105,7 +123,9 @@ class Results:
         return None
 
     def mark(self, tensor: Tensor) -> None:
-        """Note where a tensor lies in a shared result, if it does: only the agent writes it then."""
+        """Note where a tensor lies in a shared result, if it does: only the agent writes it
+        then.
+        """
         found = self.locate(tensor.address, tensor.nbytes if tensor.contiguous else 1)
         if found is not None:
             tensor.writable = False
@@ -121,8 +141,11 @@ class Results:
             result = self._dropped.popleft()
             self.all = [r for r in self.all if r is not result]
             result.mapping.close()
-            if result.id and self._link is not None and all(r.id != result.id for r in self.all):  # a new one of the name has its number
+            # a new one of the name has its number
+            if result.id and self._link is not None and all(r.id != result.id for r in self.all):
                 try:
                     self._link.request({"type": "free", "id": result.id}, "freed")
                 except ShoalError:
-                    pass  # a lost agent has nothing to give back, and that of a group that was freed is gone
+                    # a lost agent has nothing to give back, and that of a group that was freed is
+                    # gone
+                    pass

@@ -1,4 +1,6 @@
-"""Who writes a worker's part of a checkpoint while training goes on: the agent of its host, or in a job of one without an agent a thread."""
+"""Who writes a worker's part of a checkpoint while training goes on: the agent of its host, or in a
+job of one without an agent a thread.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Scribe(Protocol):
     """Writes one part at a time."""
 
     def room(self, nbytes: int) -> memoryview:
-        """Memory to copy a share into, all of it touched. It may take a while. Raises ShoalError when there is none."""
+        """Memory to copy a share into, all of it touched. It may take a while. Raises ShoalError
+        when there is none.
+        """
 
     def write(self, part: Part) -> None:
         """Begin to write a part. What goes wrong is said, and training goes on."""
@@ -70,24 +74,48 @@ class AgentScribe:
     def write(self, part: Part) -> None:
         """Hand the part over."""
         arena, staging = self._worker.arena, part.staging
-        self._texts = [arena.copy(part.state), arena.copy(json.dumps(part.own, separators=(",", ":"), allow_nan=False).encode())]
+        self._texts = [
+            arena.copy(part.state),
+            arena.copy(json.dumps(part.own, separators=(",", ":"), allow_nan=False).encode()),
+        ]
         state, own, body = map(arena.extent, [*self._texts, part.body])
-        asked = {"folder": staging.root, "keep": part.keep, "seed": staging.seed, "rank": part.rank, "state": state, "own": own, "body": body}
+        asked = {
+            "folder": staging.root,
+            "keep": part.keep,
+            "seed": staging.seed,
+            "rank": part.rank,
+            "state": state,
+            "own": own,
+            "body": body,
+        }
         try:
             self._worker.link.request({"type": "save", "part": asked}, "save")
         except Refused as err:
-            say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: the agent refused its part: {err}")
+            say(
+                f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training"
+                f" goes on: the agent refused its part: {err}"
+            )
 
     def read(self, root: str, step: int, mesh: str, rank: int, into: memoryview) -> None:
-        """Have the agent read what a rank has on a mesh from a checkpoint. Raises ValueError when it cannot."""
-        asked = {"folder": root, "step": step, "mesh": mesh, "rank": rank, "into": self._worker.arena.extent(into)}
+        """Have the agent read what a rank has on a mesh from a checkpoint. Raises ValueError when
+        it cannot.
+        """
+        asked = {
+            "folder": root,
+            "step": step,
+            "mesh": mesh,
+            "rank": rank,
+            "into": self._worker.arena.extent(into),
+        }
         try:
             self._worker.link.request({"type": "load", "load": asked}, "load")
         except Refused as err:
             raise ValueError(str(err)) from None
 
     def busy(self) -> bool:
-        """Whether the agent still writes a part, of this worker or of another one of this host, which may be lost."""
+        """Whether the agent still writes a part, of this worker or of another one of this host,
+        which may be lost.
+        """
         return not self._written(wait=False)
 
     def wait(self) -> None:
@@ -116,7 +144,9 @@ class OwnScribe:
         try:
             return memory(nbytes)
         except (MemoryError, OSError) as err:
-            raise ShoalError(f"the system does not give {nbytes} bytes: free arrays, or raise `ulimit -v`") from err
+            raise ShoalError(
+                f"the system does not give {nbytes} bytes: free arrays, or raise `ulimit -v`"
+            ) from err
 
     def write(self, part: Part) -> None:
         """Start the thread."""
@@ -136,7 +166,10 @@ class OwnScribe:
     def shelf(self, root: str, keep: int) -> Shelf:
         """A folder: without an agent there is nobody who reaches a bucket."""
         if is_url(root):
-            raise ShoalError(f"{root} is read and written by the agent, and there is none: start the program with `shoal run -n 1 -- python …`, or name a folder")
+            raise ShoalError(
+                f"{root} is read and written by the agent, and there is none: start the program"
+                " with `shoal run -n 1 -- python …`, or name a folder"
+            )
         return OwnShelf(root, keep)
 
 
@@ -149,12 +182,26 @@ def _write(part: Part) -> None:
         staging.begin()
         files = [staging.file(STATE, part.state, memoryview(b""))]
         head = header(part.kept, part.runs, part.rank, part.size, part.own)
-        files.append(staging.file(f"shard-{part.rank + 1:05d}-of-{part.size:05d}.safetensors", head, part.body))
+        files.append(
+            staging.file(
+                f"shard-{part.rank + 1:05d}-of-{part.size:05d}.safetensors", head, part.body
+            )
+        )
         staging.receipt(part.rank, part.size, files, sums(Key(staging.seed), part.runs, part.body))
         if staging.seal(part.keep):
             nbytes, took = sum(k.nbytes for k in part.kept), time.monotonic() - begun
-            say(f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by {counted(part.size, 'worker')}, the last in {took:.1f} s")
+            say(
+                f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by"
+                f" {counted(part.size, 'worker')}, the last in {took:.1f} s"
+            )
     except OSError as err:
         staging.abandon()
-        room = "; make room there, or keep fewer, and the next one is written" if err.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        say(f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes on: {err}; the ones before it are there{room}")
+        room = (
+            "; make room there, or keep fewer, and the next one is written"
+            if err.errno in (errno.ENOSPC, errno.EDQUOT)
+            else ""
+        )
+        say(
+            f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes"
+            f" on: {err}; the ones before it are there{room}"
+        )

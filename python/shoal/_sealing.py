@@ -1,7 +1,9 @@
-"""The folders of checkpoints: how one that is being written becomes one that is sealed. docs/formats/job-checkpoints.md, section 3.
+"""The folders of checkpoints: how one that is being written becomes one that is sealed.
+docs/formats/job-checkpoints.md, section 3.
 
-A job of one seals here what it writes, and every job what it finds when it begins; the agent has the same in Go (checkpoint/snapshot). Nobody
-waits for anybody: each worker's part is written and then a receipt for it, and whoever finds the receipts of all seals.
+A job of one seals here what it writes, and every job what it finds when it begins; the agent has
+the same in Go (checkpoint/snapshot). Nobody waits for anybody: each worker's part is written and
+then a receipt for it, and whoever finds the receipts of all seals.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ class Taken(OSError):
     """A job makes no step twice once it is sealed."""
 
     def __str__(self) -> str:
-        return "another checkpoint of this step was sealed there meanwhile, so another job writes into the folder: give each job a folder of its own"
+        return (
+            "another checkpoint of this step was sealed there meanwhile, so another job writes into"
+            " the folder: give each job a folder of its own"
+        )
 
 
 class Staging(NamedTuple):
@@ -53,9 +58,15 @@ class Staging(NamedTuple):
 
     def file(self, name: str, head: bytes, body: memoryview) -> Dict[str, Any]:
         """Write a file; returns its line for the receipt."""
-        return {"name": name, "size": len(head) + body.nbytes, "sha256": write(os.path.join(self.path, name), head, body)}
+        return {
+            "name": name,
+            "size": len(head) + body.nbytes,
+            "sha256": write(os.path.join(self.path, name), head, body),
+        }
 
-    def receipt(self, rank: int, size: int, files: List[Dict[str, Any]], sums: Dict[int, int]) -> None:
+    def receipt(
+        self, rank: int, size: int, files: List[Dict[str, Any]], sums: Dict[int, int]
+    ) -> None:
         """Say that the part of a rank is there."""
         _put(self.path, f".part-{rank:05d}-of-{size:05d}.json", {"files": files, "sums": sums})
 
@@ -64,10 +75,11 @@ class Staging(NamedTuple):
         shutil.rmtree(self.path, ignore_errors=True)
 
     def seal(self, keep: int) -> bool:
-        """Seal and publish the checkpoint if all its parts are there, and remove those older than the last `keep`.
+        """Seal and publish the checkpoint if all its parts are there, and remove those older than
+        the last `keep`.
 
-        It may be called by several at once, and again after one that was killed in the middle. Raises Taken, and removes it, when another one of this
-        step is sealed.
+        It may be called by several at once, and again after one that was killed in the middle.
+        Raises Taken, and removes it, when another one of this step is sealed.
         """
         try:
             names = os.listdir(self.path)
@@ -95,20 +107,33 @@ class Staging(NamedTuple):
 
     def _manifest(self, receipts: List[Dict[str, Any]]) -> Dict[str, Any]:
         kept, key = tensors(_load(self.path, STATE)), Key(self.seed)
-        totals = [sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME for i in range(len(kept))]
+        totals = [
+            sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME for i in range(len(kept))
+        ]
         state, nbytes, lines = 0, 0, []
         for k, total in sorted(zip(kept, totals)):
             dtype = k.dtype.lower()
             state = (state + key.tensor(k.name, dtype, k.shape, total)) % PRIME
             nbytes += k.nbytes
-            lines.append({"name": k.name, "dtype": dtype, "shape": k.shape, "sum": text(total, k.nbytes)})
+            lines.append(
+                {"name": k.name, "dtype": dtype, "shape": k.shape, "sum": text(total, k.nbytes)}
+            )
         files = sorted((f for r in receipts for f in r["files"]), key=lambda f: str(f["name"]))
-        return {"shoal": "manifest/1", "seed": f"{self.seed:016x}", "state": text(state, nbytes), "tensors": lines, "files": files}
+        return {
+            "shoal": "manifest/1",
+            "seed": f"{self.seed:016x}",
+            "state": text(state, nbytes),
+            "tensors": lines,
+            "files": files,
+        }
 
 
 def tensors(state: Dict[str, Any]) -> List[Kept]:
     """The tensors that STATE lists."""
-    return [Kept(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"])) for t in state["tensors"]]
+    return [
+        Kept(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"]))
+        for t in state["tensors"]
+    ]
 
 
 class Sealed(NamedTuple):
@@ -126,7 +151,9 @@ class Sealed(NamedTuple):
         """What it is of. Raises ValueError when it cannot be read, OSError when it is not there."""
         found = _load(self.path, STATE)
         if found.get("shoal") != VERSION:
-            raise ValueError(f"{self.path}/{STATE} is of version {found.get('shoal')!r}, not {VERSION!r}")
+            raise ValueError(
+                f"{self.path}/{STATE} is of version {found.get('shoal')!r}, not {VERSION!r}"
+            )
         return found
 
     def files(self) -> List[Dict[str, Any]]:
@@ -138,25 +165,34 @@ class Sealed(NamedTuple):
         hashes = {f["name"]: f["sha256"] for f in self.files()}[name]
         with open(os.path.join(self.path, name), "rb") as file:
             text = file.read()
-        if [hashlib.sha256(text[at : at + HASHED]).hexdigest() for at in range(0, len(text), HASHED)] != hashes:
+        if [
+            hashlib.sha256(text[at : at + HASHED]).hexdigest() for at in range(0, len(text), HASHED)
+        ] != hashes:
             raise ValueError(f"{self.path}/{name}: not as it was sealed")
         return text
 
     def set_aside(self) -> None:
         """Keep a damaged one out of the way."""
         with contextlib.suppress(OSError):
-            os.rename(self.path, os.path.join(self.root, f"damaged-{os.path.basename(self.path)}-{os.getpid()}"))
+            os.rename(
+                self.path,
+                os.path.join(self.root, f"damaged-{os.path.basename(self.path)}-{os.getpid()}"),
+            )
 
 
 def sealed(root: str) -> List[Sealed]:
     """The checkpoints of a folder, the newest first."""
     found = (_SEALED.match(name) for name in _names(root))
     listed = [Sealed(root, int(m[1])) for m in found if m]
-    return sorted((s for s in listed if os.path.exists(os.path.join(s.path, MANIFEST))), reverse=True)
+    return sorted(
+        (s for s in listed if os.path.exists(os.path.join(s.path, MANIFEST))), reverse=True
+    )
 
 
 def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
-    """Deal with what earlier workers left: a checkpoint that has all its parts is sealed, another one removed."""
+    """Deal with what earlier workers left: a checkpoint that has all its parts is sealed, another
+    one removed.
+    """
     for left in _stagings(root):
         if left == besides:
             continue
@@ -165,10 +201,16 @@ def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
         except Taken:
             continue
         if whole:
-            say(f"checkpoint of step {left.step} in {root}: all its parts were there, and it is sealed now")
+            say(
+                f"checkpoint of step {left.step} in {root}: all its parts were there, and it is"
+                " sealed now"
+            )
         elif os.path.exists(left.path):
             left.abandon()
-            say(f"checkpoint of step {left.step} in {root} is abandoned: a worker was lost while it was written; the ones before it are there")
+            say(
+                f"checkpoint of step {left.step} in {root} is abandoned: a worker was lost while it"
+                " was written; the ones before it are there"
+            )
     for name in _names(root):
         if name.startswith(".old-"):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
@@ -221,7 +263,9 @@ def _load(folder: str, name: str) -> Dict[str, Any]:
 def _put(folder: str, name: str, value: Any) -> None:
     """A file of JSON, durable and whole or not there."""
     path = os.path.join(folder, name)
-    write(f"{path}.{os.getpid()}", json.dumps(value, separators=(",", ":")).encode(), memoryview(b""))
+    write(
+        f"{path}.{os.getpid()}", json.dumps(value, separators=(",", ":")).encode(), memoryview(b"")
+    )
     os.replace(f"{path}.{os.getpid()}", path)
 
 

@@ -1,4 +1,6 @@
-"""The files of a checkpoint: a shard of the state for each worker, as safetensors. docs/formats/job-checkpoints.md, section 2."""
+"""The files of a checkpoint: a shard of the state for each worker, as safetensors.
+docs/formats/job-checkpoints.md, section 2.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,38 @@ _OFFSETS = "DCP_SHARDING_INFO"
 _ORIGIN = "shoal"
 # What safetensors calls the element types of NumPy and of torch; all others are stored as bytes.
 _TYPES = {
-    "<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8", "<u8": "U64", "<u4": "U32", "<u2": "U16",
-    "|u1": "U8", "|b1": "BOOL", "<c8": "C64", "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
-    "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}  # fmt: skip
+    "<f8": "F64",
+    "<f4": "F32",
+    "<f2": "F16",
+    "<i8": "I64",
+    "<i4": "I32",
+    "<i2": "I16",
+    "|i1": "I8",
+    "<u8": "U64",
+    "<u4": "U32",
+    "<u2": "U16",
+    "|u1": "U8",
+    "|b1": "BOOL",
+    "<c8": "C64",
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
 
 
 class Kept(NamedTuple):
@@ -35,10 +64,13 @@ class Kept(NamedTuple):
     dtype: str  # as safetensors calls it
     shape: List[int]
     nbytes: int
-    cuts: Optional[List[int]] = None  # of what no worker has whole: rank r writes the bytes from cuts[r] to cuts[r+1]
+    # of what no worker has whole: rank r writes the bytes from cuts[r] to cuts[r+1]
+    cuts: Optional[List[int]] = None
 
     def axis(self) -> int:
-        """The dimension along which it is cut: the first that is longer than 1. So every part lies in one run of bytes."""
+        """The dimension along which it is cut: the first that is longer than 1. So every part lies
+        in one run of bytes.
+        """
         return next((i for i, n in enumerate(self.shape) if n > 1), 0)
 
     def row(self) -> int:
@@ -58,7 +90,11 @@ def catalogue(items: Sequence[Item]) -> List[Kept]:
         if dtype not in _TYPES:
             dtype, shape = "uint8", [item.nbytes]
         plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "_" for c in item.name)
-        name = next(n for n in itertools.chain([plain], (f"{plain} {i}" for i in itertools.count(2))) if n not in taken)
+        name = next(
+            n
+            for n in itertools.chain([plain], (f"{plain} {i}" for i in itertools.count(2)))
+            if n not in taken
+        )
         taken.add(name)
         kept.append(Kept(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
     return kept
@@ -73,7 +109,9 @@ class Run(NamedTuple):
 
 
 def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
-    """What a rank writes: what it alone has, and as near to its equal share of the other bytes, in the order of the tensors, as whole rows allow."""
+    """What a rank writes: what it alone has, and as near to its equal share of the other bytes, in
+    the order of the tensors, as whole rows allow.
+    """
     total = sum(k.nbytes for k in kept if k.cuts is None)
     first, last, at, runs = total * rank // size, total * (rank + 1) // size, 0, []
     for index, k in enumerate(kept):
@@ -81,7 +119,9 @@ def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
             if k.cuts[rank] < k.cuts[rank + 1]:
                 runs.append(Run(index, k.cuts[rank], k.cuts[rank + 1]))
             continue
-        start, stop = (min(max(cut - at, 0), k.nbytes) // k.row() * k.row() for cut in (first, last))
+        start, stop = (
+            min(max(cut - at, 0), k.nbytes) // k.row() * k.row() for cut in (first, last)
+        )
         if start < stop or not k.nbytes and not rank:
             runs.append(Run(index, start, stop))
         at += k.nbytes
@@ -98,15 +138,28 @@ def header(kept: Sequence[Kept], runs: Sequence[Run], rank: int, size: int, own:
         shape, starts, axis = list(k.shape), [0] * len(k.shape), k.axis()
         if shape and k.nbytes:
             shape[axis], starts[axis] = (run.stop - run.start) // k.row(), run.start // k.row()
-        entries[k.name] = {"dtype": k.dtype, "shape": shape, "data_offsets": [at, at + run.stop - run.start]}
+        entries[k.name] = {
+            "dtype": k.dtype,
+            "shape": shape,
+            "data_offsets": [at, at + run.stop - run.start],
+        }
         offsets[k.name], shapes[k.name] = {"saved_offsets": starts}, k.shape
         at += run.stop - run.start
-    origin = {"rank": rank, "ranks": size, "file": 1, "files": 1, "shapes": dict(sorted(shapes.items())), "own": own}
+    origin = {
+        "rank": rank,
+        "ranks": size,
+        "file": 1,
+        "files": 1,
+        "shapes": dict(sorted(shapes.items())),
+        "own": own,
+    }
     return framed({"__metadata__": {_OFFSETS: _json(offsets), _ORIGIN: _json(origin)}, **entries})
 
 
 def framed(entries: Dict[str, Any]) -> bytes:
-    """The beginning of a safetensors file: the length of its header, and the header, so that the data is aligned."""
+    """The beginning of a safetensors file: the length of its header, and the header, so that the
+    data is aligned.
+    """
     text = _json(entries).encode()
     text += b" " * (-len(text) % 8)
     return _LENGTH.pack(len(text)) + text
@@ -160,7 +213,9 @@ class Reader:
         self.hashed = 0  # blocks that were compared
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
-        """Read a file. Of its blocks, each turn-th from `rank` on is compared with its hash. Raises ValueError when it is damaged."""
+        """Read a file. Of its blocks, each turn-th from `rank` on is compared with its hash. Raises
+        ValueError when it is damaged.
+        """
         from concurrent.futures import ThreadPoolExecutor
 
         if os.path.getsize(path) != size:
@@ -168,7 +223,11 @@ class Reader:
         if len(hashes) != -(-size // HASHED):
             raise ValueError(f"{path}: {len(hashes)} hashes for {size} bytes")
         with open(path, "rb", buffering=0) as file:
-            runs = sorted(self._runs(file, path, size), key=lambda run: run[0]) if path.endswith(".safetensors") else []
+            runs = (
+                sorted(self._runs(file, path, size), key=lambda run: run[0])
+                if path.endswith(".safetensors")
+                else []
+            )
 
         def block(i: int) -> bool:
             at = i * HASHED
@@ -216,7 +275,9 @@ class Reader:
 
 
 def _cover(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
-    """The memory that the bytes of a file from `at` to `stop` go to: that of the runs, and some for what lies between them."""
+    """The memory that the bytes of a file from `at` to `stop` go to: that of the runs, and some for
+    what lies between them.
+    """
     for begin, part in runs:
         first, last = max(at, begin), min(stop, begin + part.nbytes)
         if first < last:

@@ -1,4 +1,6 @@
-"""Where a job looks for its checkpoints when it begins: in a folder by itself, or in a bucket by its agent."""
+"""Where a job looks for its checkpoints when it begins: in a folder by itself, or in a bucket by
+its agent.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ class OwnShelf:
                 point(self._root)
             listed = sealed(self._root)[tried:]
         except OSError as err:
-            raise ShoalError(f"nobody can look for checkpoints in {self._root}: {err}; name a folder, which need not be there yet") from err
+            raise ShoalError(
+                f"nobody can look for checkpoints in {self._root}: {err}; name a folder, which need"
+                " not be there yet"
+            ) from err
         return Attempt(listed[0].step) if listed else None
 
     def fetch(self, chosen: Attempt) -> Sealed:

@@ -1,7 +1,9 @@
-"""Nested values as a plan in JSON and flat items of bytes: how the state of a worker travels to one that joins.
+"""Nested values as a plan in JSON and flat items of bytes: how the state of a worker travels to one
+that joins.
 
-Arrays (NumPy, torch) become items, in the order in which they are met; everything else is in the plan. There is no pickle:
-what comes out is built from these few kinds only, whatever the sender says.
+Arrays (NumPy, torch) become items, in the order in which they are met; everything else is in the
+plan. There is no pickle: what comes out is built from these few kinds only, whatever the sender
+says.
 
     None, bool, int, float, str    as in JSON; a float that JSON cannot say is {"float": "nan"}
     list                           a list
@@ -32,7 +34,8 @@ class Item(NamedTuple):
     nbytes: int
     address: int
     array: Any  # dense; keeps the memory alive
-    cuts: Optional[List[int]] = None  # of what no worker has whole: the bytes from cuts[r] to cuts[r+1] are worker r's
+    # of what no worker has whole: the bytes from cuts[r] to cuts[r+1] are worker r's
+    cuts: Optional[List[int]] = None
     first: int = 0  # the byte that lies at the address
 
     def copy_to(self, address: int, start: int, stop: int) -> None:
@@ -49,7 +52,9 @@ class Item(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """A torch tensor that lies on all workers together: of its rows, worker r has those from cuts[r] to cuts[r+1]; `part` is this worker's."""
+    """A torch tensor that lies on all workers together: of its rows, worker r has those from
+    cuts[r] to cuts[r+1]; `part` is this worker's.
+    """
 
     part: Any
     rank: int
@@ -57,7 +62,9 @@ class Dealt(NamedTuple):
 
 
 def memory(nbytes: int) -> memoryview:
-    """Zeroed memory for an item, all of it touched: with huge pages, where the system has them, in a fifth of the time."""
+    """Zeroed memory for an item, all of it touched: with huge pages, where the system has them, in
+    a fifth of the time.
+    """
     if nbytes < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return memoryview(bytearray(nbytes))
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -68,7 +75,9 @@ def memory(nbytes: int) -> memoryview:
 
 
 def flatten(name: str, value: Any, items: List[Item]) -> Any:
-    """The plan of a value. Appends its arrays to `items`. Raises TypeError for what cannot travel."""
+    """The plan of a value. Appends its arrays to `items`. Raises TypeError for what cannot
+    travel.
+    """
     try:
         return _flatten(name, value, items)
     except RecursionError:
@@ -91,7 +100,9 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]}
     if isinstance(value, dict):
-        return {"dict": [[_key(name, k), _flatten(f"{name}/{k}", v, items)] for k, v in value.items()]}
+        return {
+            "dict": [[_key(name, k), _flatten(f"{name}/{k}", v, items)] for k, v in value.items()]
+        }
     if is_torch(value):
         dense = value.detach().cpu().contiguous()
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
@@ -115,7 +126,9 @@ def _dealt(name: str, value: Dealt, items: List[Item]) -> Any:
     whole = part.new_empty(1).expand(shape) if math.prod(shape) else part.new_empty(shape)
     whole.part = part
     cuts = [row * cut for cut in value.cuts] if math.prod(shape) else None
-    items.append(Item(name, row * shape[0], part.data_ptr(), whole, cuts, row * value.cuts[value.rank]))
+    items.append(
+        Item(name, row * shape[0], part.data_ptr(), whole, cuts, row * value.cuts[value.rank])
+    )
     return _plan("torch", str(part.dtype).rpartition(".")[2], shape, items)
 
 
@@ -133,13 +146,15 @@ def _key(name: str, key: Any) -> Any:
 
 def _immovable(name: str, what: str) -> TypeError:
     return TypeError(
-        f"{name} is {what}, which cannot move to a worker that joins: let the `get` of job.register return arrays, numbers, strings, "
-        "bytes, None, and lists, tuples and dicts of these"
+        f"{name} is {what}, which cannot move to a worker that joins: let the `get` of job.register"
+        " return arrays, numbers, strings, bytes, None, and lists, tuples and dicts of these"
     )
 
 
 def build(plan: Any, parts: List[memoryview]) -> Any:
-    """The value of a plan; its arrays lie in the bytes of the items. Raises ValueError for what `flatten` does not write."""
+    """The value of a plan; its arrays lie in the bytes of the items. Raises ValueError for what
+    `flatten` does not write.
+    """
     if plan is None or isinstance(plan, (bool, int, float, str)):
         return plan
     if isinstance(plan, list):
@@ -162,7 +177,11 @@ def build(plan: Any, parts: List[memoryview]) -> Any:
 
 def _array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
     index, shape = plan["item"], tuple(plan["shape"])
-    if not isinstance(index, int) or not 0 <= index < len(parts) or not all(isinstance(n, int) and n >= 0 for n in shape):
+    if (
+        not isinstance(index, int)
+        or not 0 <= index < len(parts)
+        or not all(isinstance(n, int) and n >= 0 for n in shape)
+    ):
         raise ValueError(f"no plan of an array: {plan}")
     data = parts[index]
     if plan["kind"] == "torch":
@@ -170,7 +189,11 @@ def _array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
         if torch is None:
             raise ValueError("the others have torch tensors: import torch before the first step")
         dtype = getattr(torch, str(plan["dtype"]))
-        return torch.frombuffer(data, dtype=dtype).view(shape) if data.nbytes else torch.empty(shape, dtype=dtype)
+        return (
+            torch.frombuffer(data, dtype=dtype).view(shape)
+            if data.nbytes
+            else torch.empty(shape, dtype=dtype)
+        )
     import numpy
 
     dtype = numpy.dtype(plan["dtype"])

@@ -1,6 +1,8 @@
-"""What of a state is no array: numbers, texts, and lists, tuples and dicts of these, such as the groups of an optimizer.
+"""What of a state is no array: numbers, texts, and lists, tuples and dicts of these, such as the
+groups of an optimizer.
 
-A checkpoint has them under the paths that `shoal state ls --values` shows, in values.pt, which torch.load reads too.
+A checkpoint has them under the paths that `shoal state ls --values` shows, in values.pt, which
+torch.load reads too.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def is_array(value: Any) -> bool:
 
 
 def leaves(prefix: str, state: Any) -> Iterator[Leaf]:
-    """What a state is made of, with keys joined by dots. Lists come apart only where a dict or an array is in them."""
+    """What a state is made of, with keys joined by dots. Lists come apart only where a dict or an
+    array is in them.
+    """
     for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
         if _comes_apart(value):
             yield from leaves(f"{prefix}{key}.", value)
@@ -46,7 +50,9 @@ def leaves(prefix: str, state: Any) -> Iterator[Leaf]:
 def _comes_apart(value: Any) -> bool:
     if isinstance(value, Mapping):
         return bool(value)
-    return isinstance(value, (list, tuple)) and any(is_array(x) or isinstance(x, Mapping) or _comes_apart(x) for x in value)
+    return isinstance(value, (list, tuple)) and any(
+        is_array(x) or isinstance(x, Mapping) or _comes_apart(x) for x in value
+    )
 
 
 def plan(leaf: Leaf) -> Any:
@@ -56,7 +62,10 @@ def plan(leaf: Leaf) -> Any:
         return flatten(leaf.name, {} if isinstance(leaf.value, Mapping) else leaf.value, items)
     except TypeError:
         kind = type(leaf.value).__name__
-        raise TypeError(f"{leaf.name} is a {kind}: a state has arrays, and numbers, texts, None, and lists, tuples and dicts of these; leave it out") from None
+        raise TypeError(
+            f"{leaf.name} is a {kind}: a state has arrays, and numbers, texts, None, and lists,"
+            " tuples and dicts of these; leave it out"
+        ) from None
 
 
 def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
@@ -65,7 +74,10 @@ def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
     for one in everyone:
         for name, value in one.items():
             if plans.setdefault(name, value) != value:
-                raise ValueError(f"{name} is {build(value, [])!r} on one worker and {build(plans[name], [])!r} on another: a value is alike on all that have it")
+                raise ValueError(
+                    f"{name} is {build(value, [])!r} on one worker and {build(plans[name], [])!r}"
+                    " on another: a value is alike on all that have it"
+                )
     return {name: build(value, []) for name, value in plans.items()}
 
 
@@ -73,7 +85,11 @@ def write(folder: str, values: Mapping[str, Any]) -> None:
     """Write values durably, as torch.save writes a dict."""
     path = os.path.join(folder, FILE)
     with zipfile.ZipFile(path, "w") as archive:
-        for name, text in [("data.pkl", b"\x80\x02" + _pickled(dict(values)) + b"."), ("byteorder", b"little"), ("version", b"3\n")]:
+        for name, text in [
+            ("data.pkl", b"\x80\x02" + _pickled(dict(values)) + b"."),
+            ("byteorder", b"little"),
+            ("version", b"3\n"),
+        ]:
             archive.writestr(zipfile.ZipInfo(f"archive/{name}"), text)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
@@ -92,7 +108,9 @@ def _pickled(value: Any) -> bytes:
         text = value.encode(errors="surrogatepass")
         return b"X" + struct.pack("<I", len(text)) + text
     if isinstance(value, bytes):
-        return b"c_codecs\nencode\n" + _pickled(value.decode("latin1")) + _pickled("latin1") + b"\x86R"
+        return (
+            b"c_codecs\nencode\n" + _pickled(value.decode("latin1")) + _pickled("latin1") + b"\x86R"
+        )
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickled(x) for pair in value.items() for x in pair) + b"u"
     inside = b"".join(map(_pickled, value))
@@ -109,11 +127,19 @@ def fill(wanted: List[Leaf], path: str) -> None:
         found[value["value"]] = value["is"]
     for leaf in wanted:
         if leaf.name not in found and leaf.value == {}:
-            raise ShoalError(f"{leaf.name} is empty here, and not in {path}: an optimizer has its state behind the first step; make one before")
+            raise ShoalError(
+                f"{leaf.name} is empty here, and not in {path}: an optimizer has its state behind"
+                " the first step; make one before"
+            )
         if leaf.name not in found:
-            raise ShoalError(f"value {leaf.name} is not in {path}; `shoal state ls --values` lists what is")
+            raise ShoalError(
+                f"value {leaf.name} is not in {path}; `shoal state ls --values` lists what is"
+            )
         if not isinstance(leaf.holder, (MutableMapping, list)):
-            raise ShoalError(f"value {leaf.name} stands in a {type(leaf.holder).__name__}, which cannot be changed: make it a list or a dict")
+            raise ShoalError(
+                f"value {leaf.name} stands in a {type(leaf.holder).__name__}, which cannot be"
+                " changed: make it a list or a dict"
+            )
     for leaf in wanted:
         leaf.holder[leaf.key] = _like(leaf.value, found[leaf.name])
 
@@ -129,8 +155,14 @@ def _like(before: Any, value: Any) -> Any:
     if isinstance(before, bytes) and isinstance(value, str):
         return base64.b64decode(value)
     if isinstance(before, (list, tuple)) and isinstance(value, list):
-        same: Iterable[Tuple[Any, Any]] = zip(before, value) if len(before) == len(value) else zip(value, value)
-        return type(before)(_like(a, b) for a, b in same) if type(before) in (list, tuple) else [_like(a, b) for a, b in same]
+        same: Iterable[Tuple[Any, Any]] = (
+            zip(before, value) if len(before) == len(value) else zip(value, value)
+        )
+        return (
+            type(before)(_like(a, b) for a, b in same)
+            if type(before) in (list, tuple)
+            else [_like(a, b) for a, b in same]
+        )
     return value
 
 

@@ -22,7 +22,15 @@ class View(NamedTuple):
     def read(cls, block: memoryview) -> "View":
         """The view in a control block."""
         generation, rank, size, steps, joined, flags, nbytes = VIEW.unpack_from(block, VIEW_AT)
-        return cls(generation, rank, size, steps, joined, flags, bytes(block[CURSOR_AT : CURSOR_AT + nbytes]))
+        return cls(
+            generation,
+            rank,
+            size,
+            steps,
+            joined,
+            flags,
+            bytes(block[CURSOR_AT : CURSOR_AT + nbytes]),
+        )
 
     @property
     def released(self) -> bool:

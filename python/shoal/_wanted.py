@@ -1,4 +1,6 @@
-"""What a program hands over is looked at where it does so. Each message says which argument it is, what was given, and what is wanted."""
+"""What a program hands over is looked at where it does so. Each message says which argument it is,
+what was given, and what is wanted.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any, Optional
 
 
 def whole(name: str, value: Any, least: int, what: str, most: Optional[int] = None) -> int:
-    """An integer, of NumPy too. Raises TypeError for what is none, and ValueError for one that is less than `least` or more than `most`."""
+    """An integer, of NumPy too. Raises TypeError for what is none, and ValueError for one that is
+    less than `least` or more than `most`.
+    """
     try:
         number = operator.index(value)
     except TypeError:

@@ -16,7 +16,20 @@ from . import _fork
 from ._arena import Arena, Place
 from ._calls import Calls, left
 from ._core import Core
-from ._layout import ERROR_TEXT_AT, HEADER, HEADER_BYTES, KINDS, MAGIC, MORE, PIECES, PROTOCOL, STEP, U8, DType, pack_shape
+from ._layout import (
+    ERROR_TEXT_AT,
+    HEADER,
+    HEADER_BYTES,
+    KINDS,
+    MAGIC,
+    MORE,
+    PIECES,
+    PROTOCOL,
+    STEP,
+    U8,
+    DType,
+    pack_shape,
+)
 from ._link import Link, Refused
 from ._result import Results
 from ._scribe import AgentScribe
@@ -34,7 +47,8 @@ _NOWHERE = (0, 0)
 _NOTHING = (U8.code, *pack_shape((0,), 0))
 # The descriptor of a call that is no collective.
 _ENTER = (KINDS["enter"], 0, 0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, bytes(64), 0)
-# Groups that a job of one makes are numbered from here, beyond those of the agent: they never have another member.
+# Groups that a job of one makes are numbered from here, beyond those of the agent: they never have
+# another member.
 _OWN_GROUPS = 1 << 31
 _BROADCAST = KINDS["broadcast"]
 
@@ -54,7 +68,8 @@ class Worker:
         self._commit = 0  # the ticket of the call that commits the step last
         self._changed: Callable[[], None] = lambda: None
         self.calls.on_change = self._look
-        # Descriptions of arena arrays by id(array): a steady program describes the same few again and again.
+        # Descriptions of arena arrays by id(array): a steady program describes the same few again
+        # and again.
         self._described: Dict[int, Tuple["weakref.ref[Any]", Any, Tensor]] = {}
         _fork.guard(self)
 
@@ -69,11 +84,24 @@ class Worker:
             raise JoinError(f"joining as rank {rank} of job {link.job}: {err}") from None
         try:
             self.name, self.host = str(reply["job"]), str(reply["host"])
-            self.rank, self.size, self.generation = int(reply["rank"]), int(reply["size"]), int(reply.get("generation", 0))
+            self.rank, self.size, self.generation = (
+                int(reply["rank"]),
+                int(reply["size"]),
+                int(reply.get("generation", 0)),
+            )
             slots, slot_bytes, spin_us = (int(reply[k]) for k in ("slots", "slot_bytes", "spin_us"))
-            self._piece, self._places = int(reply.get("piece_bytes", 0)), int(reply.get("pieces_open", 0))
+            self._piece, self._places = (
+                int(reply.get("piece_bytes", 0)),
+                int(reply.get("pieces_open", 0)),
+            )
             self.late, crowded = bool(reply.get("late")), bool(reply.get("crowded"))
-            if len(fds) != 3 or not 0 <= self.rank < self.size or slots < 1 or slot_bytes < ERROR_TEXT_AT or slot_bytes % 64:
+            if (
+                len(fds) != 3
+                or not 0 <= self.rank < self.size
+                or slots < 1
+                or slot_bytes < ERROR_TEXT_AT
+                or slot_bytes % 64
+            ):
                 raise ValueError(f"{reply} with {len(fds)} descriptors")
             block = mmap.mmap(fds[0], HEADER_BYTES + slots * slot_bytes)
             seen = HEADER.unpack_from(block, 0)
@@ -83,18 +111,28 @@ class Worker:
             for fd in fds:
                 os.close(fd)
             raise JoinError(
-                f"the agent's welcome makes no sense ({type(err).__name__}: {err}): install the package and the `shoal` "
-                "binary from the same release"
+                f"the agent's welcome makes no sense ({type(err).__name__}: {err}): install the"
+                " package and the `shoal` binary from the same release"
             ) from None
         self.view = View(self.generation, self.rank, self.size)
-        # Calls on groups from here on take a detour: 0 while this worker is a job of one, or newcomers wait for the state.
+        # Calls on groups from here on take a detour: 0 while this worker is a job of one, or
+        # newcomers wait for the state.
         self._detour = 0 if self.late else _OWN_GROUPS
         self._alone = self.late
         self._seat = rank
         self._early = False  # let in while the job is in a later epoch than this worker's program
         self._elders: Optional[int] = None
         self.link = link
-        self.calls = Calls(link, block, fds[0], slots, slot_bytes, (fds[1], fds[2]), spin_us, None if crowded else Core(self.rank))
+        self.calls = Calls(
+            link,
+            block,
+            fds[0],
+            slots,
+            slot_bytes,
+            (fds[1], fds[2]),
+            spin_us,
+            None if crowded else Core(self.rank),
+        )
         self.arena = Arena(link, self.calls.settle)
         self.results = Results(link)
 
@@ -108,7 +146,12 @@ class Worker:
         if known is not None and dtype is None:
             ref, numpy_dtype, tensor = known
             alive: Any = ref()
-            if alive is x and x.dtype is numpy_dtype and x.shape == tensor.shape and x.flags.writeable is tensor.writable:
+            if (
+                alive is x
+                and x.dtype is numpy_dtype
+                and x.shape == tensor.shape
+                and x.flags.writeable is tensor.writable
+            ):
                 return tensor
         tensor = describe(x, dtype)
         if tensor.contiguous:
@@ -117,33 +160,47 @@ class Worker:
                 tensor.place = place
         if self.results.all and tensor.place is None:
             self.results.mark(tensor)
-        if (tensor.place or tensor.shared) and dtype is None and type(x).__module__ == "numpy" and x.base is not None:
+        if (
+            (tensor.place or tensor.shared)
+            and dtype is None
+            and type(x).__module__ == "numpy"
+            and x.base is not None
+        ):
             self._remember(x, tensor)
         return tensor
 
     def _remember(self, x: Any, tensor: Tensor) -> None:
-        # Only NumPy views of the arena: nothing can move their data while they live, as torch's `set_` or a resize can.
+        # Only NumPy views of the arena: nothing can move their data while they live, as torch's
+        # `set_` or a resize can.
         key, described = id(x), self._described
         described[key] = weakref.ref(x, lambda _: described.pop(key, None)), x.dtype, tensor
         tensor.array = None  # the description must not keep the array alive
 
     def make(self, x: Any, dtype: DType, shape: Shape) -> Any:
-        """A new array in the arena, of the kind that x is. Its elements are whatever the last user left."""
+        """A new array in the arena, of the kind that x is. Its elements are whatever the last user
+        left.
+        """
         return like(x, dtype, shape, self.buffer(elements(shape) * dtype.itemsize))
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """New arena memory, freed when nothing refers to it. `later`: its pages are made while others go on."""
+        """New arena memory, freed when nothing refers to it. `later`: its pages are made while
+        others go on.
+        """
         return self.arena.buffer(nbytes, later)
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
-        """Memory to be read that all workers of the host see who give its group and name; own memory in a job of one."""
+        """Memory to be read that all workers of the host see who give its group and name; own
+        memory in a job of one.
+        """
         self.link.check()  # before the lock, which a forked child may have inherited taken
         result, memory = self.results.get(group, name, nbytes)
         if not self._alone and group < _OWN_GROUPS:
             self.results.bind((result, 0), self.generation)
         return memory
 
-    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
+    def pin(
+        self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
+    ) -> None:
         """Have the arena memory around an address pinned for a device; see Arena.pin."""
         self.arena.pin(address, pin, unpin)
 
@@ -164,10 +221,13 @@ class Worker:
         flags: int = 0,
         at_once: bool = False,
     ) -> Handle[T]:
-        """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait` returns. `at_once`: the caller waits for it next."""
+        """Submit a call. `held` is kept alive until the agent is done; `result` is what `wait`
+        returns. `at_once`: the caller waits for it next.
+        """
         self.link.check()
         if out is not None and out.shared is not None:
-            self.calls.complete(self._commit)  # with it the members may change, and with them the memory
+            # with it the members may change, and with them the memory
+            self.calls.complete(self._commit)
         if group >= self._detour:
             if self._alone or group >= _OWN_GROUPS:
                 if out is not None and out.shared is not None:
@@ -175,7 +235,9 @@ class Worker:
                 return alone(kind, inp, out, result, peer)
             group = group or self._among_elders()
         lead = inp if inp is not None else out
-        dtype, ndim, shape_bytes = (lead.dtype.code, lead.ndim, lead.shape_bytes) if lead is not None else _NOTHING
+        dtype, ndim, shape_bytes = (
+            (lead.dtype.code, lead.ndim, lead.shape_bytes) if lead is not None else _NOTHING
+        )
         if shape is not None:
             ndim, shape_bytes = pack_shape(shape, elements(shape))
         handle: Handle[T]
@@ -183,18 +245,30 @@ class Worker:
         target = out.place if out is not None and out.count else None
         if out is not None and out.shared is not None:
             target = self.results.bind(out.shared, self.generation)
-        in_arena = (inp is None or inp.place or not inp.count) and (out is None or target or not out.count)
+        in_arena = (inp is None or inp.place or not inp.count) and (
+            out is None or target or not out.count
+        )
         if in_arena and counts is None and peer >= 0:
             handle = Handle(self.calls, result, held)
             in_place = inp.place if inp is not None and inp.count else None
             out_place = target
             counts_place = None
-        elif at_once and inp is not None and out is not None and not target and self._takes_pieces(inp, out):
-            handle = carried = PiecewiseHandle(self.calls, result, held, self.arena, inp, out, self._piece, self._places)
+        elif (
+            at_once
+            and inp is not None
+            and out is not None
+            and not target
+            and self._takes_pieces(inp, out)
+        ):
+            handle = carried = PiecewiseHandle(
+                self.calls, result, held, self.arena, inp, out, self._piece, self._places
+            )
             in_place = out_place = carried.window
             counts_place, flags = None, flags | PIECES
         else:
-            handle = staged = (StagedHandle if peer >= 0 else AnySourceHandle)(self.calls, result, held, self.arena)
+            handle = staged = (StagedHandle if peer >= 0 else AnySourceHandle)(
+                self.calls, result, held, self.arena
+            )
             in_place, out_place = self._stage(staged, kind, inp, out, target)
             counts_place = self._stage_counts(staged, counts)
         in_segment, in_offset = in_place or _NOWHERE
@@ -202,13 +276,27 @@ class Worker:
         counts_segment, counts_offset = counts_place or _NOWHERE
         try:
             self.calls.submit(
-                handle, kind, dtype, op, ndim, group, peer & 0xFFFFFFFF, tag, weight,
-                in_segment, out_segment,
-                in_offset, inp.count if inp is not None else 0,
-                out_offset, out.count if out is not None else 0,
-                counts_segment, len(counts) if counts is not None else 0, counts_offset,
-                shape_bytes, flags,
-            )  # fmt: skip
+                handle,
+                kind,
+                dtype,
+                op,
+                ndim,
+                group,
+                peer & 0xFFFFFFFF,
+                tag,
+                weight,
+                in_segment,
+                out_segment,
+                in_offset,
+                inp.count if inp is not None else 0,
+                out_offset,
+                out.count if out is not None else 0,
+                counts_segment,
+                len(counts) if counts is not None else 0,
+                counts_offset,
+                shape_bytes,
+                flags,
+            )
             if carried is not None:
                 carried.carry()
         except BaseException:
@@ -222,13 +310,30 @@ class Worker:
         return handle
 
     def _takes_pieces(self, inp: Tensor, out: Tensor) -> bool:
-        """Whether foreign memory can go through a window. Not in a job that takes steps: it may have to repeat a call from its input."""
-        if not 0 < self._piece < inp.nbytes or self._elastic or inp.place is not None or not inp.contiguous or not out.contiguous:
+        """Whether foreign memory can go through a window. Not in a job that takes steps: it may
+        have to repeat a call from its input.
+        """
+        if (
+            not 0 < self._piece < inp.nbytes
+            or self._elastic
+            or inp.place is not None
+            or not inp.contiguous
+            or not out.contiguous
+        ):
             return False
-        return out is inp or out.address >= inp.address + inp.nbytes or inp.address >= out.address + out.nbytes
+        return (
+            out is inp
+            or out.address >= inp.address + inp.nbytes
+            or inp.address >= out.address + out.nbytes
+        )
 
     def _stage(
-        self, handle: "StagedHandle[Any]", kind: int, inp: Optional[Tensor], out: Optional[Tensor], target: Optional[Place]
+        self,
+        handle: "StagedHandle[Any]",
+        kind: int,
+        inp: Optional[Tensor],
+        out: Optional[Tensor],
+        target: Optional[Place],
     ) -> Tuple[Optional[Place], Optional[Place]]:
         """Stand-ins for what is foreign; one for both where input and output are the same."""
         places: List[Optional[Place]] = [None, None]
@@ -244,13 +349,16 @@ class Worker:
             else:
                 staging = handle.borrow(tensor.nbytes)
                 places[i] = staging.place
-                if i == 0 or kind == _BROADCAST:  # when the root is lost, its part falls to a rank that has an output only
+                # when the root is lost, its part falls to a rank that has an output only
+                if i == 0 or kind == _BROADCAST:
                     tensor.copy_to(staging.address)
             if i == 1:
                 handle.copy_back(tensor, staging)
         return places[0], places[1]
 
-    def _stage_counts(self, handle: "StagedHandle[Any]", counts: Optional[Sequence[int]]) -> Optional[Place]:
+    def _stage_counts(
+        self, handle: "StagedHandle[Any]", counts: Optional[Sequence[int]]
+    ) -> Optional[Place]:
         if counts is None:
             return None
         packed = struct.pack(f"<{len(counts)}q", *counts)
@@ -274,7 +382,9 @@ class Worker:
             self.link.send({"type": "ungroup", "id": number})
 
     def follow(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called after each change of the view, before the call that told of it returns."""
+        """Have `changed` called after each change of the view, before the call that told of it
+        returns.
+        """
         self._changed = changed
 
     def _look(self) -> None:
@@ -314,7 +424,9 @@ class Worker:
 
     @contextlib.contextmanager
     def everyone(self) -> Iterator[None]:
-        """Calls on the world within the block are of all members: the newcomers make them too, before they have the state."""
+        """Calls on the world within the block are of all members: the newcomers make them too,
+        before they have the state.
+        """
         detour = self._detour
         if not self._alone:
             self._detour = _OWN_GROUPS
@@ -324,12 +436,19 @@ class Worker:
             self._detour = detour
 
     def state_data(self, place: Cursor) -> None:
-        """Tell what the job trains on, and from which place; every worker tells the same. The job is elastic from then on.
+        """Tell what the job trains on, and from which place; every worker tells the same. The job
+        is elastic from then on.
 
         Before the first step it may be told again, with a place that is further.
         """
         self._elastic = True
-        message = {"type": "data", "samples": place.samples, "batch": place.batch, "seed": place.seed, "shuffle": place.shuffle}
+        message = {
+            "type": "data",
+            "samples": place.samples,
+            "batch": place.batch,
+            "seed": place.seed,
+            "shuffle": place.shuffle,
+        }
         if place.committed():
             message["cursor"] = base64.b64encode(place.pack()).decode()
         try:
@@ -338,9 +457,11 @@ class Worker:
             raise ShoalError(str(err)) from None
 
     def state_layout(self, statement: bytes) -> None:
-        """Tell how the state of the job lies on its workers, as docs/formats/reshape.md has it; every worker tells the same.
+        """Tell how the state of the job lies on its workers, as docs/formats/reshape.md has it;
+        every worker tells the same.
 
-        Raises ShoalError when it contradicts itself, the others, or what this worker says that it holds.
+        Raises ShoalError when it contradicts itself, the others, or what this worker says that it
+        holds.
         """
         block = self.arena.copy(statement)  # kept until the agent has answered
         try:
@@ -354,24 +475,40 @@ class Worker:
             reply, _ = self.link.request({"type": "shape"}, "shape")
         except Refused as err:
             raise ShoalError(str(err)) from None
-        mesh, following, broken, lost, alone = (str(reply.get(key, "")) for key in ("mesh", "next", "broken", "lost", "alone"))
+        mesh, following, broken, lost, alone = (
+            str(reply.get(key, "")) for key in ("mesh", "next", "broken", "lost", "alone")
+        )
         writes = base64.b64decode(reply.get("writes", ""))
-        return Shaped(mesh, following, broken, lost, int(reply.get("in", 0)), int(reply.get("out", 0)), alone, writes)
+        return Shaped(
+            mesh,
+            following,
+            broken,
+            lost,
+            int(reply.get("in", 0)),
+            int(reply.get("out", 0)),
+            alone,
+            writes,
+        )
 
     def bucket(self, nbytes: int, now: int, backward: float) -> int:
-        """How large buckets of `nbytes` of gradients should be, which a backward pass makes in so many seconds, and which are of `now` bytes; 0 where
-        nothing is known."""
+        """How large buckets of `nbytes` of gradients should be, which a backward pass makes in so
+        many seconds, and which are of `now` bytes; 0 where nothing is known.
+        """
         try:
-            reply, _ = self.link.request({"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket")
+            reply, _ = self.link.request(
+                {"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket"
+            )
         except Refused as err:
             raise ShoalError(str(err)) from None
         return int(reply.get("bytes", 0))
 
     def enter(self, epoch: Optional[int] = None) -> bool:
-        """Ask to be a member of the next view, and wait for it. A new member asks again when it did not get the state.
+        """Ask to be a member of the next view, and wait for it. A new member asks again when it did
+        not get the state.
 
-        With an epoch, it can begin in that one only; False when the job is beyond it: this worker is a job of one still, or again. It is not rank 0, which
-        is a member that writes the results.
+        With an epoch, it can begin in that one only; False when the job is beyond it: this worker
+        is a job of one still, or again. It is not rank 0, which is a member that writes the
+        results.
         """
         if self._early:
             self._look()
@@ -381,7 +518,12 @@ class Worker:
             handle.wait()
             if self.view is before:
                 return epoch is None or self._stand_by(self._seat)
-        self._early = epoch is not None and bool(self.view.cursor) and not self.view.released and Cursor.unpack(self.view.cursor).reached > epoch
+        self._early = (
+            epoch is not None
+            and bool(self.view.cursor)
+            and not self.view.released
+            and Cursor.unpack(self.view.cursor).reached > epoch
+        )
         return not self._early or self._stand_by(self.view.rank)
 
     def _stand_by(self, rank: int) -> bool:
@@ -405,7 +547,12 @@ class Worker:
 
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher."""
-        self.link.send({"type": "report", "metrics": {name: _in_json(value) for name, value in metrics.items()}})
+        self.link.send(
+            {
+                "type": "report",
+                "metrics": {name: _in_json(value) for name, value in metrics.items()},
+            }
+        )
 
     def leave(self) -> None:
         """Say good-bye and hang up. Arrays of the arena stay readable."""
@@ -421,8 +568,9 @@ class Worker:
         """In a forked child: no more calls, no descriptors, and only private memory."""
         self.link.disown(
             ForkError(
-                f"this process was forked from a worker of job {self.name}, and a job belongs to the process that joined it: "
-                "let only the parent call shoal, or start the child with multiprocessing's 'spawn' or 'forkserver' method"
+                f"this process was forked from a worker of job {self.name}, and a job belongs to"
+                " the process that joined it: let only the parent call shoal, or start the child"
+                " with multiprocessing's 'spawn' or 'forkserver' method"
             )
         )
         self.calls.disown()

@@ -1,9 +1,12 @@
-"""Times all-reduce: the worker behind ``shoal bench allreduce --python``, and the method that bench/peers shares.
+"""Times all-reduce: the worker behind ``shoal bench allreduce --python``, and the method that
+bench/peers shares.
 
-A call takes as long as on its slowest rank, and the median over the calls counts. Before each call every buffer is filled anew, after each
-call every element is checked; neither is timed, and a barrier before and behind the call keeps it from taking the processors of a rank that
-is still in it.
+A call takes as long as on its slowest rank, and the median over the calls counts. Before each call
+every buffer is filled anew, after each call every element is checked; neither is timed, and a
+barrier before and behind the call keeps it from taking the processors of a rank that is still in
+it.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -18,10 +21,11 @@ DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}
 
 
 class Payload:
-    """What the buffers hold: random whole numbers in [-512, 511] whose sums are exact in every dtype and order.
+    """What the buffers hold: random whole numbers in [-512, 511] whose sums are exact in every
+    dtype and order.
 
-    A buffer repeats one pool; each rank starts at a place of its own, drawn anew for each call, by the same seeded
-    generator on all ranks.
+    A buffer repeats one pool; each rank starts at a place of its own, drawn anew for each call, by
+    the same seeded generator on all ranks.
     """
 
     def __init__(self, dtype: str, ranks: int) -> None:
@@ -36,11 +40,13 @@ class Payload:
     def fill(self, x: Any, rank: int) -> None:
         """Fills the 1-d array x of this rank for the next call."""
         self._starts = [int(s) for s in self._draw.integers(0, POOL, self._ranks)]
-        self._each(x, self._pool[self._starts[rank]:][:POOL], self._np.copyto)
+        self._each(x, self._pool[self._starts[rank] :][:POOL], self._np.copyto)
 
     def holds_sum(self, x: Any) -> bool:
-        """Reports whether every element of x is the sum over what the ranks were filled with last."""
-        want = sum(self._pool[s:s + min(POOL, x.size)] for s in self._starts)
+        """Reports whether every element of x is the sum over what the ranks were filled with
+        last.
+        """
+        want = sum(self._pool[s : s + min(POOL, x.size)] for s in self._starts)
         good = []
         self._each(x, want, lambda part, w: good.append(self._np.array_equal(part, w)))
         return all(good)
@@ -48,12 +54,13 @@ class Payload:
     @staticmethod
     def _each(x: Any, period: Any, do: Callable[[Any, Any], None]) -> None:
         for at in range(0, x.size, POOL):
-            part = x[at:at + POOL]
-            do(part, period[:part.size])
+            part = x[at : at + POOL]
+            do(part, period[: part.size])
 
 
 def plan(nbytes: int, seconds: float) -> Tuple[int, int]:
-    """Returns how many calls warm up and how many are measured, for a size in bytes and the time of one call.
+    """Returns how many calls warm up and how many are measured, for a size in bytes and the time of
+    one call.
 
     As many calls as 512 MiB hold buffers and two seconds of calls allow, from FEWEST to MOST.
     """
@@ -71,10 +78,12 @@ def measure(
     slowest: Callable[[List[float]], List[float]],
     result: Any = None,
 ) -> Dict[str, float]:
-    """Measures the sum all-reduce of x and returns bytes, iterations, median_us, p99_us and verified (0 or 1).
+    """Measures the sum all-reduce of x and returns bytes, iterations, median_us, p99_us and
+    verified (0 or 1).
 
-    ``array`` is a 1-d NumPy view of x, and ``result`` one of where the result comes, if that is not x. ``slowest`` returns, for a list of
-    numbers of this rank, the largest over the ranks place by place.
+    ``array`` is a 1-d NumPy view of x, and ``result`` one of where the result comes, if that is not
+    x. ``slowest`` returns, for a list of numbers of this rank, the largest over the ranks place by
+    place.
     """
     payload = Payload(array.dtype.name, ranks)
     good = True
@@ -104,7 +113,9 @@ def measure(
     }
 
 
-def _measure_shoal(job: Any, sizes: List[int], dtype: str, foreign: bool, shared: bool) -> Iterator[Dict[str, float]]:
+def _measure_shoal(
+    job: Any, sizes: List[int], dtype: str, foreign: bool, shared: bool
+) -> Iterator[Dict[str, float]]:
     import numpy as np
 
     def slowest(values: List[float]) -> List[float]:
@@ -116,21 +127,40 @@ def _measure_shoal(job: Any, sizes: List[int], dtype: str, foreign: bool, shared
         count = nbytes // np.dtype(dtype).itemsize
         x = np.empty(count, dtype) if foreign else job.empty(count, dtype)
         out = job.shared(f"result of {nbytes}", count, dtype) if shared else None
-        yield measure(x, x, job.rank, job.size, functools.partial(job.allreduce, out=out), job.barrier, slowest, out)
+        yield measure(
+            x,
+            x,
+            job.rank,
+            job.size,
+            functools.partial(job.allreduce, out=out),
+            job.barrier,
+            slowest,
+            out,
+        )
 
 
 def main() -> int:
     """Measures every size given in bytes; rank 0 reports one set of metrics a size."""
-    parser = argparse.ArgumentParser(prog="python3 -m shoal.bench", description="worker of `shoal bench allreduce --python`")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m shoal.bench", description="worker of `shoal bench allreduce --python`"
+    )
     parser.add_argument("bytes", nargs="+", type=int)
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="f32")
-    parser.add_argument("--foreign", action="store_true", help="buffers in ordinary memory, not in the arena")
-    parser.add_argument("--shared", action="store_true", help="the result in memory that all ranks see")
+    parser.add_argument(
+        "--foreign", action="store_true", help="buffers in ordinary memory, not in the arena"
+    )
+    parser.add_argument(
+        "--shared", action="store_true", help="the result in memory that all ranks see"
+    )
     args = parser.parse_args()
     try:
         import numpy  # noqa: F401
     except ImportError:
-        print(f"shoal bench: {sys.executable} has no NumPy; install it, or measure from Go without --python", file=sys.stderr)
+        print(
+            f"shoal bench: {sys.executable} has no NumPy; install it, or measure from Go without"
+            " --python",
+            file=sys.stderr,
+        )
         return 1
     import shoal
 

@@ -1,4 +1,6 @@
-"""A worker that trains without end and tells what changes of the members cost it, behind ``shoal bench recovery --client``."""
+"""A worker that trains without end and tells what changes of the members cost it, behind ``shoal
+bench recovery --client``.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ SAMPLES, BATCH = 1 << 40, 256
 
 
 class Clock:
-    """Times the steps, and reports a change of the members once the step after it is done: a worker that joins receives the
-    state between the two."""
+    """Times the steps, and reports a change of the members once the step after it is done: a worker
+    that joins receives the state between the two.
+    """
 
     def __init__(self, job: "shoal.Job") -> None:
         self._job = job
@@ -40,7 +43,12 @@ class Clock:
             self._paces.append(took)
             return
         pace = statistics.median(self._paces) if self._paces else 0.0
-        self._pending = {"generation": generation, "at_us": time.time() * 1e6, "took_us": took * 1e6, "pace_us": pace * 1e6}
+        self._pending = {
+            "generation": generation,
+            "at_us": time.time() * 1e6,
+            "took_us": took * 1e6,
+            "pace_us": pace * 1e6,
+        }
         if not self._generation and self._first:  # what was before is no step
             self._pending.update(took_us=0.0, began_us=self._first * 1e6)
         self._generation = generation
@@ -74,7 +82,9 @@ def train_torch(_: int, state: int) -> None:
     linear = [torch.nn.Linear(width, width, bias=False) for _ in range(layers)]
     with torch.no_grad():
         for layer in linear:
-            layer.weight.mul_(3**0.5)  # an activation is then as large behind all layers as before; or they become denormal, with which processors compute slowly
+            # an activation is then as large behind all layers as before; or they become denormal,
+            # with which processors compute slowly
+            layer.weight.mul_(3**0.5)
     model = shoal.torch.ddp(torch.nn.Sequential(*linear))
     optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters(), lr=1e-6))
     clock = Clock(shoal.join())

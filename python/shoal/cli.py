@@ -1,4 +1,6 @@
-"""The console script `shoal`: hands over to the Go binary, which is the launcher, the agent and all other commands."""
+"""The console script `shoal`: hands over to the Go binary, which is the launcher, the agent and all
+other commands.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import NoReturn, Optional
 
 
 def binary() -> Optional[Path]:
-    """The binary of this installation (inside the wheel), or of the checkout that holds this file; None without either."""
+    """The binary of this installation (inside the wheel), or of the checkout that holds this file;
+    None without either.
+    """
     here = Path(__file__).resolve().parent
     for path in (here / "_bin" / "shoal", here.parent.parent / "bin" / "shoal"):
         if path.is_file() and os.access(path, os.X_OK):
@@ -22,7 +26,8 @@ def main() -> NoReturn:
     path = binary()
     if path is None:
         sys.exit(
-            "shoal: this installation has no `shoal` binary: it is a wheel for any platform, or a checkout without a build. "
-            "Run `make build` in the checkout, or install the wheel of your platform"
+            "shoal: this installation has no `shoal` binary: it is a wheel for any platform, or a"
+            " checkout without a build. Run `make build` in the checkout, or install the wheel of"
+            " your platform"
         )
     os.execv(path, ["shoal", *sys.argv[1:]])

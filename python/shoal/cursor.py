@@ -1,7 +1,9 @@
-"""The place of a job in its data: which samples the next step trains on, who takes which, and which are committed.
+"""The place of a job in its data: which samples the next step trains on, who takes which, and which
+are committed.
 
-The same as the Go package data/cursor, bit by bit; docs/formats/cursor.md has the numbers. Pure: a `Cursor` is a value,
-a commit gives the next one, and equal cursors on different hosts give equal batches.
+The same as the Go package data/cursor, bit by bit; docs/formats/cursor.md has the numbers. Pure: a
+`Cursor` is a value, a commit gives the next one, and equal cursors on different hosts give equal
+batches.
 """
 
 from __future__ import annotations
@@ -43,10 +45,12 @@ def _mix(z: int) -> int:
 
 
 class Order:
-    """Which sample stands at which position of one epoch: a permutation of range(samples), computed and not stored.
+    """Which sample stands at which position of one epoch: a permutation of range(samples), computed
+    and not stored.
 
-    A Feistel network over the smallest power of four that holds all samples, walked until it comes back into them.
-    Another seed or another epoch gives an unrelated order; without `shuffle` position i holds sample i.
+    A Feistel network over the smallest power of four that holds all samples, walked until it comes
+    back into them. Another seed or another epoch gives an unrelated order; without `shuffle`
+    position i holds sample i.
     """
 
     __slots__ = ("samples", "_half", "_keys")
@@ -55,7 +59,8 @@ class Order:
         if not 0 <= samples <= MAX_SAMPLES:
             raise ValueError(f"an order of {samples} samples; it takes 0 to 2^62")
         self.samples = samples
-        self._half = max(1, (max(samples - 1, 0).bit_length() + 1) // 2)  # bits of one half of the domain
+        # bits of one half of the domain
+        self._half = max(1, (max(samples - 1, 0).bit_length() + 1) // 2)
         self._keys: List[int] = []  # empty: not shuffled
         if shuffle:
             state = _mix(seed + _GOLDEN)
@@ -63,7 +68,9 @@ class Order:
             self._keys = [_mix(state + i * _GOLDEN) for i in range(1, _ROUNDS + 1)]
 
     def at(self, position: int) -> int:
-        """The sample at a position. Raises IndexError when the position is not in range(samples)."""
+        """The sample at a position. Raises IndexError when the position is not in
+        range(samples).
+        """
         self._hold(position, position + 1)
         if not self._keys:
             return position
@@ -73,7 +80,8 @@ class Order:
         return position
 
     def take(self, spans: Iterable[Span]) -> "Samples":
-        """The samples at the positions of all spans, one after the other: int64 with NumPy, a list without.
+        """The samples at the positions of all spans, one after the other: int64 with NumPy, a list
+        without.
 
         Raises IndexError when a position is not in range(samples).
         """
@@ -107,7 +115,11 @@ class Order:
         from numpy import uint64
 
         # Plain ints would turn uint64 arrays into float64 ones before NumPy 2.
-        half, mask, down = uint64(self._half), uint64((1 << self._half) - 1), uint64(64 - self._half)
+        half, mask, down = (
+            uint64(self._half),
+            uint64((1 << self._half) - 1),
+            uint64(64 - self._half),
+        )
         keys = [uint64(key) for key in self._keys]
         x, outside = walking, None
         while x.size:
@@ -134,9 +146,9 @@ class Order:
 class Cursor:
     """A place in the data, made by `Cursor.start`, `unpack` and `commit`.
 
-    The positions below `next` that are not in `left` are committed. `left` is never larger than one batch: it goes first
-    into the next batch. It has at most as many spans as runs of neighbouring ranks were lost since the last step without
-    a loss (the Go package has the proof).
+    The positions below `next` that are not in `left` are committed. `left` is never larger than one
+    batch: it goes first into the next batch. It has at most as many spans as runs of neighbouring
+    ranks were lost since the last step without a loss (the Go package has the proof).
     """
 
     samples: int  # in an epoch
@@ -146,11 +158,14 @@ class Cursor:
     epoch: int = 0
     step: int = 0  # committed steps, over all epochs
     next: int = 0  # the first position of the epoch that was never handed out
-    left: Tuple[Span, ...] = ()  # handed out, and not committed since their worker was lost; ascending, apart from each other
+    # handed out, and not committed since their worker was lost; ascending, apart from each other
+    left: Tuple[Span, ...] = ()
 
     @classmethod
     def start(cls, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> "Cursor":
-        """The start of the first epoch. Raises ValueError when samples or batch is below 1 or above 2^62."""
+        """The start of the first epoch. Raises ValueError when samples or batch is below 1 or above
+        2^62.
+        """
         cursor = cls(samples, batch, seed, shuffle)
         if not 0 <= seed <= _WORD:
             raise ValueError(f"seed {seed}; it takes 0 to 2^64-1")
@@ -163,21 +178,25 @@ class Cursor:
 
     @property
     def reached(self) -> int:
-        """The epoch of the last step that was committed, also where that ended it: who loops over epochs is in that one until the next loop begins.
+        """The epoch of the last step that was committed, also where that ended it: who loops over
+        epochs is in that one until the next loop begins.
 
         Before the first step it is the first.
         """
         return self.epoch - (self.step > 0 and self.next == 0 and self.epoch > 0)
 
     def count(self) -> int:
-        """How many samples the next batch has over all workers: `batch`, or what the epoch still has when that is less."""
+        """How many samples the next batch has over all workers: `batch`, or what the epoch still
+        has when that is less.
+        """
         return min(self.batch, self._left() + self.samples - self.next)
 
     def part(self, rank: int, size: int) -> List[Span]:
         """The positions that a rank takes of the next batch, ascending.
 
-        The batch is `left`, then the positions from `next` on, cut at the end of the epoch. It falls into contiguous parts;
-        the first (count mod size) ranks take one more than the others, which may have none.
+        The batch is `left`, then the positions from `next` on, cut at the end of the epoch. It
+        falls into contiguous parts; the first (count mod size) ranks take one more than the others,
+        which may have none.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} of {size} workers")
@@ -191,16 +210,21 @@ class Cursor:
         return [self.part(rank, size) for rank in range(size)]
 
     def commit(self, size: int, done: Sequence[bool]) -> "Cursor":
-        """The cursor after the step of the next batch: the parts of those whose done is true are part of the result.
+        """The cursor after the step of the next batch: the parts of those whose done is true are
+        part of the result.
 
-        The others' parts come first in the batch after. When all of an epoch is committed, the next one begins.
+        The others' parts come first in the batch after. When all of an epoch is committed, the next
+        one begins.
 
-        It is exact whatever was lost, but a result that does not fit() cannot be handed to others. Then leave it, and run
-        the step again with those who are there: a step without a loss always fits.
+        It is exact whatever was lost, but a result that does not fit() cannot be handed to others.
+        Then leave it, and run the step again with those who are there: a step without a loss always
+        fits.
         """
         _must_have(size)
         if len(done) != size:
-            raise ValueError(f"a commit of {size} workers says for {len(done)} of them whether they are done")
+            raise ValueError(
+                f"a commit of {size} workers says for {len(done)} of them whether they are done"
+            )
         lost = (span for rank in range(size) if not done[rank] for span in self.part(rank, size))
         left = tuple(_joined(lost))
         epoch, next = self.epoch, self.next + self.count() - self._left()
@@ -213,19 +237,32 @@ class Cursor:
         return len(self.left) <= MAX_LEFT
 
     def pack(self) -> bytes:
-        """The encoding of docs/formats/cursor.md, at most 2936 bytes. Raises ValueError when the cursor does not fit."""
+        """The encoding of docs/formats/cursor.md, at most 2936 bytes. Raises ValueError when the
+        cursor does not fit.
+        """
         if not self.fits():
             raise ValueError(
                 f"{len(self.left)} spans are left over from lost workers, the limit is {MAX_LEFT}: "
                 "run the step again from the cursor before it"
             )
         flags = 0 if self.shuffle else _PLAIN
-        head = _HEAD.pack(self.epoch, self.next, self.step, self.samples, self.batch, self.seed, flags, len(self.left))
+        head = _HEAD.pack(
+            self.epoch,
+            self.next,
+            self.step,
+            self.samples,
+            self.batch,
+            self.seed,
+            flags,
+            len(self.left),
+        )
         return head + b"".join(_SPAN.pack(*span) for span in self.left)
 
     @classmethod
     def unpack(cls, data: Union[bytes, bytearray, memoryview]) -> "Cursor":
-        """Read an encoding, all of data. Raises ValueError when it is not what `pack` gives for a cursor that can be."""
+        """Read an encoding, all of data. Raises ValueError when it is not what `pack` gives for a
+        cursor that can be.
+        """
         if len(data) < _HEAD.size:
             raise _broken(f"{len(data)} bytes, the head alone has {_HEAD.size}")
         head = _Head(*_HEAD.unpack_from(data))
@@ -236,9 +273,13 @@ class Cursor:
         want = _HEAD.size + head.spans * _SPAN.size
         if len(data) != want:
             raise _broken(f"{len(data)} bytes, with {head.spans} spans it has {want}")
-        left = tuple((first, second) for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size :]))
+        left = tuple(
+            (first, second) for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size :])
+        )
         shuffle = not head.flags & _PLAIN
-        cursor = cls(head.samples, head.batch, head.seed, shuffle, head.epoch, head.step, head.next, left)
+        cursor = cls(
+            head.samples, head.batch, head.seed, shuffle, head.epoch, head.step, head.next, left
+        )
         cursor._check()
         return cursor
 
@@ -274,7 +315,10 @@ class Cursor:
         end = -1
         for start, stop in self.left:
             if not end < start < stop <= self.next:
-                raise _broken(f"span {start} to {stop} is empty, out of order, touches the one before or goes beyond {self.next}")
+                raise _broken(
+                    f"span {start} to {stop} is empty, out of order, touches the one before or goes"
+                    f" beyond {self.next}"
+                )
             end = stop
         if self._left() > self.batch:
             raise _broken(f"{self._left()} samples are left over from a batch of {self.batch}")

@@ -8,7 +8,9 @@ class ShoalError(RuntimeError):
 
 
 class JoinError(ShoalError):
-    """The worker could not join its job: no agent, a wrong token, another version, a broken answer."""
+    """The worker could not join its job: no agent, a wrong token, another version, a broken
+    answer.
+    """
 
 
 class MismatchError(ShoalError):
@@ -19,12 +21,15 @@ class MismatchError(ShoalError):
 
 
 class LostError(ShoalError):
-    """Who is needed is gone: another worker that was lost or has left, without which a call cannot finish; or the agent, and
-    then no call of this job can. The message says who."""
+    """Who is needed is gone: another worker that was lost or has left, without which a call cannot
+    finish; or the agent, and then no call of this job can. The message says who.
+    """
 
 
 class ForkError(ShoalError):
-    """A forked child used the job of its parent. Arrays of the arena can be read there, nothing else."""
+    """A forked child used the job of its parent. Arrays of the arena can be read there, nothing
+    else.
+    """
 
 
 class ArenaError(ShoalError):

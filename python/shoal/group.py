@@ -12,15 +12,18 @@ T = TypeVar("T")
 
 
 class Group(AsyncCollectives):
-    """Some ranks of a job, numbered from 0 in the order of `ranks`; `rank` is this process's number among them.
+    """Some ranks of a job, numbered from 0 in the order of `ranks`; `rank` is this process's number
+    among them.
 
-    Every rank of the group must make the same collectives in the same order. An array is a C-contiguous NumPy array,
-    a torch CPU tensor, or anything with the buffer protocol, of float64, float32, float16, bfloat16, int64, int32 or uint8
-    (bool for min, max and for moving). Arrays from `job.empty` are used where they lie; others are copied to the
-    arena and back, and strided ones element by element. Results are the same bytes on every rank.
+    Every rank of the group must make the same collectives in the same order. An array is a
+    C-contiguous NumPy array, a torch CPU tensor, or anything with the buffer protocol, of float64,
+    float32, float16, bfloat16, int64, int32 or uint8 (bool for min, max and for moving). Arrays
+    from `job.empty` are used where they lie; others are copied to the arena and back, and strided
+    ones element by element. Results are the same bytes on every rank.
 
-    Every method raises TypeError or ValueError for arguments that cannot mean anything; MismatchError when the ranks called
-    different things; LostError when a rank that the call needs, or the agent, is gone; ForkError in a forked child.
+    Every method raises TypeError or ValueError for arguments that cannot mean anything;
+    MismatchError when the ranks called different things; LostError when a rank that the call needs,
+    or the agent, is gone; ForkError in a forked child.
     """
 
     def __init__(self, port: Port, number: int, rank: int, ranks: Sequence[int]) -> None:
@@ -33,7 +36,8 @@ class Group(AsyncCollectives):
     def free(self) -> None:
         """Let the group go: this rank has no call of it under way, and makes none any more.
 
-        The job forgets it when no rank needs it. A job has room for 4096 groups, so who makes groups as long as it runs must free them.
+        The job forgets it when no rank needs it. A job has room for 4096 groups, so who makes
+        groups as long as it runs must free them.
         """
         if self._id == 0:
             raise ValueError("the group of all ranks lasts as long as the job")
@@ -42,59 +46,79 @@ class Group(AsyncCollectives):
             self._id = None
 
     def allreduce(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None) -> T:
-        """Replace x on every rank by the reduction of all ranks' x, and return it; with `out`, leave x and fill `out`.
+        """Replace x on every rank by the reduction of all ranks' x, and return it; with `out`,
+        leave x and fill `out`.
 
-        op is sum, mean, min, max or prod. A mean weighs each rank by `weight` (for example its number of samples) and
-        divides by the sum of the weights. x has the same shape on every rank.
+        op is sum, mean, min, max or prod. A mean weighs each rank by `weight` (for example its
+        number of samples) and divides by the sum of the weights. x has the same shape on every
+        rank.
         """
         return self.allreduce_async(x, op, weight, out, at_once=True).wait()
 
     def reduce_scatter(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Any:
-        """Reduce all ranks' x, of shape [size*n, ...], and return the rank-th block, of shape [n, ...].
+        """Reduce all ranks' x, of shape [size*n, ...], and return the rank-th block, of shape [n,
+        ...].
 
-        With `out`, the block is as long as `out`, which may differ between ranks: together they are as long as x.
+        With `out`, the block is as long as `out`, which may differ between ranks: together they are
+        as long as x.
         """
         return self.reduce_scatter_async(x, op, weight, out).wait()
 
     def allgather(self, x: Any, out: Any = None) -> Any:
-        """Return all ranks' x, of shape [n, ...], one behind the other in rank order: shape [size*n, ...].
+        """Return all ranks' x, of shape [n, ...], one behind the other in rank order: shape
+        [size*n, ...].
 
-        With `out`, the ranks' lengths may differ; `out` holds their sum. For unknown lengths see allgatherv.
+        With `out`, the ranks' lengths may differ; `out` holds their sum. For unknown lengths see
+        allgatherv.
         """
         return self.allgather_async(x, out).wait()
 
     def allgatherv(self, x: Any) -> Any:
-        """Return all ranks' x, of shape [n_rank, ...] with an n of their own, one behind the other in rank order."""
+        """Return all ranks' x, of shape [n_rank, ...] with an n of their own, one behind the other
+        in rank order.
+        """
         return self.allgatherv_async(x).wait()
 
     def broadcast(self, x: T, root: int = 0) -> T:
         """Replace x on every rank by the root's, of the same shape, and return it."""
         return self.broadcast_async(x, root).wait()
 
-    def reduce(self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0) -> Any:
-        """Like allreduce, but only the root gets (and returns) the result; the others keep x and return None."""
+    def reduce(
+        self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0
+    ) -> Any:
+        """Like allreduce, but only the root gets (and returns) the result; the others keep x and
+        return None.
+        """
         return self.reduce_async(x, op, root, out, weight).wait()
 
     def gather(self, x: Any, root: int = 0, out: Any = None) -> Any:
-        """Return on the root all ranks' x, of shape [n, ...], as allgather does; None on the others."""
+        """Return on the root all ranks' x, of shape [n, ...], as allgather does; None on the
+        others.
+        """
         return self.gather_async(x, root, out).wait()
 
     def scatter(self, x: Any = None, root: int = 0, out: Any = None) -> Any:
-        """Give each rank its block of the root's x, of shape [size*n, ...], and return it, of shape [n, ...].
+        """Give each rank its block of the root's x, of shape [size*n, ...], and return it, of shape
+        [n, ...].
 
-        The others give `out` instead of x. The blocks are as long as the ranks' `out`, which may differ.
+        The others give `out` instead of x. The blocks are as long as the ranks' `out`, which may
+        differ.
         """
         return self.scatter_async(x, root, out).wait()
 
     def alltoall(self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None) -> Any:
-        """Send the j-th block of x, of shape [size*n, ...], to rank j, and return what the ranks sent here, in rank order.
+        """Send the j-th block of x, of shape [size*n, ...], to rank j, and return what the ranks
+        sent here, in rank order.
 
-        `splits` gives the rows for each rank where they are not the same number. Give `out` on all ranks or on none.
+        `splits` gives the rows for each rank where they are not the same number. Give `out` on all
+        ranks or on none.
         """
         return self.alltoall_async(x, out, splits).wait()
 
     def send(self, x: Any, to: int, tag: int = 0) -> None:
-        """Send x to a rank, which receives as many elements of the same type with the same tag. Returns when it has them."""
+        """Send x to a rank, which receives as many elements of the same type with the same tag.
+        Returns when it has them.
+        """
         self.send_async(x, to, tag).wait()
 
     def recv(self, x: T, source: int, tag: int = 0) -> T:
@@ -102,19 +126,24 @@ class Group(AsyncCollectives):
         return self.recv_async(x, source, tag).wait()
 
     def shared(self, name: str, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-        """A NumPy array that all ranks of the group on this host see, and only the agent writes: the `out` of allreduce and allgather.
+        """A NumPy array that all ranks of the group on this host see, and only the agent writes:
+        the `out` of allreduce and allgather.
 
             total = job.shared("total", x.shape)
             job.allreduce(x, out=total)                 # x stays as it is
 
-        What is the same for all of them is then written once, and not once a rank. Ranks that give the same name get the same
-        memory; the next call into it waits until all have made it, so a result stays as it is until then. Behind the commit of a step, a
-        call into it waits for that before it returns: the members may be others then. The array is read-only, and so is a
-        tensor of torch.from_numpy, which torch does not know: to write to that ends the process. A worker that is released keeps what
-        is in it. Raises ArenaError when the other ranks have another number of bytes, or there is no memory.
+        What is the same for all of them is then written once, and not once a rank. Ranks that give
+        the same name get the same memory; the next call into it waits until all have made it, so a
+        result stays as it is until then. Behind the commit of a step, a call into it waits for that
+        before it returns: the members may be others then. The array is read-only, and so is a
+        tensor of torch.from_numpy, which torch does not know: to write to that ends the process. A
+        worker that is released keeps what is in it. Raises ArenaError when the other ranks have
+        another number of bytes, or there is no memory.
         """
         kind, dims = dense(shape, dtype)
-        return readable(kind, dims, self._port.shared(self.id, name, elements(dims) * kind.itemsize))
+        return readable(
+            kind, dims, self._port.shared(self.id, name, elements(dims) * kind.itemsize)
+        )
 
     def barrier(self) -> None:
         """Return when every rank of the group has called it."""

@@ -17,9 +17,21 @@ T = TypeVar("T")
 
 
 class Handle(Generic[T]):
-    """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them before."""
+    """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them
+    before.
+    """
 
-    __slots__ = ("_calls", "_result", "_held", "ticket", "word", "floor", "status", "error", "given_up")
+    __slots__ = (
+        "_calls",
+        "_result",
+        "_held",
+        "ticket",
+        "word",
+        "floor",
+        "status",
+        "error",
+        "given_up",
+    )
 
     def __init__(self, calls: "Calls", result: T, held: Any) -> None:
         self._calls = calls
@@ -35,15 +47,17 @@ class Handle(Generic[T]):
     def done(self) -> bool:
         """Whether `wait` would return (or raise) at once. Never blocks.
 
-        Raises LostError when the agent is gone before the call was complete, ForkError in a forked child.
+        Raises LostError when the agent is gone before the call was complete, ForkError in a forked
+        child.
         """
         return self._calls.look(self)
 
     def wait(self, timeout: Optional[float] = None) -> T:
         """Block until the call is complete and return its result; the same again when called again.
 
-        Raises MismatchError with the agent's reason when the call failed, LostError when a rank that it needs or the agent is gone, TimeoutError
-        when `timeout` seconds were not enough; the call then goes on, and can be waited for again.
+        Raises MismatchError with the agent's reason when the call failed, LostError when a rank
+        that it needs or the agent is gone, TimeoutError when `timeout` seconds were not enough; the
+        call then goes on, and can be waited for again.
         """
         if not self.status:
             self._calls.wait(self, timeout)
@@ -52,14 +66,18 @@ class Handle(Generic[T]):
         return self._result
 
     def settle(self, status: int, error: str = "") -> None:
-        """For the owner of the slot: the call is complete, and the agent is done with the arrays."""
+        """For the owner of the slot: the call is complete, and the agent is done with the
+        arrays.
+        """
         self.error = error
         self.status = status
         self._held = None
 
 
 class StagedHandle(Handle[T]):
-    """A call on foreign memory: it worked on copies in the arena, and `wait` copies the result back."""
+    """A call on foreign memory: it worked on copies in the arena, and `wait` copies the result
+    back.
+    """
 
     __slots__ = ("_arena", "_stagings", "_back", "_once")
 
@@ -97,20 +115,32 @@ class StagedHandle(Handle[T]):
             self._arena.retire(self._stagings.pop())
 
     def __del__(self) -> None:
-        # Nobody waited. A call under way is held by `Calls`, so the agent is done with the memory, or never had it.
+        # Nobody waited. A call under way is held by `Calls`, so the agent is done with the memory,
+        # or never had it.
         if self.status or not self.ticket:
             self._give_back()
 
 
 class PiecewiseHandle(StagedHandle[T]):
-    """A call on foreign memory that passes through a window in the arena piece by piece, so that nothing of it leaves the caches in between.
+    """A call on foreign memory that passes through a window in the arena piece by piece, so that
+    nothing of it leaves the caches in between.
 
     Who submits it must `carry` it at once, and `give_up` if that is not to be.
     """
 
     __slots__ = ("_source", "_target", "_window", "_piece", "_places")
 
-    def __init__(self, calls: "Calls", result: T, held: Any, arena: "Arena", source: "Tensor", target: "Tensor", piece: int, places: int) -> None:
+    def __init__(
+        self,
+        calls: "Calls",
+        result: T,
+        held: Any,
+        arena: "Arena",
+        source: "Tensor",
+        target: "Tensor",
+        piece: int,
+        places: int,
+    ) -> None:
         super().__init__(calls, result, held, arena)
         self._source, self._target, self._piece, self._places = source, target, piece, places
         self._window = self.borrow(piece * places)
@@ -121,7 +151,9 @@ class PiecewiseHandle(StagedHandle[T]):
         return self._window.place
 
     def carry(self) -> None:
-        """Put pieces into the window and take their results out, until the last is through or the call has failed."""
+        """Put pieces into the window and take their results out, until the last is through or the
+        call has failed.
+        """
         size, places, last = self._piece, self._places, -(-self._source.nbytes // self._piece)
         for i in range(last + places):
             place = self._window.address + i % places * size
@@ -140,7 +172,9 @@ class PiecewiseHandle(StagedHandle[T]):
 
 
 class AnySourceHandle(StagedHandle[T]):
-    """A receive from any rank. `source` is the number of the rank that has sent, once `wait` has returned."""
+    """A receive from any rank. `source` is the number of the rank that has sent, once `wait` has
+    returned.
+    """
 
     __slots__ = ("source",)
 

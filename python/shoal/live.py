@@ -1,10 +1,23 @@
-"""Training on a mesh that may change while the job runs: each worker has a part of the state, and between two steps it may be another."""
+"""Training on a mesh that may change while the job runs: each worker has a part of the state, and
+between two steps it may be another.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
+from typing import (
+    Any,
+    Callable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Union,
+)
 
 from . import _local
 from ._layout import KINDS, STEP
@@ -24,24 +37,29 @@ _RESHAPE = KINDS["reshape"]
 class Model(Protocol):
     """What a rank of a mesh trains. A model lives as long as its mesh.
 
-    It may have a method `initialize()` too, which sets the tensors to what training begins with. That is called where no other rank has the
-    state already, so that a change of the mesh need not wait for what it then replaces.
+    It may have a method `initialize()` too, which sets the tensors to what training begins with.
+    That is called where no other rank has the state already, so that a change of the mesh need not
+    wait for what it then replaces.
 
-    And it may have a method `adopt(tensors)`, which has the model keep its state in the arrays that it is given, by the names of `tensors()`, in place of its
-    own. They lie in memory of the job, where other ranks' agents read and write when the mesh changes: so the state is neither copied out of the model
-    nor into it, and not in memory twice. What is in them is the state, or nothing yet where `initialize()` follows.
+    And it may have a method `adopt(tensors)`, which has the model keep its state in the arrays that
+    it is given, by the names of `tensors()`, in place of its own. They lie in memory of the job,
+    where other ranks' agents read and write when the mesh changes: so the state is neither copied
+    out of the model nor into it, and not in memory twice. What is in them is the state, or nothing
+    yet where `initialize()` follows.
     """
 
     def tensors(self) -> Mapping[str, Any]:
-        """This rank's part of the state by name: parameters, and what the optimizer keeps. What is written there counts.
+        """This rank's part of the state by name: parameters, and what the optimizer keeps. What is
+        written there counts.
 
         Names and shapes are those of the layout; arrays are NumPy's or torch's.
         """
 
     def gradients(self, indices: Any) -> Any:
-        """The gradients of a global batch, summed over whatever ranks have the same parameters; returns this rank's share of
-        the loss, an array of shape [1]. All ranks are given the same indices, and divide them among themselves. The tensors
-        stay as they are: when a worker is lost in here, the step is made again.
+        """The gradients of a global batch, summed over whatever ranks have the same parameters;
+        returns this rank's share of the loss, an array of shape [1]. All ranks are given the same
+        indices, and divide them among themselves. The tensors stay as they are: when a worker is
+        lost in here, the step is made again.
         """
 
     def update(self) -> None:
@@ -76,22 +94,32 @@ def train(
         for step in shoal.train(build, layout=LAYOUT, catalogue=TENSORS, mesh="dp=2,tp=2", samples=len(data), batch=32):
             print(step.number, step.loss)
 
-    `build` makes this rank's part of the model for a mesh. `layout` says where the tensors lie on any mesh (docs/formats/layout.md, as text
-    or a mapping; of its mesh only the names of the axes count: with `dp` they are the axes that a mesh may have), and `catalogue` lists all
-    of them, whole: {"name": …, "dtype": "f32", "shape": […]}. `mesh` is what the job begins with. `shoal reshape JOB --mesh dp=4`
-    changes it: between two steps the state moves to the ranks of the other mesh, proved by fingerprint, `build` is called again, and the next step is made there.
+    `build` makes this rank's part of the model for a mesh. `layout` says where the tensors lie on
+    any mesh (docs/formats/layout.md, as text or a mapping; of its mesh only the names of the axes
+    count: with `dp` they are the axes that a mesh may have), and `catalogue` lists all of them,
+    whole: {"name": …, "dtype": "f32", "shape": […]}. `mesh` is what the job begins with. `shoal
+    reshape JOB --mesh dp=4` changes it: between two steps the state moves to the ranks of the other
+    mesh, proved by fingerprint, `build` is called again, and the next step is made there.
 
-    When a worker is lost, the step that is under way is void and made again, on a mesh of less `dp` that the others can hold. Where only
-    the lost worker had a part of the state, the job goes back to the newest checkpoint by itself, on the largest mesh that the others can hold: call
-    job.checkpoint before train. Without checkpoints it ends and says so. A program that is started again goes on from the newest checkpoint, on
-    any number of workers and any mesh. The loop of a worker that a mesh does not need ends early; job.released tells. The other arguments are those of Job.steps.
+    When a worker is lost, the step that is under way is void and made again, on a mesh of less `dp`
+    that the others can hold. Where only the lost worker had a part of the state, the job goes back
+    to the newest checkpoint by itself, on the largest mesh that the others can hold: call
+    job.checkpoint before train. Without checkpoints it ends and says so. A program that is started
+    again goes on from the newest checkpoint, on any number of workers and any mesh. The loop of a
+    worker that a mesh does not need ends early; job.released tells. The other arguments are those
+    of Job.steps.
 
-    Raises ShoalError when layout, tensors and model contradict each other; the message names rank and tensor.
+    Raises ShoalError when layout, tensors and model contradict each other; the message names rank
+    and tensor.
     """
     if not callable(build):
-        raise wrong("build", build, "a function that makes this rank's part of the model for a mesh")
+        raise wrong(
+            "build", build, "a function that makes this rank's part of the model for a mesh"
+        )
     job = join()
-    live = _Live(job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh)
+    live = _Live(
+        job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh
+    )
     live.state()
     progress = job.place(samples, batch, seed, shuffle)
     progress.checkpoints, progress.meshed = None, True  # they are made when the mesh is settled
@@ -121,11 +149,19 @@ class _Live:
     model: Any
     mesh: Any
 
-    def __init__(self, job: Job, build: Callable[[Mesh], Model], layout: str, catalogue: Sequence[Mapping[str, Any]], mesh: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        build: Callable[[Mesh], Model],
+        layout: str,
+        catalogue: Sequence[Mapping[str, Any]],
+        mesh: str,
+    ) -> None:
         self._job, self._build = job, build
         self._layout, self._catalogue, self._first = layout, catalogue, mesh
         self._seen: Optional[View] = None  # the view that the model is right for
-        self._memory: Any = None  # where this rank's part of the state lies, if not in tensors of the model's own
+        # where this rank's part of the state lies, if not in tensors of the model's own
+        self._memory: Any = None
         self._maker: Optional[threading.Thread] = None  # of the room
         self._room: Any = None  # memory for this rank's part on the mesh that comes
         self.model = self.mesh = None
@@ -139,7 +175,9 @@ class _Live:
 
     def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and what of it this rank has."""
-        self._job._port.state_layout(_local.statement(self._layout, self._first, self._catalogue, local))
+        self._job._port.state_layout(
+            _local.statement(self._layout, self._first, self._catalogue, local)
+        )
 
     def settle(self, progress: Progress) -> bool:
         """Be on the mesh that the job should have; False when it does not need this worker."""
@@ -150,7 +188,10 @@ class _Live:
             if shape.broken:
                 raise ShoalError(shape.broken)
             if shape.lost and self._part is None:
-                raise ShoalError(f"{shape.lost}. With job.checkpoint before shoal.train the job would go back to a checkpoint by itself")
+                raise ShoalError(
+                    f"{shape.lost}. With job.checkpoint before shoal.train the job would go back to"
+                    " a checkpoint by itself"
+                )
             if not shape.next:
                 self._room = None  # where it was for a mesh that does not come
                 if self.model is None:
@@ -182,7 +223,9 @@ class _Live:
             self._part.hold(self.mesh, self.model)
 
     def _lend(self, mine: Mapping[str, Any], filled: bool) -> None:
-        """Have the model keep its tensors in memory of the job: in that of the state that has come, if any has. Filled: their values are there, or will be."""
+        """Have the model keep its tensors in memory of the job: in that of the state that has come,
+        if any has. Filled: their values are there, or will be.
+        """
         if self._memory is None:
             nbytes = _local.places(mine)[1]
             self._memory = self._job._port.buffer(nbytes)
@@ -202,7 +245,9 @@ class _Live:
             self._part.take()
             progress.go_to(place)
         elif lost:
-            raise ShoalError(f"{lost}. There is no checkpoint in {self.checkpoints.root} to go back to")
+            raise ShoalError(
+                f"{lost}. There is no checkpoint in {self.checkpoints.root} to go back to"
+            )
         self._begins = False
 
     def _warn(self) -> None:
@@ -211,7 +256,10 @@ class _Live:
         if self.checkpoints is None and not self._job.rank:
             alone = self._job._port.ask_shape().alone
             if alone:
-                say(f"{alone}, and this job makes no checkpoints: if that is lost, the job ends; job.checkpoint before shoal.train has it go back instead")
+                say(
+                    f"{alone}, and this job makes no checkpoints: if that is lost, the job ends;"
+                    " job.checkpoint before shoal.train has it go back instead"
+                )
 
     def keep(self, cursor: Cursor, end: End) -> bool:
         """Make a checkpoint if it is time; whether the training has come to its end."""
@@ -248,7 +296,9 @@ class _Live:
         self._memory = new[0] if new else None
 
     def expect(self) -> None:
-        """If a mesh comes behind the step that is committed, make the memory for it while the model is updated: to touch it takes longer than to copy."""
+        """If a mesh comes behind the step that is committed, make the memory for it while the model
+        is updated: to touch it takes longer than to copy.
+        """
         view = self._job._port.view
         if view is not self._seen and not view.released:
             self._maker = threading.Thread(target=self._make_room, name="shoal reshape")
@@ -268,6 +318,8 @@ class _Live:
             self._maker = None
 
     def drop(self, progress: Progress) -> None:
-        """Drop the step under way, of which a worker is lost, and go on from its start when all others have dropped it."""
+        """Drop the step under way, of which a worker is lost, and go on from its start when all
+        others have dropped it.
+        """
         progress.drop()
         self._job._port.enter()

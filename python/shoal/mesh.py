@@ -1,4 +1,6 @@
-"""The ranks of a job as a grid with named axes: what data, tensor and pipeline parallelism divide among them."""
+"""The ranks of a job as a grid with named axes: what data, tensor and pipeline parallelism divide
+among them.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ _AXIS = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([0-9]+)\s*")
 
 
 class Mesh:
-    """The ranks of a job on named axes, the last axis the fastest: the text and the order of docs/formats/layout.md.
+    """The ranks of a job on named axes, the last axis the fastest: the text and the order of
+    docs/formats/layout.md.
 
         mesh = job.mesh("dp=2,tp=4")
         mesh["tp"].allreduce(partial)       # among the four ranks that differ from this one in tp only
 
-    `axes` are the degrees by name, `coordinate` is the place of this rank on each axis. An axis is a Group of the ranks that
-    lie on one line along it; there `size` is the degree and `rank` the coordinate. An axis of degree 1, or one that is not
-    named, is a group of this rank alone, which asks nobody.
+    `axes` are the degrees by name, `coordinate` is the place of this rank on each axis. An axis is
+    a Group of the ranks that lie on one line along it; there `size` is the degree and `rank` the
+    coordinate. An axis of degree 1, or one that is not named, is a group of this rank alone, which
+    asks nobody.
     """
 
     def __init__(self, job: "Job", text: str) -> None:
@@ -32,15 +36,20 @@ class Mesh:
         self.axes = degrees(text)
         if prod(self.axes.values()) != job.size:
             raise ValueError(
-                f"a mesh {text!r} of {prod(self.axes.values())} ranks for a job of {job.size}: give degrees that multiply to the number of workers"
+                f"a mesh {text!r} of {prod(self.axes.values())} ranks for a job of {job.size}: give"
+                " degrees that multiply to the number of workers"
             )
         strides = _strides(self.axes)
-        self.coordinate = {axis: job.rank // strides[axis] % degree for axis, degree in self.axes.items()}
+        self.coordinate = {
+            axis: job.rank // strides[axis] % degree for axis, degree in self.axes.items()
+        }
         self._groups: Dict[str, Group] = {}
         for axis, degree in self.axes.items():
             if degree > 1:
                 first = job.rank - self.coordinate[axis] * strides[axis]
-                self._groups[axis] = job.group(range(first, first + degree * strides[axis], strides[axis]))
+                self._groups[axis] = job.group(
+                    range(first, first + degree * strides[axis], strides[axis])
+                )
 
     def __getitem__(self, axis: str) -> Group:
         """The group of the ranks along an axis."""
@@ -68,7 +77,10 @@ def degrees(text: str) -> Dict[str, int]:
     for item in text.split(",") if text.strip() else []:
         found = _AXIS.fullmatch(item)
         if not found or not int(found[2]):
-            raise ValueError(f"mesh {text!r}: {item!r} is not of the form axis=degree, such as tp=4, with a name in small letters and a degree of at least 1")
+            raise ValueError(
+                f"mesh {text!r}: {item!r} is not of the form axis=degree, such as tp=4, with a name"
+                " in small letters and a degree of at least 1"
+            )
         if found[1] in axes:
             raise ValueError(f"mesh {text!r}: axis {found[1]} comes twice")
         axes[found[1]] = int(found[2])

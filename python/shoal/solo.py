@@ -1,4 +1,6 @@
-"""A job of one: what `python train.py` gets without the launcher. Every collective of one rank is a copy, or nothing."""
+"""A job of one: what `python train.py` gets without the launcher. Every collective of one rank is a
+copy, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,26 @@ T = TypeVar("T")
 _PAIRWISE = (KINDS["send"], KINDS["recv"])
 
 
-def alone(kind: int, inp: Optional[Tensor], out: Optional[Tensor], result: T, peer: int) -> Handle[T]:
+def alone(
+    kind: int, inp: Optional[Tensor], out: Optional[Tensor], result: T, peer: int
+) -> Handle[T]:
     """The call of a job of one, done at once: copy the input to the output."""
     if kind in _PAIRWISE or peer != 0:
-        raise ValueError(f"rank {peer} is not in this job of one: start the program with `shoal run -n 2` to have a partner")
-    if inp is not None and out is not None and inp is not out and (inp.array is not out.array or inp.address != out.address):
+        raise ValueError(
+            f"rank {peer} is not in this job of one: start the program with `shoal run -n 2` to"
+            " have a partner"
+        )
+    if (
+        inp is not None
+        and out is not None
+        and inp is not out
+        and (inp.array is not out.array or inp.address != out.address)
+    ):
         if inp.count != out.count:
-            raise ValueError(f"an output of {out.count} elements for {inp.count}: in a job of one they are the same number")
+            raise ValueError(
+                f"an output of {out.count} elements for {inp.count}: in a job of one they are the"
+                " same number"
+            )
         if not inp.contiguous:
             memory = (ctypes.c_ubyte * inp.nbytes)()
             address = ctypes.addressof(memory)
@@ -70,7 +85,9 @@ class Solo:
         """New memory, to be read: nobody shares it."""
         return self._results.get(group, name, nbytes)[1]
 
-    def pin(self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]) -> None:
+    def pin(
+        self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
+    ) -> None:
         """There is no arena; the memory of a job of one stays as it is."""
 
     def call(

@@ -1,11 +1,13 @@
-"""Training state in files: saved by all workers of a job together, loaded for any layout from any format that `shoal state` reads.
+"""Training state in files: saved by all workers of a job together, loaded for any layout from any
+format that `shoal state` reads.
 
     shoal.state.save(model.state_dict(), "checkpoints/step-1000")           # DTensors know where they lie
     shoal.state.save(tensors, folder, mesh="dp=2,tp=2", layout=spec, catalogue=whole)       # a layout says it of the rest
     shoal.state.load(model.state_dict(), "checkpoints/step-1000")           # on other workers, with another layout
 
-What is saved is a file for each rank with its layout and a seal (docs/formats/checkpoints.md, section 6), so `shoal state verify`, `reshard`
-and `convert` take it. What lies where is computed by the `shoal` binary, the same that starts the workers. Needs NumPy.
+What is saved is a file for each rank with its layout and a seal (docs/formats/checkpoints.md,
+section 6), so `shoal state verify`, `reshard` and `convert` take it. What lies where is computed by
+the `shoal` binary, the same that starts the workers. Needs NumPy.
 """
 
 from __future__ import annotations
@@ -15,7 +17,20 @@ import math
 import os
 import shutil
 import sys
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 from . import _values
 from ._parts import Part, Source, parts, shoal, write
@@ -37,18 +52,26 @@ Catalogue = Sequence[Mapping[str, Any]]
 _LAYOUT = "shoal-layout.json"
 
 
-def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" = None, layout: Optional[Layout] = None,
-         catalogue: Optional[Catalogue] = None) -> None:  # fmt: skip
-    """Write the state of all workers as one checkpoint. Every worker of the job calls it; it returns when the folder is there.
+def save(
+    state: Mapping[str, Any],
+    folder: Path,
+    mesh: "Union[Mesh, str, None]" = None,
+    layout: Optional[Layout] = None,
+    catalogue: Optional[Catalogue] = None,
+) -> None:
+    """Write the state of all workers as one checkpoint. Every worker of the job calls it; it
+    returns when the folder is there.
 
-    `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined by dots. Beside them there may be numbers, texts, and
-    lists, tuples and dicts of these, such as the groups of an optimizer, which are alike on all workers that have them. A DTensor tells
-    which part of it is here. Everything else is whole and alike on all workers, unless `layout` says where it lies: a spec of
-    docs/formats/layout.md, as JSON or a mapping. It holds for `mesh`, where axes that only the spec has are of degree 1, or else for the mesh in it.
-    Then `catalogue` lists the whole tensors with name, dtype and shape, as shoal-layout.json does.
+    `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined
+    by dots. Beside them there may be numbers, texts, and lists, tuples and dicts of these, such as
+    the groups of an optimizer, which are alike on all workers that have them. A DTensor tells which
+    part of it is here. Everything else is whole and alike on all workers, unless `layout` says
+    where it lies: a spec of docs/formats/layout.md, as JSON or a mapping. It holds for `mesh`,
+    where axes that only the spec has are of degree 1, or else for the mesh in it. Then `catalogue`
+    lists the whole tensors with name, dtype and shape, as shoal-layout.json does.
 
-    The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every worker when any of them
-    fails, and then there is no folder. All hosts need the same file system.
+    The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every
+    worker when any of them fails, and then there is no folder. All hosts need the same file system.
     """
     job, target = join(), _local(folder)
     staging = target + ".partial"
@@ -63,13 +86,21 @@ def save(state: Mapping[str, Any], folder: Path, mesh: "Union[Mesh, str, None]" 
         raise
 
 
-def load(state: Mapping[str, Any], path: Path, mesh: "Union[Mesh, str, None]" = None, layout: Optional[Layout] = None,
-         catalogue: Optional[Catalogue] = None) -> None:  # fmt: skip
-    """Fill the arrays of `state` from a checkpoint, and replace what is no array. Every worker of the job calls it; the arguments are those of save.
+def load(
+    state: Mapping[str, Any],
+    path: Path,
+    mesh: "Union[Mesh, str, None]" = None,
+    layout: Optional[Layout] = None,
+    catalogue: Optional[Catalogue] = None,
+) -> None:
+    """Fill the arrays of `state` from a checkpoint, and replace what is no array. Every worker of
+    the job calls it; the arguments are those of save.
 
-    The path is a folder or a file of any format that `shoal state ls` takes, saved from any layout. What the state does not name is passed
-    over. Where the checkpoint has a seal, one worker compares it first. Raises ShoalError on every worker when any of
-    them fails, such as for a tensor or a value that is not there, or a tensor of another shape or type; the arrays then hold anything.
+    The path is a folder or a file of any format that `shoal state ls` takes, saved from any layout.
+    What the state does not name is passed over. Where the checkpoint has a seal, one worker
+    compares it first. Raises ShoalError on every worker when any of them fails, such as for a
+    tensor or a value that is not there, or a tensor of another shape or type; the arrays then hold
+    anything.
     """
     job, source = join(), _local(path)
     here = _describe(job, state, mesh, layout, catalogue)
@@ -98,26 +129,60 @@ class _Here(NamedTuple):
 def _local(path: Path) -> str:
     text = os.fspath(path)
     if "://" in text:
-        raise ShoalError(f"{text}: shoal.state has folders and files; `shoal state convert` brings a checkpoint from a bucket or to one, and job.checkpoint writes into one")
+        raise ShoalError(
+            f"{text}: shoal.state has folders and files; `shoal state convert` brings a checkpoint"
+            " from a bucket or to one, and job.checkpoint writes into one"
+        )
     return os.path.abspath(text)
 
 
-def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]", layout: Optional[Layout], catalogue: Optional[Catalogue]) -> _Here:
+def _describe(
+    job: Job,
+    state: Mapping[str, Any],
+    mesh: "Union[Mesh, str, None]",
+    layout: Optional[Layout],
+    catalogue: Optional[Catalogue],
+) -> _Here:
     leaves = list(_values.leaves("", state))
     wanted = [leaf for leaf in leaves if not _values.is_array(leaf.value)]
-    tensors = _together(job, lambda: {leaf.name: _tensor(leaf.name, leaf.value) for leaf in leaves if _values.is_array(leaf.value)})
-    said = _together(job, lambda: {**_say(job, tensors, mesh, layout), "values": {leaf.name: _values.plan(leaf) for leaf in wanted}})
+    tensors = _together(
+        job,
+        lambda: {
+            leaf.name: _tensor(leaf.name, leaf.value)
+            for leaf in leaves
+            if _values.is_array(leaf.value)
+        },
+    )
+    said = _together(
+        job,
+        lambda: {
+            **_say(job, tensors, mesh, layout),
+            "values": {leaf.name: _values.plan(leaf) for leaf in wanted},
+        },
+    )
     everyone = _exchange(job, said)
 
     def found() -> _Here:
         if any((one["mesh"], one["layout"]) != (said["mesh"], said["layout"]) for one in everyone):
-            raise ValueError("the workers gave different meshes or layouts: give the same on all of them")
+            raise ValueError(
+                "the workers gave different meshes or layouts: give the same on all of them"
+            )
         given = said["layout"]
-        rules = [*_unique(rule for one in everyone for rule in one["rules"]), *given.get("rules", [{"match": "**"}])]
-        whole = catalogue if catalogue is not None else _unique(tensor for one in everyone for tensor in one["tensors"])
+        rules = [
+            *_unique(rule for one in everyone for rule in one["rules"]),
+            *given.get("rules", [{"match": "**"}]),
+        ]
+        whole = (
+            catalogue
+            if catalogue is not None
+            else _unique(tensor for one in everyone for tensor in one["tensors"])
+        )
         spec = {"shoal": "layout/1", **given, "mesh": said["mesh"], "rules": rules}
         values = _values.together(one["values"] for one in everyone)
-        text = json.dumps({"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(values)}, indent=1).encode()
+        text = json.dumps(
+            {"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(values)},
+            indent=1,
+        ).encode()
         here = _Here(text, parts(text, job.rank), tensors, values, wanted)
         _compare(here)
         return here
@@ -125,8 +190,12 @@ def _describe(job: Job, state: Mapping[str, Any], mesh: "Union[Mesh, str, None]"
     return _together(job, found)
 
 
-def _say(job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]) -> Dict[str, Any]:
-    """What this worker knows of the layout: the mesh, the rules of its DTensors, and the whole tensors as far as they are here."""
+def _say(
+    job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]
+) -> Dict[str, Any]:
+    """What this worker knows of the layout: the mesh, the rules of its DTensors, and the whole
+    tensors as far as they are here.
+    """
     spec = dict(json.loads(layout if isinstance(layout, str) else json.dumps(layout or {})))
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
     rules, whole = [], []
@@ -134,16 +203,39 @@ def _say(job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", 
         where = placed(tensor.array)
         if where is not None:
             if axes and where.mesh != axes:
-                raise ValueError(f"tensor {name} lies on a mesh {where.mesh}, not on {axes}: save what lies on one mesh")
+                raise ValueError(
+                    f"tensor {name} lies on a mesh {where.mesh}, not on {axes}: save what lies on"
+                    " one mesh"
+                )
             if "#" in name or "*" in name:
-                raise ValueError(f"tensor {name}: a DTensor whose name has # or *, which mean others in a layout, must be renamed")
+                raise ValueError(
+                    f"tensor {name}: a DTensor whose name has # or *, which mean others in a"
+                    " layout, must be renamed"
+                )
             axes = where.mesh
             rules.append({"match": name, "place": where.place})
-        whole.append({"name": name, "dtype": tensor.kept.dtype.lower(), "shape": [int(n) for n in tensor.array.shape]})
+        whole.append(
+            {
+                "name": name,
+                "dtype": tensor.kept.dtype.lower(),
+                "shape": [int(n) for n in tensor.array.shape],
+            }
+        )
     axes = axes or f"dp={job.size}"
-    axes = ",".join([*(f"{axis}=1" for axis in degrees(str(spec.get("mesh", ""))) if axis not in degrees(axes)), axes])
+    axes = ",".join(
+        [
+            *(
+                f"{axis}=1"
+                for axis in degrees(str(spec.get("mesh", "")))
+                if axis not in degrees(axes)
+            ),
+            axes,
+        ]
+    )
     if math.prod(degrees(axes).values()) != job.size:
-        raise ValueError(f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies")
+        raise ValueError(
+            f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies"
+        )
     return {"mesh": axes, "layout": spec, "rules": rules, "tensors": whole}
 
 
@@ -152,7 +244,10 @@ def _tensor(name: str, array: Any) -> _Tensor:
     flatten(name, local(array), items)
     kept = as_kept(items)[0]
     if kept.shape != [int(n) for n in local(array).shape]:
-        raise TypeError(f"{name} has elements of {array.dtype}, which a safetensors file cannot hold: convert it")
+        raise TypeError(
+            f"{name} has elements of {array.dtype}, which a safetensors file cannot hold:"
+            " convert it"
+        )
     return _Tensor(array, items[0], kept)
 
 
@@ -166,15 +261,23 @@ def _compare(here: _Here) -> None:
         if part is None:
             raise ValueError(f"tensor {name} is on this worker, and by the layout it is not")
         if (part.dtype, part.shape) != (tensor.kept.dtype.lower(), tensor.kept.shape):
-            raise ValueError(f"tensor {name} is {tensor.kept.dtype.lower()} {tensor.kept.shape} on this worker, by the layout {part.dtype} {part.shape}")
+            raise ValueError(
+                f"tensor {name} is {tensor.kept.dtype.lower()} {tensor.kept.shape} on this worker,"
+                f" by the layout {part.dtype} {part.shape}"
+            )
     missing = [name for name, part in listed.items() if min(part.shape, default=1)]
     if missing:
-        raise ValueError(f"tensor {missing[0]} is by the layout on this worker, and the state does not have it")
+        raise ValueError(
+            f"tensor {missing[0]} is by the layout on this worker, and the state does not have it"
+        )
 
 
 def _begin(target: str, staging: str) -> None:
     if os.path.lexists(target):
-        raise ShoalError(f"{target} is there already; shoal overwrites nothing: remove it, or choose another name")
+        raise ShoalError(
+            f"{target} is there already; shoal overwrites nothing: remove it, or choose another"
+            " name"
+        )
     shutil.rmtree(staging, ignore_errors=True)  # of a save that was killed
     os.makedirs(staging)
 
@@ -183,7 +286,12 @@ def _write(job: Job, here: _Here, staging: str) -> None:
     name = f"rank-{job.rank:05d}.safetensors"
     own = [here.tensors[part.name] for part in here.parts if part.file == name]
     if own:
-        write(os.path.join(staging, name), [(tensor.kept, tensor.item) for tensor in own], job.rank, job.size)
+        write(
+            os.path.join(staging, name),
+            [(tensor.kept, tensor.item) for tensor in own],
+            job.rank,
+            job.size,
+        )
     if not job.rank:
         with open(os.path.join(staging, _LAYOUT), "wb") as file:
             file.write(here.text)
@@ -211,7 +319,10 @@ def _fill(here: _Here, path: str) -> None:
     import numpy
 
     source = Source(path)
-    whole = {str(t["name"]): (str(t["dtype"]), list(t["shape"])) for t in json.loads(here.text)["tensors"]}
+    whole = {
+        str(t["name"]): (str(t["dtype"]), list(t["shape"]))
+        for t in json.loads(here.text)["tensors"]
+    }
     for part in here.parts:
         tensor = here.tensors.get(part.name)
         if tensor is None or not tensor.item.nbytes:
@@ -245,7 +356,9 @@ def _exchange(job: Job, value: Any) -> List[Any]:
 
 
 def _together(job: Job, what: Callable[[], T]) -> T:
-    """Do something on every worker. When it fails on any, all of them raise, so that none waits for another."""
+    """Do something on every worker. When it fails on any, all of them raise, so that none waits for
+    another.
+    """
     result: Optional[T] = None
     error = ""
     try:

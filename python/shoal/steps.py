@@ -1,10 +1,23 @@
-"""Training in steps: who takes which samples, and what happens between two steps when the members of the job change."""
+"""Training in steps: who takes which samples, and what happens between two steps when the members
+of the job change.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Deque,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from ._handover import State
 from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
@@ -26,11 +39,13 @@ _AHEAD_STEPS, _AHEAD_SAMPLES = 64, 1 << 14
 
 
 class Step:
-    """One step of training, over all workers: which samples this worker takes, and the all-reduce that commits it.
+    """One step of training, over all workers: which samples this worker takes, and the all-reduce
+    that commits it.
 
-    `indices` are this worker's samples of the global batch, an int64 array (a list without NumPy), and `weight` says how many
-    they are. Where a worker has none, weight is 0 and indices holds one sample of the batch, so that the same code runs.
-    `count` is the size of the global batch, `number` counts the committed steps of the job before this one, `epoch` the epochs.
+    `indices` are this worker's samples of the global batch, an int64 array (a list without NumPy),
+    and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds one
+    sample of the batch, so that the same code runs. `count` is the size of the global batch,
+    `number` counts the committed steps of the job before this one, `epoch` the epochs.
     """
 
     __slots__ = ("_progress", "indices", "weight", "count", "number", "epoch", "committed")
@@ -46,52 +61,74 @@ class Step:
         self.committed = False
 
     def allreduce(self, *arrays: Any, out: Any = None) -> Any:
-        """Replace each array on every worker by the mean over the global batch, and return it (a tuple of several). With `out`, an array
-        (a list of as many), leave them and fill that, for example job.shared.
+        """Replace each array on every worker by the mean over the global batch, and return it (a
+        tuple of several). With `out`, an array (a list of as many), leave them and fill that, for
+        example job.shared.
 
-        The arrays hold means over this worker's samples: gradients, losses. This commits the step, so give all arrays to
-        one call. A worker that is lost before it called this is not part of the mean, one that is lost later is.
+        The arrays hold means over this worker's samples: gradients, losses. This commits the step,
+        so give all arrays to one call. A worker that is lost before it called this is not part of
+        the mean, one that is lost later is.
         """
         if not arrays:
             raise ValueError("step.allreduce needs at least one array: the gradient")
         outs = [out] * len(arrays) if out is None or len(arrays) == 1 else list(out)
         if len(outs) != len(arrays):
-            raise ValueError(f"step.allreduce of {len(arrays)} arrays with {len(outs)} outputs: give one for each")
+            raise ValueError(
+                f"step.allreduce of {len(arrays)} arrays with {len(outs)} outputs: give one for"
+                " each"
+            )
         job = self._progress.job
         with job.grouped():
-            calls = [self.share(x, last=i == len(arrays) - 1, out=outs[i]) for i, x in enumerate(arrays)]
+            calls = [
+                self.share(x, last=i == len(arrays) - 1, out=outs[i]) for i, x in enumerate(arrays)
+            ]
         # In the order of completion; an error of any is raised once all of them are over.
         results = tuple(call.wait() for call in reversed(calls))[::-1]
         return results[0] if len(results) == 1 else results
 
-    def share(self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None) -> "Handle[Any]":
-        """The all-reduce of one array as a part of the step; the step is committed with the last part, and no part is
-        complete before the last was submitted by every worker. With another op than the mean every worker counts, also
-        one without samples. With `narrow`, partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes half the bytes."""
+    def share(
+        self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None
+    ) -> "Handle[Any]":
+        """The all-reduce of one array as a part of the step; the step is committed with the last
+        part, and no part is complete before the last was submitted by every worker. With another op
+        than the mean every worker counts, also one without samples. With `narrow`, partial sums of
+        float16 and bfloat16 are rounded to that type between hosts, which takes half the bytes.
+        """
         if self.committed:
-            raise ShoalError("this step is committed already: give all arrays to one step.allreduce, or take the next step")
+            raise ShoalError(
+                "this step is committed already: give all arrays to one step.allreduce, or take the"
+                " next step"
+            )
         self.committed = last
         weight = 1.0
         if op == "mean":
             weight = float(self.weight)
             if not self.weight:
                 x = self._clear(x if out is None else self._like(x))
-        return self._progress.job.allreduce_async(x, op, weight, out, self._flags(last) | (NARROW if narrow else 0))
+        return self._progress.job.allreduce_async(
+            x, op, weight, out, self._flags(last) | (NARROW if narrow else 0)
+        )
 
     def deliver(self, x: Any, root: int, out: Any) -> "Handle[Any]":
-        """A part of the step, and not the last, that gives the mean of one array to a rank only: there in `out`, which others leave None."""
+        """A part of the step, and not the last, that gives the mean of one array to a rank only:
+        there in `out`, which others leave None.
+        """
         if not self.weight:
             self._clear(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
 
     def begin(self, group: "Group") -> "Handle[None]":
-        """Begin the step on a group that has every member of the job, for workers that average their gradients by other means than the agent. It
-        counts with all of them or not at all: when one is lost before all have called `end`, this fails with LostError at once."""
+        """Begin the step on a group that has every member of the job, for workers that average
+        their gradients by other means than the agent. It counts with all of them or not at all:
+        when one is lost before all have called `end`, this fails with LostError at once.
+        """
         return group.barrier_async(MORE)
 
     def end(self, group: "Group", done: bool) -> bool:
-        """End what was begun on a group, and commit the step if every member of it is `done`; whether that is so. If not the step is open
-        as before, and may be begun again, on a group of those who are left."""
+        """End what was begun on a group, and commit the step if every member of it is `done`;
+        whether that is so. If not the step is open as before, and may be begun again, on a group of
+        those who are left.
+        """
         try:
             group.barrier_async(self._flags(True) if done else 0).wait()
         except (LostError, MismatchError):
@@ -102,11 +139,17 @@ class Step:
     def held(self, ranks: Sequence[int]) -> int:
         """How many samples these ranks have of the batch."""
         cursor, size = self._progress.cursor, self._progress.job.size
-        return self.count if len(ranks) == size else sum(stop - start for r in ranks for start, stop in cursor.part(r, size))
+        return (
+            self.count
+            if len(ranks) == size
+            else sum(stop - start for r in ranks for start, stop in cursor.part(r, size))
+        )
 
     def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> "Handle[Any]":
-        """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it is complete as soon as every worker has
-        submitted it. Workers agree by it on how to write what they then share. When the root is lost, another rank's x is what all get."""
+        """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it
+        is complete as soon as every worker has submitted it. Workers agree by it on how to write
+        what they then share. When the root is lost, another rank's x is what all get.
+        """
         job = self._progress.job
         if root is None:
             return job.allreduce_async(x, op, flags=ASIDE)
@@ -133,9 +176,14 @@ class Step:
 
     @property
     def after(self) -> Cursor:
-        """The place in the data behind this step. Known once it is committed: when a worker is lost, its samples come again."""
+        """The place in the data behind this step. Known once it is committed: when a worker is
+        lost, its samples come again.
+        """
         if not self.committed:
-            raise ShoalError("what comes after a step is known when it is committed, by step.allreduce for example")
+            raise ShoalError(
+                "what comes after a step is known when it is committed, by step.allreduce for"
+                " example"
+            )
         return self._progress.next()
 
     @property
@@ -153,15 +201,21 @@ class Part(NamedTuple):
 
 
 class End:
-    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes first. Where neither is given, each loop is one epoch:
-    the first ends with the first, the second with the second, and so on."""
+    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes
+    first. Where neither is given, each loop is one epoch: the first ends with the first, the second
+    with the second, and so on.
+    """
 
     def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
         self.each = epochs is None and steps is None
         if epochs is not None:
-            epochs = whole("epochs", epochs, 0, "how many epochs the whole training has, an integer, or None")
+            epochs = whole(
+                "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
+            )
         if steps is not None:
-            steps = whole("steps", steps, 0, "how many steps the whole training has, an integer, or None")
+            steps = whole(
+                "steps", steps, 0, "how many steps the whole training has, an integer, or None"
+            )
         self.epochs = 1 if self.each else epochs
         self.steps = steps
 
@@ -174,22 +228,31 @@ class End:
         return self.epochs is not None and epoch >= self.epochs
 
     def whole(self, cursor: Cursor) -> int:
-        """All steps of the training, or of the epoch that a loop is, as long as no worker is lost."""
+        """All steps of the training, or of the epoch that a loop is, as long as no worker is
+        lost.
+        """
         each = -(-cursor.samples // cursor.batch)
         epochs = 1 if self.each else self.epochs
-        return min(n for n in (self.steps, None if epochs is None else epochs * each) if n is not None)
+        return min(
+            n for n in (self.steps, None if epochs is None else epochs * each) if n is not None
+        )
 
 
 class Progress:
-    """The place of a job in its data, and the passage from one step to the next. One for each job."""
+    """The place of a job in its data, and the passage from one step to the next. One for each
+    job.
+    """
 
-    def __init__(self, job: "Job", state: State, samples: int, batch: int, seed: int, shuffle: bool) -> None:
+    def __init__(
+        self, job: "Job", state: State, samples: int, batch: int, seed: int, shuffle: bool
+    ) -> None:
         self.job = job
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
         self.step: Optional[Step] = None  # that is under way
         self.state = state
         self._changed = False
-        self._next: Optional[Cursor] = None  # the cursor after the step under way, once that is known
+        # the cursor after the step under way, once that is known
+        self._next: Optional[Cursor] = None
         self.plan = 0  # counts the times that what was drawn ahead became void
         self.opened = 0  # steps since then
         self._ahead: Deque[Part] = deque()
@@ -197,7 +260,8 @@ class Progress:
         self._order: Optional[Order] = None
         self._epoch = 0  # of the order
         self.checkpoints: "Optional[Checkpoints]" = None
-        self.hints: List[Callable[[], str]] = []  # of those who commit steps: what to do where one was not committed
+        # of those who commit steps: what to do where one was not committed
+        self.hints: List[Callable[[], str]] = []
         self.meshed = False  # each worker has a part of the state
         self.begun = False
         self._trained = False  # a step was opened here
@@ -211,43 +275,64 @@ class Progress:
     def begin(self, end: "End") -> None:
         """Begin a loop.
 
-        Raises ShoalError when loops of this process have come to its end already, as a second one does that has the number of epochs of the first: it
-        would make no step, and nobody would know.
+        Raises ShoalError when loops of this process have come to its end already, as a second one
+        does that has the number of epochs of the first: it would make no step, and nobody would
+        know.
         """
         self.leave()
         self.passes.begin(end)
         if self._trained and not end.each and not self.job.released and end.at(self.cursor):
             raise ShoalError(
-                f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made {self.cursor.step}: a loop goes on where the job is, so give "
-                "it the epochs or the steps of the whole training, and loop once; or give it neither, and each loop is one epoch"
+                f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made"
+                f" {self.cursor.step}: a loop goes on where the job is, so give it the epochs or"
+                " the steps of the whole training, and loop once; or give it neither, and each"
+                " loop is one epoch"
             )
 
     def over(self, end: "End") -> bool:
-        """Go to the place between this step and the next; whether the end of the training is there, or of the epoch.
+        """Go to the place between this step and the next; whether the end of the training is there,
+        or of the epoch.
 
         Raises ShoalError when the step was not committed.
         """
         if self.step is not None and not self.step.committed:
-            why = [hint() for hint in self.hints] or ["Call step.allreduce(gradient), or step() of an optimizer that averages, once in every step"]
-            raise ShoalError(f"step {self.step.number} ended without an average of its gradients. {'. '.join(why)}")
+            why = [hint() for hint in self.hints] or [
+                "Call step.allreduce(gradient), or step() of an optimizer that averages, once in"
+                " every step"
+            ]
+            raise ShoalError(
+                f"step {self.step.number} ended without an average of its gradients."
+                f" {'. '.join(why)}"
+            )
         self._settle()
         if not self.arrive(end):
             return True
         ended = end.at(self.cursor)
         if self.checkpoints is not None:
-            self.checkpoints.end(self.cursor) if ended and self.passes.final(end) else self.checkpoints.between(self.cursor)
+            (
+                self.checkpoints.end(self.cursor)
+                if ended and self.passes.final(end)
+                else self.checkpoints.between(self.cursor)
+            )
         if ended:
             self.passes.end(end)
         return ended
 
     def arrive(self, end: "Optional[End]" = None) -> bool:
-        """Be where the job is, in the first loop with the state of the others or of a checkpoint; False when this loop makes no step any more: this worker
-        is released, or the job is beyond the epoch of the loop."""
+        """Be where the job is, in the first loop with the state of the others or of a checkpoint;
+        False when this loop makes no step any more: this worker is released, or the job is beyond
+        the epoch of the loop.
+        """
         if not self.begun:
             self.state.seek()
-            if self.checkpoints is not None and not self.job._port.late and not self.passes.behind(end):
+            if (
+                self.checkpoints is not None
+                and not self.job._port.late
+                and not self.passes.behind(end)
+            ):
                 self._resume(self.checkpoints)
-        # Where the state is that of a later epoch, it is set again there: what is behind this loop changes it.
+        # Where the state is that of a later epoch, it is set again there: what is behind this loop
+        # changes it.
         if not self.cross(end) or self.passes.behind(end):
             self.passes.end(end, empty=True)
             return False
@@ -303,7 +388,9 @@ class Progress:
         return self.step
 
     def whole(self) -> Step:
-        """The next step, with all samples of its batch: for workers that divide them among themselves in a way of their own."""
+        """The next step, with all samples of its batch: for workers that divide them among
+        themselves in a way of their own.
+        """
         if self._order is None or self._epoch != self.cursor.epoch:
             self._order, self._epoch = self.cursor.order(), self.cursor.epoch
         self._trained = True
@@ -330,8 +417,9 @@ class Progress:
         self._drawn = None
 
     def cross(self, end: "Optional[End]" = None) -> bool:
-        """Pass from one step to the next, which is where members join and leave; False when this worker has left, or cannot join in the epoch of this
-        loop."""
+        """Pass from one step to the next, which is where members join and leave; False when this
+        worker has left, or cannot join in the epoch of this loop.
+        """
         job, port, epoch = self.job, self.job._port, self.passes.epoch(end)
         if port.late:
             self.state.prepare()
@@ -352,14 +440,18 @@ class Progress:
                 self.passes.check(end)
                 if self.state.empty and not self.meshed:
                     say(
-                        "this worker has joined a job that trains already, and has got no state from the others, because none is registered: if the loop "
-                        "changes any (parameters, an optimizer), this worker's differs now; call job.register(name, get, set) before the loop, on every worker"
+                        "this worker has joined a job that trains already, and has got no state"
+                        " from the others, because none is registered: if the loop changes any"
+                        " (parameters, an optimizer), this worker's differs now; call"
+                        " job.register(name, get, set) before the loop, on every worker"
                     )
             else:
                 self.state.settle()
                 if view.joined:
                     port.welcome()
-                    self.state.seek()  # what was made since the loop began, which a worker that joins misses and says so
+                    # what was made since the loop began, which a worker that joins misses and says
+                    # so
+                    self.state.seek()
                     self.state.send(job, view.joined, self.cursor.step)
             if view.joined:
                 self.state.spread()

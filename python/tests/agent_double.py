@@ -1,7 +1,8 @@
-"""An agent made of Python, in the process of the test: slow, simple, and open to inspection and to faults.
+"""An agent made of Python, in the process of the test: slow, simple, and open to inspection and to
+faults.
 
-It serves the protocol of docs/formats/arena.md and does all_reduce (sum), all_gather, broadcast and barrier. It always says
-that it is parked, so every publication rings its bell.
+It serves the protocol of docs/formats/arena.md and does all_reduce (sum), all_gather, broadcast and
+barrier. It always says that it is parked, so every publication rings its bell.
 """
 
 import ctypes
@@ -48,11 +49,12 @@ class Session:
 
 
 class AgentDouble:
-    """A context manager. Attributes: calls (descriptors as dicts, in order), rings (bell rings), sessions (by rank).
+    """A context manager. Attributes: calls (descriptors as dicts, in order), rings (bell rings),
+    sessions (by rank).
 
-    `lost` is set when a worker's socket closes without a leave.
-    Clear `going` and calls stay incomplete until it is set. `answer`, when set, is called with each request and may return
-    bytes to send instead of the true answer, or b"" to hang up.
+    `lost` is set when a worker's socket closes without a leave. Clear `going` and calls stay
+    incomplete until it is set. `answer`, when set, is called with each request and may return bytes
+    to send instead of the true answer, or b"" to hang up.
     """
 
     def __init__(self, size=1, slots=8, spin_us=0):
@@ -143,13 +145,33 @@ class AgentDouble:
                 reply, fds = self._reply(rank, request)
                 if reply:
                     packet = json.dumps({"serial": request["serial"], **reply}).encode()
-                    connection.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else [])
+                    connection.sendmsg(
+                        [packet],
+                        (
+                            [
+                                (
+                                    socket.SOL_SOCKET,
+                                    socket.SCM_RIGHTS,
+                                    struct.pack(f"{len(fds)}i", *fds),
+                                )
+                            ]
+                            if fds
+                            else []
+                        ),
+                    )
 
     def _reply(self, rank, request):
         kind = request["type"]
         if kind == "join":
             session = self.sessions[rank] = Session(rank, self.slots)
-            reply = {"type": "joined", "job": "double", "host": "here", "rank": rank, "size": self.size, "generation": 1}
+            reply = {
+                "type": "joined",
+                "job": "double",
+                "host": "here",
+                "rank": rank,
+                "size": self.size,
+                "generation": 1,
+            }
             reply.update(slots=self.slots, slot_bytes=1024, spin_us=self.spin_us)
             return reply, [session.fd, self._bell, session.bell]
         session = self.sessions[rank]
@@ -178,15 +200,26 @@ class AgentDouble:
                     session.taken += 1
                     session.waiting.append(call)
                     self.calls.append({**call, "rank": rank})
-            while len(self.sessions) == self.size and all(s.waiting for s in self.sessions.values()):
+            while len(self.sessions) == self.size and all(
+                s.waiting for s in self.sessions.values()
+            ):
                 self._execute([(s, s.waiting.pop(0)) for _, s in sorted(self.sessions.items())])
 
     def _take(self, session, number):
         at = _layout.HEADER_BYTES + number % self.slots * 1024
-        names = "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out n_out seg_counts n_counts off_counts _ flags"
+        names = (
+            "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out"
+            " n_out seg_counts n_counts off_counts _ flags"
+        )
         values = _layout.DESCRIPTOR.unpack_from(session.block, at)
-        call = dict(zip(names.split(), values), at=at, shape=struct.unpack_from("<8Q", values[-2])[: values[4]])
-        assert call["ticket"] == number + 1, f"slot of call {number} carries ticket {call['ticket']}"
+        call = dict(
+            zip(names.split(), values),
+            at=at,
+            shape=struct.unpack_from("<8Q", values[-2])[: values[4]],
+        )
+        assert call["ticket"] == number + 1, (
+            f"slot of call {number} carries ticket {call['ticket']}"
+        )
         assert session.block[at + 156 : at + 192] == bytes(36)
         return call
 
@@ -208,6 +241,8 @@ class AgentDouble:
         for session, call in calls:
             text = (error or "").encode()[: 1024 - 204]
             struct.pack_into(f"<I{len(text)}s", session.block, call["at"] + 200, len(text), text)
-            struct.pack_into("<Q", session.block, call["at"] + 192, call["ticket"] << 8 | (2 if error else 1))
+            struct.pack_into(
+                "<Q", session.block, call["at"] + 192, call["ticket"] << 8 | (2 if error else 1)
+            )
             if struct.unpack_from("<I", session.block, 192)[0]:
                 os.write(session.bell, struct.pack("<Q", 1))

@@ -1,4 +1,6 @@
-"""A store in memory that speaks as much of S3's protocol as the agent uses; it takes every signature."""
+"""A store in memory that speaks as much of S3's protocol as the agent uses; it takes every
+signature.
+"""
 
 import http.server
 import itertools
@@ -9,7 +11,9 @@ from xml.sax.saxutils import escape
 
 
 class Store:
-    """One bucket, `models`. `refuse` is the status with which every request is answered, None for none."""
+    """One bucket, `models`. `refuse` is the status with which every request is answered, None for
+    none.
+    """
 
     def __init__(self):
         self.objects, self.uploads, self.refuse = {}, {}, None
@@ -21,8 +25,10 @@ class Store:
         self._thread.start()
         self.env = {
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self._server.server_port}",
-            "AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
-        }  # fmt: skip
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }
 
     def close(self):
         self._server.shutdown()
@@ -31,7 +37,14 @@ class Store:
 
     def steps(self):
         """The steps that have a manifest, the newest first."""
-        return sorted((int(k.split("step-")[1][:12]) for k in self.objects if k.endswith("/shoal-manifest.json")), reverse=True)
+        return sorted(
+            (
+                int(k.split("step-")[1][:12])
+                for k in self.objects
+                if k.endswith("/shoal-manifest.json")
+            ),
+            reverse=True,
+        )
 
     def begin(self):
         return f"u{next(self._numbers)}"
@@ -53,7 +66,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _refuse(self, status, code):
-        self._answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(), Content_Type="application/xml")
+        self._answer(
+            status,
+            f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
+            Content_Type="application/xml",
+        )
 
     def _content(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -102,18 +119,31 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(Content_Length=str(len(found)), **dated)
         elif part:
             first, last = int(part[1]), int(part[2])
-            self._answer(206, found[first : last + 1], Content_Range=f"bytes {first}-{last}/{len(found)}", **dated)
+            self._answer(
+                206,
+                found[first : last + 1],
+                Content_Range=f"bytes {first}-{last}/{len(found)}",
+                **dated,
+            )
         else:
             self._answer(200, found, **dated)
 
     def _list(self, query):
         prefix = query.get("prefix", "")
         if "uploads" in query:
-            found = "".join(f"<Upload><Key>{escape(k)}</Key><UploadId>{u}</UploadId></Upload>" for u, (k, _) in self.store.uploads.items() if k.startswith(prefix))
+            found = "".join(
+                f"<Upload><Key>{escape(k)}</Key><UploadId>{u}</UploadId></Upload>"
+                for u, (k, _) in self.store.uploads.items()
+                if k.startswith(prefix)
+            )
             return self._xml("ListMultipartUploadsResult", found)
         keys = sorted(k for k in self.store.objects if k.startswith(prefix))
         line = "<Contents><Key>{}</Key><Size>{}</Size><LastModified>2001-09-09T01:46:40Z</LastModified><ETag>x</ETag></Contents>"
-        return self._xml("ListBucketResult", "<Name>models</Name>" + "".join(line.format(escape(k), len(self.store.objects[k])) for k in keys))
+        return self._xml(
+            "ListBucketResult",
+            "<Name>models</Name>"
+            + "".join(line.format(escape(k), len(self.store.objects[k])) for k in keys),
+        )
 
     def _upload(self, key, query, body):
         store, name = self.store, query.get("uploadId")
@@ -130,7 +160,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             parts = store.uploads.pop(name)[1]
             if self.command == "POST":
                 store.objects[key] = b"".join(parts[n] for n in sorted(parts))
-                self._xml("CompleteMultipartUploadResult", f"<Key>{escape(key)}</Key><ETag>x</ETag>")
+                self._xml(
+                    "CompleteMultipartUploadResult", f"<Key>{escape(key)}</Key><ETag>x</ETag>"
+                )
             else:
                 self._answer(204)
 

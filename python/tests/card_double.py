@@ -1,7 +1,8 @@
 """A CUDA device made of CPU tensors, for tests on machines without one.
 
-Copies on a stream other than the default one happen only when somebody waits for an event behind them, on the CPU or, as the default stream here
-computes at once, by a wait of that. So what does not wait sees old numbers, as it may on a device. `log` has what was asked for, in order.
+Copies on a stream other than the default one happen only when somebody waits for an event behind
+them, on the CPU or, as the default stream here computes at once, by a wait of that. So what does
+not wait sees old numbers, as it may on a device. `log` has what was asked for, in order.
 """
 
 import contextlib
@@ -52,9 +53,11 @@ class Future(torch.futures.Future):
 
 
 class Wires:
-    """What shoal.torch.cuda.Wires are, made of Gloo. `hook` is called with the name of each place that a worker may die or fail at.
+    """What shoal.torch.cuda.Wires are, made of Gloo. `hook` is called with the name of each place
+    that a worker may die or fail at.
 
-    Gloo cannot be aborted: what waits for a partner that is lost is left alone on its thread, with a copy of the tensor, and ends by Gloo's time-out.
+    Gloo cannot be aborted: what waits for a partner that is lost is left alone on its thread, with
+    a copy of the tensor, and ends by Gloo's time-out.
     """
 
     def __init__(self, store, rank, size, hook):

@@ -1,10 +1,12 @@
-"""A worker that trains with NumPy and writes checkpoints: `seen` counts how often each sample was trained on, over all starts.
+"""A worker that trains with NumPy and writes checkpoints: `seen` counts how often each sample was
+trained on, over all starts.
 
     checkpoint_numpy.py FOLDER SAMPLES BATCH EPOCHS EVERY KEEP [ELEMENTS]
 
-ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by SIGKILL, or later, when a checkpoint is begun.
-The rank DOOMED dies in the first checkpoint before its part is handed to the agent, the rank ORPHANED right after that, and the rank LOOKING when
-it is to look for checkpoints. The rank CRAMPED has no memory for its part.
+ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by
+SIGKILL, or later, when a checkpoint is begun. The rank DOOMED dies in the first checkpoint before
+its part is handed to the agent, the rank ORPHANED right after that, and the rank LOOKING when it is
+to look for checkpoints. The rank CRAMPED has no memory for its part.
 """
 
 import json
@@ -32,9 +34,18 @@ seen, weights = np.zeros((samples,), "int32"), np.zeros((samples, 3))
 large = np.arange(more, dtype="float64")
 noise = np.random.default_rng(os.getpid() if job.outside else 7 + job.rank)
 job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
-job.register("weights", lambda: {"w": weights, "half": (np.float16([1, 2]), "a note")}, lambda value: np.copyto(weights, value["w"]))
+job.register(
+    "weights",
+    lambda: {"w": weights, "half": (np.float16([1, 2]), "a note")},
+    lambda value: np.copyto(weights, value["w"]),
+)
 job.register("large", lambda: large, lambda value: np.copyto(large, value))
-job.register("noise", lambda: noise.bit_generator.state, lambda value: setattr(noise.bit_generator, "state", value), alike=False)
+job.register(
+    "noise",
+    lambda: noise.bit_generator.state,
+    lambda value: setattr(noise.bit_generator, "state", value),
+    alike=False,
+)
 job.checkpoint(folder, every=every, keep=keep)
 if os.environ.get("DOOMED") == str(job.rank):
     AgentScribe.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -72,4 +83,8 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
 if not job.released:
     assert (seen == epochs).all(), f"samples seen how often: {np.unique(seen, return_counts=True)}"
     assert large[0] == job.committed and large[-1] == more - 1 + job.committed
-    print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), float(noise.normal())]), flush=True)
+    print(
+        "RESULT",
+        json.dumps([job.rank, job.size, job.committed, job.digest(), float(noise.normal())]),
+        flush=True,
+    )

@@ -1,9 +1,10 @@
-"""One rank's part of test_collectives: every collective of a kind against NumPy, printing what is wrong.
+"""One rank's part of test_collectives: every collective of a kind against NumPy, printing what is
+wrong.
 
     shoal run -n 4 -- python3 collectives_grid.py allreduce
 
-All ranks draw the inputs of all ranks from one seed, so each knows every result. Values are small whole numbers, exact in every
-element type whatever the order; only a mean is rounded.
+All ranks draw the inputs of all ranks from one seed, so each knows every result. Values are small
+whole numbers, exact in every element type whatever the order; only a mean is rounded.
 """
 
 import hashlib
@@ -16,9 +17,26 @@ import numpy
 import shoal
 
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "uint8"]
-SHAPES = [(), (0,), (1,), (3,), (17,), (1000,), (5, 7), (2, 3, 4), (0, 4), (4097,), (100_003,), (1,) * 9]
-REDUCE = {"sum": sum, "min": lambda xs: numpy.minimum.reduce(xs), "max": lambda xs: numpy.maximum.reduce(xs),
-          "prod": lambda xs: numpy.multiply.reduce(xs)}  # fmt: skip
+SHAPES = [
+    (),
+    (0,),
+    (1,),
+    (3,),
+    (17,),
+    (1000,),
+    (5, 7),
+    (2, 3, 4),
+    (0, 4),
+    (4097,),
+    (100_003,),
+    (1,) * 9,
+]
+REDUCE = {
+    "sum": sum,
+    "min": lambda xs: numpy.minimum.reduce(xs),
+    "max": lambda xs: numpy.maximum.reduce(xs),
+    "prod": lambda xs: numpy.multiply.reduce(xs),
+}
 
 
 class Grid:
@@ -37,7 +55,9 @@ class Grid:
         return [self.rng.integers(low, top, s).astype(dtype) for s in shapes]
 
     def place(self, x):
-        """x in arena memory, foreign memory, strided memory, by turns that are the same on every rank."""
+        """x in arena memory, foreign memory, strided memory, by turns that are the same on every
+        rank.
+        """
         kind = self.cases % 3
         if kind == 0:
             y = self.job.empty(x.shape, x.dtype)
@@ -51,12 +71,16 @@ class Grid:
     def equal(self, got, want, *what, rtol=0.0):
         self.cases += 1
         want = numpy.asarray(want)
-        ok = got.shape == want.shape and numpy.allclose(numpy.asarray(got, "float64"), want.astype("float64"), rtol=rtol, atol=0)
+        ok = got.shape == want.shape and numpy.allclose(
+            numpy.asarray(got, "float64"), want.astype("float64"), rtol=rtol, atol=0
+        )
         if not ok:
             self.wrong.append(f"rank {self.job.rank}: {what}: got {got!r}, want {want!r}")
 
     def same_bytes(self, x, *what):
-        digest = numpy.frombuffer(hashlib.sha256(numpy.ascontiguousarray(x).tobytes()).digest(), "uint8")
+        digest = numpy.frombuffer(
+            hashlib.sha256(numpy.ascontiguousarray(x).tobytes()).digest(), "uint8"
+        )
         every = self.job.allgather(digest).reshape(-1, 32)
         if not (every == digest).all():
             self.wrong.append(f"rank {self.job.rank}: {what}: ranks hold different bytes")
@@ -83,7 +107,11 @@ def mean(grid):
     job = grid.job
     for dtype, rtol in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3)):
         for shape in SHAPES:
-            for weights in ([1.0] * job.size, [1.0 + r for r in range(job.size)], [0.0] * (job.size - 1) + [2.0]):
+            for weights in (
+                [1.0] * job.size,
+                [1.0 + r for r in range(job.size)],
+                [0.0] * (job.size - 1) + [2.0],
+            ):
                 inputs = [abs(x) + 1 for x in grid.draw([shape] * job.size, dtype)]
                 x = grid.place(inputs[job.rank])
                 job.allreduce(x, "mean", weight=weights[job.rank])
@@ -117,7 +145,11 @@ def logic(grid):
         for op, reference in (("min", numpy.logical_and), ("max", numpy.logical_or)):
             x = grid.place(numpy.asarray(inputs[job.rank]))
             grid.equal(job.allreduce(x, op), reference.reduce(inputs), "bool", op, shape)
-        grid.equal(job.allgather(numpy.asarray(inputs[job.rank])).reshape(-1), numpy.concatenate([i.reshape(-1) for i in inputs]), "bool")
+        grid.equal(
+            job.allgather(numpy.asarray(inputs[job.rank])).reshape(-1),
+            numpy.concatenate([i.reshape(-1) for i in inputs]),
+            "bool",
+        )
 
 
 def reduce_scatter(grid):
@@ -127,13 +159,23 @@ def reduce_scatter(grid):
             for op, reference in REDUCE.items():
                 inputs = grid.draw([(job.size * rows, *rest)] * job.size, dtype, op)
                 want = reference(inputs)[job.rank * rows : (job.rank + 1) * rows]
-                grid.equal(job.reduce_scatter(grid.place(inputs[job.rank]), op), want, "reduce_scatter", dtype, rows, rest, op)
+                grid.equal(
+                    job.reduce_scatter(grid.place(inputs[job.rank]), op),
+                    want,
+                    "reduce_scatter",
+                    dtype,
+                    rows,
+                    rest,
+                    op,
+                )
         lengths = [2 * r + 1 for r in range(job.size)]
         inputs = grid.draw([(sum(lengths),)] * job.size, dtype)
         begin = sum(lengths[: job.rank])
         out = grid.place(numpy.zeros(lengths[job.rank], dtype))
         job.reduce_scatter(grid.place(inputs[job.rank]), out=out)
-        grid.equal(out, sum(inputs)[begin : begin + lengths[job.rank]], "reduce_scatter uneven", dtype)
+        grid.equal(
+            out, sum(inputs)[begin : begin + lengths[job.rank]], "reduce_scatter uneven", dtype
+        )
 
 
 def allgather(grid):
@@ -142,7 +184,13 @@ def allgather(grid):
         for shape in SHAPES:
             inputs = grid.draw([shape] * job.size, dtype)
             got = job.allgather(grid.place(inputs[job.rank]))
-            grid.equal(got, numpy.concatenate([numpy.atleast_1d(x) for x in inputs]), "allgather", dtype, shape)
+            grid.equal(
+                got,
+                numpy.concatenate([numpy.atleast_1d(x) for x in inputs]),
+                "allgather",
+                dtype,
+                shape,
+            )
         for rest in ((), (3,)):
             inputs = grid.draw([(r * 7 % 5, *rest) for r in range(job.size)], dtype)
             got = job.allgatherv(grid.place(inputs[job.rank]))
@@ -165,17 +213,28 @@ def rooted(grid):
                 x = grid.place(inputs[job.rank])
                 result = job.reduce(x, "sum", root)
                 assert result is (x if here else None)
-                grid.equal(x, sum(inputs) if here else inputs[job.rank], "reduce", dtype, shape, root)
+                grid.equal(
+                    x, sum(inputs) if here else inputs[job.rank], "reduce", dtype, shape, root
+                )
                 got = job.gather(grid.place(inputs[job.rank]), root)
                 if here:
-                    grid.equal(got, numpy.concatenate([numpy.atleast_1d(i) for i in inputs]), "gather", dtype, shape, root)
+                    grid.equal(
+                        got,
+                        numpy.concatenate([numpy.atleast_1d(i) for i in inputs]),
+                        "gather",
+                        dtype,
+                        shape,
+                        root,
+                    )
                 else:
                     grid.cases += 1
                     assert got is None
                 (whole,) = grid.draw([(job.size * 3, *shape)], dtype)
                 out = grid.place(numpy.zeros((3, *shape), dtype))
                 assert job.scatter(grid.place(whole) if here else None, root, out) is out
-                grid.equal(out, whole[3 * job.rank : 3 * job.rank + 3], "scatter", dtype, shape, root)
+                grid.equal(
+                    out, whole[3 * job.rank : 3 * job.rank + 3], "scatter", dtype, shape, root
+                )
 
 
 def alltoall(grid):
@@ -185,7 +244,9 @@ def alltoall(grid):
             for rows in (0, 1, 50):
                 inputs = grid.draw([(job.size * rows, *rest)] * job.size, dtype)
                 got = job.alltoall(grid.place(inputs[job.rank]))
-                want = numpy.concatenate([i[job.rank * rows : (job.rank + 1) * rows] for i in inputs])
+                want = numpy.concatenate(
+                    [i[job.rank * rows : (job.rank + 1) * rows] for i in inputs]
+                )
                 grid.equal(got, want, "alltoall", dtype, rows, rest)
             splits = [[(a + 2 * b) % 4 for b in range(job.size)] for a in range(job.size)]
             inputs = grid.draw([(sum(s), *rest) for s in splits], dtype)
@@ -206,7 +267,10 @@ def pairs(grid):
         for shape in SHAPES:
             inputs = grid.draw([shape] * job.size, dtype)
             x = grid.place(numpy.zeros(shape, dtype))
-            handles = [job.recv_async(x, before, tag=7), job.send_async(grid.place(inputs[job.rank]), after, tag=7)]
+            handles = [
+                job.recv_async(x, before, tag=7),
+                job.send_async(grid.place(inputs[job.rank]), after, tag=7),
+            ]
             assert handles[0].wait() is x and handles[1].wait() is None
             grid.equal(x, inputs[before], "send and recv", dtype, shape)
     a, b = numpy.zeros(2), numpy.zeros(2)
@@ -250,7 +314,9 @@ def groups(grid):
         whole = backwards.allgather(inputs[job.rank])
         grid.equal(whole, numpy.concatenate(inputs[::-1]), "backwards", round)
         z = numpy.array([float(job.rank)])
-        grid.equal(group.broadcast(z, root=group.size - 1), [mine[-1]], "broadcast in a group", round)
+        grid.equal(
+            group.broadcast(z, root=group.size - 1), [mine[-1]], "broadcast in a group", round
+        )
         again = job.group(mine)
         assert again.id != group.id
         again.barrier()

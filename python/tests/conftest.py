@@ -1,4 +1,6 @@
-"""What the Python tests share: the package on the path, and the binary, built when it is not there."""
+"""What the Python tests share: the package on the path, and the binary, built when it is not
+there.
+"""
 
 import os
 import pathlib
@@ -34,7 +36,9 @@ def agent():
 
 @pytest.fixture(scope="session")
 def launch(binary, tmp_path_factory):
-    """Returns launch(n, script or source, *arguments): runs it on n ranks, expects exit code 0, returns what they printed."""
+    """Returns launch(n, script or source, *arguments): runs it on n ranks, expects exit code 0,
+    returns what they printed.
+    """
 
     def run(n, program, *arguments, code=0, env=None):
         process = start(n, program, *arguments, env=env)
@@ -43,7 +47,9 @@ def launch(binary, tmp_path_factory):
         except subprocess.TimeoutExpired:
             process.terminate()
             raise
-        assert process.returncode == code, f"exit code {process.returncode}, want {code}\n{output[-6000:]}"
+        assert process.returncode == code, (
+            f"exit code {process.returncode}, want {code}\n{output[-6000:]}"
+        )
         return output
 
     def start(n, program, *arguments, env=None, options=()):
@@ -51,9 +57,26 @@ def launch(binary, tmp_path_factory):
             path = tmp_path_factory.mktemp("program") / "worker.py"
             path.write_text(program)
             program = path
-        command = [str(binary), "run", "-n", str(n), *options, "--", sys.executable, str(program), *map(str, arguments)]
-        full = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", **(env or {})}
-        return subprocess.Popen(command, env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [
+            str(binary),
+            "run",
+            "-n",
+            str(n),
+            *options,
+            "--",
+            sys.executable,
+            str(program),
+            *map(str, arguments),
+        ]
+        full = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "python"),
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
+        }
+        return subprocess.Popen(
+            command, env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     run.start = start
     return run

@@ -1,4 +1,6 @@
-"""A worker that leaves its loop over each epoch behind three batches: elastic_break.py range|epochs END. It trains until the file END exists."""
+"""A worker that leaves its loop over each epoch behind three batches: elastic_break.py range|epochs
+END. It trains until the file END exists.
+"""
 
 import os
 import sys

@@ -1,8 +1,10 @@
-"""A worker with 64 MiB of state. Where a joiner gets the state, the worker in seat DOOMED is killed at a PLACE of the handover.
+"""A worker with 64 MiB of state. Where a joiner gets the state, the worker in seat DOOMED is killed
+at a PLACE of the handover.
 
     elastic_handover.py DOOMED PLACE COUNT FILE
 
-PLACE is the COUNTth call of "get" (of the state), "broadcast" (of its header) or "send_async" (of a piece). The training goes on until FILE exists.
+PLACE is the COUNTth call of "get" (of the state), "broadcast" (of its header) or "send_async" (of a
+piece). The training goes on until FILE exists.
 """
 
 import json
@@ -19,7 +21,8 @@ doomed, place, count, end = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys
 job = shoal.join()
 seat = int(os.environ["SHOAL_RANK"])
 calls, armed = 0, False
-entered, made = False, 0  # how many bytes of memory were made for the state since this worker has entered
+# how many bytes of memory were made for the state since this worker has entered
+entered, made = False, 0
 make = _handover.memory
 
 

@@ -1,5 +1,7 @@
-"""What the workers of elastic_torch.py wrote down of a run, and what must hold of it: every sample exactly once an epoch, and the same model, optimizer and
-scheduler everywhere, which are those that one worker gets from the same batches."""
+"""What the workers of elastic_torch.py wrote down of a run, and what must hold of it: every sample
+exactly once an epoch, and the same model, optimizer and scheduler everywhere, which are those that
+one worker gets from the same batches.
+"""
 
 import collections
 import json
@@ -11,21 +13,30 @@ import torch
 
 
 class Ledger:
-    """What the workers wrote down of a run with this config, in the folder `path` and in what they printed."""
+    """What the workers wrote down of a run with this config, in the folder `path` and in what they
+    printed.
+    """
 
     def __init__(self, path, output, **config):
         config = {**elastic_torch.DEFAULTS, **config}
-        self.samples, self.batch, self.optimizer, self.wrap, self.nest = (config[name] for name in ("samples", "batch", "optimizer", "wrap", "nest"))
-        killed = set(re.findall(r"\bw(\d+) was killed", output))  # whose processes that load data may complain
+        self.samples, self.batch, self.optimizer, self.wrap, self.nest = (
+            config[name] for name in ("samples", "batch", "optimizer", "wrap", "nest")
+        )
+        # whose processes that load data may complain
+        killed = set(re.findall(r"\bw(\d+) was killed", output))
         assert set(re.findall(r"\[(\d+)\] Traceback", output)) <= killed, output
         self.output = output
         self.results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
         self.states = [list(np.load(f).values()) for f in sorted(path.glob("*.npz"))]
-        self.lines = [json.loads(line) for f in path.glob("*.jsonl") for line in f.read_text().splitlines()]
+        self.lines = [
+            json.loads(line) for f in path.glob("*.jsonl") for line in f.read_text().splitlines()
+        ]
         self.steps = {}
         for line in self.lines:
             seen = self.steps.setdefault(line["step"], line)
-            assert all(seen[key] == line[key] for key in ("taken", "epoch", "count")), f"two workers differ: {seen}, {line}"
+            assert all(seen[key] == line[key] for key in ("taken", "epoch", "count")), (
+                f"two workers differ: {seen}, {line}"
+            )
         self.joined = [line for line in self.lines if line["joined"]]
 
     def check(self, survivors, losses=0):
@@ -34,14 +45,22 @@ class Ledger:
         self._once()
         self._constant(losses)
         for line in self.lines:
-            assert set(line["own"]) <= set(line["taken"]), f"a worker that went on was left out: {line}"
+            assert set(line["own"]) <= set(line["taken"]), (
+                f"a worker that went on was left out: {line}"
+            )
             # As documented: a worker that joins begins with the random state of rank 0.
             if line["joined"]:
-                assert line["random"] in [other["random"] for other in self.lines if other["step"] == line["step"] and other["rank"] == 0]
+                assert line["random"] in [
+                    other["random"]
+                    for other in self.lines
+                    if other["step"] == line["step"] and other["rank"] == 0
+                ]
         self._replay()
 
     def check_nested(self):
-        """What must hold of a loop in a loop: each epoch ended once for rank 0, which is never a worker that has not joined."""
+        """What must hold of a loop in a loop: each epoch ended once for rank 0, which is never a
+        worker that has not joined.
+        """
         saved = re.findall(r"SAVED (\d+) (\w+)", self.output)
         assert saved == [(str(epoch), "False") for epoch in range(len(saved))]
         assert len(saved) >= max(step["epoch"] for step in self.steps.values())
@@ -50,7 +69,9 @@ class Ledger:
         """What must hold also where gradients were rounded."""
         assert len(self.results) == len(self.states) == survivors, self.output
         assert len({tuple(r[2:]) for r in self.results}) == 1, f"the workers differ: {self.results}"
-        assert {r[1] for r in self.results} == {survivors} and sorted(r[0] for r in self.results) == list(range(survivors)), self.results
+        assert {r[1] for r in self.results} == {survivors} and sorted(
+            r[0] for r in self.results
+        ) == list(range(survivors)), self.results
         assert sorted(self.steps) == list(range(self.results[0][2])), "a step is missing"
 
     def _once(self):
@@ -59,14 +80,19 @@ class Ledger:
             times[step["epoch"]].update(step["taken"])
         assert sorted(times) == list(range(len(times)))
         for epoch, counter in times.items():
-            assert counter == collections.Counter(range(self.samples)), f"epoch {epoch}: {counter.most_common(3)}"
+            assert counter == collections.Counter(range(self.samples)), (
+                f"epoch {epoch}: {counter.most_common(3)}"
+            )
 
     def _constant(self, losses):
         epochs = {step["epoch"] for step in self.steps.values()}
         short = sum(len(step["taken"]) < self.batch for step in self.steps.values())
         tails = len(epochs) if self.samples % self.batch else 0
         assert max(len(step["taken"]) for step in self.steps.values()) == self.batch
-        assert short <= tails + 2 * losses, f"{short} steps of {len(self.steps)} had less than a batch"  # the lost part comes as a batch of its own
+        # the lost part comes as a batch of its own
+        assert short <= tails + 2 * losses, (
+            f"{short} steps of {len(self.steps)} had less than a batch"
+        )
         assert losses or short == tails
 
     def _replay(self):

@@ -1,9 +1,11 @@
-"""A worker that trains with NumPy: `seen` counts, by the committed gradients, how often each sample was trained on.
+"""A worker that trains with NumPy: `seen` counts, by the committed gradients, how often each sample
+was trained on.
 
     elastic_numpy.py SAMPLES BATCH PARTS SEED KILLS EPOCHS|FILE, and "shared" anywhere
 
-Of the first workers, KILLS die by SIGKILL, each at a step and a place in the step that SEED decides. With a FILE the
-training goes on until that exists. With "shared" the averages come into shared results.
+Of the first workers, KILLS die by SIGKILL, each at a step and a place in the step that SEED
+decides. With a FILE the training goes on until that exists. With "shared" the averages come into
+shared results.
 """
 
 import json
@@ -39,11 +41,24 @@ def die(here, submitted=0):
 
 # Random where a worker comes late: what it does not get from the others is wrong.
 noise = np.random.default_rng(seat)
-seen, total = (noise.normal(size=samples), noise.normal(size=1)) if job.outside else (np.zeros(samples), np.zeros(1))
+seen, total = (
+    (noise.normal(size=samples), noise.normal(size=1))
+    if job.outside
+    else (np.zeros(samples), np.zeros(1))
+)
 job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
-job.register("total", lambda: {"total": (total, "a note", 0.1)}, lambda value: np.copyto(total, value["total"][0]))
-gradients = [job.empty(samples)] + [np.empty(5, "float64") for _ in range(parts - 1)]  # in the arena, and not
-averages = [job.shared(f"average {i}", g.shape, g.dtype) for i, g in enumerate(gradients)] if "shared" in sys.argv else None
+job.register(
+    "total",
+    lambda: {"total": (total, "a note", 0.1)},
+    lambda value: np.copyto(total, value["total"][0]),
+)
+# in the arena, and not
+gradients = [job.empty(samples)] + [np.empty(5, "float64") for _ in range(parts - 1)]
+averages = (
+    [job.shared(f"average {i}", g.shape, g.dtype) for i, g in enumerate(gradients)]
+    if "shared" in sys.argv
+    else None
+)
 latest = job.shared("latest", 1, "float64") if averages else None
 done = np.zeros(1)
 print("PID", os.getpid(), flush=True)
@@ -60,7 +75,9 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     if parts > 1:
         gradients[1][0] = done[0]
     if averages:  # and a call behind the commit that is not waited for
-        shares = [step.share(g, last=i == parts - 1, out=averages[i]) for i, g in enumerate(gradients)]
+        shares = [
+            step.share(g, last=i == parts - 1, out=averages[i]) for i, g in enumerate(gradients)
+        ]
         behind = job.allreduce_async(np.full(1, float(step.number)), "max", out=latest)
         means = [share.wait() for share in shares]
         assert behind.wait()[0] == step.number
@@ -72,7 +89,8 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     seen += contributed
     total += contributed.sum()
     die("after")
-    if parts == 2:  # what is called between the commit and the next step is called by those who have made the step
+    # what is called between the commit and the next step is called by those who have made the step
+    if parts == 2:
         assert job.allreduce(np.ones(1))[0] == job.size
         assert job.released or job.allgather(np.array([job.rank])).tolist() == list(range(job.size))
     if step.number % 100 == 0 and job.rank == 0:
@@ -83,6 +101,16 @@ if job.released:
     print("RELEASED", job.rank, flush=True)
 else:
     place = job.place(samples, batch, seed).place
-    assert ((seen == place.epoch) | (seen == place.epoch + 1)).all(), f"samples seen how often: {np.unique(seen, return_counts=True)}"
-    assert total[0] == seen.sum() == place.epoch * samples + place.next - sum(b - a for a, b in place.left), (total, seen.sum(), place)
-    print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), total[0]]), flush=True)
+    assert ((seen == place.epoch) | (seen == place.epoch + 1)).all(), (
+        f"samples seen how often: {np.unique(seen, return_counts=True)}"
+    )
+    assert (
+        total[0]
+        == seen.sum()
+        == place.epoch * samples + place.next - sum(b - a for a, b in place.left)
+    ), (total, seen.sum(), place)
+    print(
+        "RESULT",
+        json.dumps([job.rank, job.size, job.committed, job.digest(), total[0]]),
+        flush=True,
+    )

@@ -2,14 +2,19 @@
 
     elastic_torch.py CONFIG FILE
 
-CONFIG is JSON: see the defaults. The training ends after `epochs` epochs or `steps` steps, or when FILE exists. `wrap` is what averages: ddp, optimizer
-or zero. `doomed` lists [seat, step, place]: the worker in that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all workers or
-for the seats that it lists; with `device` too, a name that may have {} for the seat, NCCL works there. In the folder `out` each worker writes a line a
-step, and in the end its model, its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for buckets, in turn. `nest` is the outer loop, over epochs: range or epochs (loader.epochs); None =
-there is none. The scheduler steps once an epoch then, and workers compare themselves between two epochs, where `doomed` lists [seat, epoch, "between epochs"].
+CONFIG is JSON: see the defaults. The training ends after `epochs` epochs or `steps` steps, or when
+FILE exists. `wrap` is what averages: ddp, optimizer or zero. `doomed` lists [seat, step, place]:
+the worker in that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all
+workers or for the seats that it lists; with `device` too, a name that may have {} for the seat,
+NCCL works there. In the folder `out` each worker writes a line a step, and in the end its model,
+its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for
+buckets, in turn. `nest` is the outer loop, over epochs: range or epochs (loader.epochs); None =
+there is none. The scheduler steps once an epoch then, and workers compare themselves between two
+epochs, where `doomed` lists [seat, epoch, "between epochs"].
 
-The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off it, which is above 0 exactly for them; `ending`
-whether a worker has seen FILE. Both become 0 behind each step.
+The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off
+it, which is above 0 exactly for them; `ending` whether a worker has seen FILE. Both become 0 behind
+each step.
 """
 
 import hashlib
@@ -29,8 +34,25 @@ from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261121
-DEFAULTS = dict(samples=120, batch=16, epochs=1 << 40, steps=None, optimizer="adam", workers=0, wrap="ddp", stage=1, doomed=(), out=None, child=False,
-                compress="None", card=False, device=None, checkpoint=None, sizes=(), nest=None)  # fmt: skip
+DEFAULTS = dict(
+    samples=120,
+    batch=16,
+    epochs=1 << 40,
+    steps=None,
+    optimizer="adam",
+    workers=0,
+    wrap="ddp",
+    stage=1,
+    doomed=(),
+    out=None,
+    child=False,
+    compress="None",
+    card=False,
+    device=None,
+    checkpoint=None,
+    sizes=(),
+    nest=None,
+)
 
 
 class Net(nn.Module):
@@ -39,7 +61,9 @@ class Net(nn.Module):
     def __init__(self, samples):
         super().__init__()
         torch.manual_seed(SEED)
-        self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)
+        ).double()
         self.taken = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
         self.ending = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
@@ -51,7 +75,9 @@ class Net(nn.Module):
         return [self.taken, self.ending]
 
     def marked(self):
-        """The samples of the step that was just made, and whether a worker has seen the end; both are forgotten."""
+        """The samples of the step that was just made, and whether a worker has seen the end; both
+        are forgotten.
+        """
         found = self.taken.detach().nonzero().flatten().tolist(), bool(self.ending > 0)
         with torch.no_grad():
             for mark in self.marks():
@@ -67,28 +93,42 @@ def data(samples):
 
 
 def training(model, name):
-    """The optimizer, which adds to `taken` and `ending` what their gradients are, or a number of that sign, and a scheduler."""
+    """The optimizer, which adds to `taken` and `ending` what their gradients are, or a number of
+    that sign, and a scheduler.
+    """
     marks = {"params": model.marks(), "lr": -1.0}
     if name == "adam":
-        optimizer = torch.optim.Adam([{"params": model.layers.parameters()}, {**marks, "betas": (0.0, 0.0)}], lr=0.01)
+        optimizer = torch.optim.Adam(
+            [{"params": model.layers.parameters()}, {**marks, "betas": (0.0, 0.0)}], lr=0.01
+        )
     else:
-        groups = [{"params": model.layers.parameters()}, {**marks, "momentum": 0.0, "nesterov": False}]
+        groups = [
+            {"params": model.layers.parameters()},
+            {**marks, "momentum": 0.0, "nesterov": False},
+        ]
         optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=20, gamma=0.9)
 
 
 def loss_of(model, x, y, index, ending=False):
-    """What is minimised: a mean over the samples, which is also in the gradients of `taken` and `ending`."""
+    """What is minimised: a mean over the samples, which is also in the gradients of `taken` and
+    `ending`.
+    """
     outputs, marks = model(x, index, float(ending))
     return F.cross_entropy(outputs, y) + marks
 
 
 def state_of(model, optimizer, scheduler, wrap):
-    """All that must be the same everywhere, and in a training by one worker, which has not seen FILE: so without what is kept for the marks."""
+    """All that must be the same everywhere, and in a training by one worker, which has not seen
+    FILE: so without what is kept for the marks.
+    """
     state = [model.state_dict(), scheduler.state_dict()]
     if wrap != "zero":
         whole = optimizer.state_dict()
-        state += [whole["param_groups"], [whole["state"].get(i) for i in whole["param_groups"][0]["params"]]]
+        state += [
+            whole["param_groups"],
+            [whole["state"].get(i) for i in whole["param_groups"][0]["params"]],
+        ]
     return state
 
 
@@ -123,7 +163,9 @@ def digest(value):
 
 
 def wrapped(config, net, here):
-    """What is called for the outputs, the optimizer that averages, and the scheduler, as the config has them."""
+    """What is called for the outputs, the optimizer that averages, and the scheduler, as the config
+    has them.
+    """
     import shoal.torch
     from shoal.torch import zero_line
 
@@ -135,7 +177,9 @@ def wrapped(config, net, here):
         before(optimizer._shards, "step", lambda: here("behind the commit"))
         before(optimizer._shards, "gather", lambda: here("behind the update"))
         return net, optimizer, scheduler
-    compress = eval(config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD})
+    compress = eval(
+        config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD}
+    )
     if config["sizes"]:
         propose(config["sizes"])
     model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
@@ -165,7 +209,9 @@ def batches(config, loader, between):
     if config["nest"] is None:
         yield from loader
         return
-    for epoch in loader.epochs(config["epochs"]) if config["nest"] == "epochs" else range(config["epochs"]):
+    for epoch in (
+        loader.epochs(config["epochs"]) if config["nest"] == "epochs" else range(config["epochs"])
+    ):
         for batch in loader:
             assert epoch == loader.step.epoch
             yield batch
@@ -188,7 +234,10 @@ def main(config, end):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(place):
-        if place == "behind the collective" and [seat, loader.step.number, "NCCL fails"] in config["doomed"]:
+        if (
+            place == "behind the collective"
+            and [seat, loader.step.number, "NCCL fails"] in config["doomed"]
+        ):
             raise RuntimeError("a cable is loose")
         here(place)
 
@@ -196,9 +245,13 @@ def main(config, end):
         device = None if config["device"] is None else config["device"].format(seat)
         card_double.install(device=device, hook=hook)
     loader = shoal.torch.loader(
-        data(config["samples"]), config["batch"], seed=7, epochs=None if config["nest"] else config["epochs"], steps=config["steps"],
+        data(config["samples"]),
+        config["batch"],
+        seed=7,
+        epochs=None if config["nest"] else config["epochs"],
+        steps=config["steps"],
         num_workers=config["workers"],
-    )  # fmt: skip
+    )
     net = Net(config["samples"])
     if late:  # what does not come from the others is wrong
         with torch.no_grad():
@@ -217,14 +270,19 @@ def main(config, end):
         if [seat, epoch, "between epochs"] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
         same = torch.tensor([int(digest(state_of(net, optimizer, scheduler, config["wrap"])), 16)])
-        least, most, count = (job.allreduce(x, op=op) for x, op in ((same.clone(), "min"), (same.clone(), "max"), (torch.ones(1), "sum")))
-        assert least == most == same and job.size - len(config["doomed"]) <= count <= job.size  # a lost worker is counted until a step ends
+        least, most, count = (
+            job.allreduce(x, op=op)
+            for x, op in ((same.clone(), "min"), (same.clone(), "max"), (torch.ones(1), "sum"))
+        )
+        # a lost worker is counted until a step ends
+        assert least == most == same and job.size - len(config["doomed"]) <= count <= job.size
         if job.rank == 0 and not job.released:
             print("SAVED", epoch, job.outside, flush=True)
 
     for x, y, index in batches(config, loader, between):
         step = loader.step
-        begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)  # the end of the step may bring another rank
+        # the end of the step may bring another rank
+        begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)
         running_job.breathe(end)
         here("before backward")
         optimizer.zero_grad()
@@ -237,10 +295,17 @@ def main(config, end):
             scheduler.step()
         torch.rand(seat + 1)  # the workers' random states differ
         here("after the step")
-        if job.released and config["wrap"] == "zero":  # which has not got the parameters of its last step
+        # which has not got the parameters of its last step
+        if job.released and config["wrap"] == "zero":
             break
         taken, ending = net.marked()
-        line = dict(step=step.number, epoch=step.epoch, count=step.count, own=index.tolist() if step.weight else [], taken=taken)
+        line = dict(
+            step=step.number,
+            epoch=step.epoch,
+            count=step.count,
+            own=index.tolist() if step.weight else [],
+            taken=taken,
+        )
         print(json.dumps({**line, **begun}), file=ledger, flush=True)
         if late:
             print("JOINED", step.number, flush=True)
@@ -254,7 +319,11 @@ def main(config, end):
         return
     state = state_of(net, optimizer, scheduler, config["wrap"])
     np.savez(pathlib.Path(config["out"]) / f"{seat}.npz", *arrays(state))
-    print("RESULT", json.dumps([job.rank, job.size, job.committed, job.digest(), digest(state)]), flush=True)
+    print(
+        "RESULT",
+        json.dumps([job.rank, job.size, job.committed, job.digest(), digest(state)]),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

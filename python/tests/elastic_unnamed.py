@@ -1,9 +1,12 @@
-"""A script that names nothing for workers that join: what of its state is whose is known from how it was made.
+"""A script that names nothing for workers that join: what of its state is whose is known from how
+it was made.
 
     elastic_unnamed.py KIND FILE
 
-KIND is what it does: "scheduler", a scheduler that is not given to shoal.torch.optimizer; "plain", an optimizer that is not; "chained", schedulers in
-schedulers, two optimizers; "scaled", a GradScaler that is enabled; "late", a scheduler made in the loop; "odd", an optimizer whose state cannot travel. Ends when FILE exists.
+KIND is what it does: "scheduler", a scheduler that is not given to shoal.torch.optimizer; "plain",
+an optimizer that is not; "chained", schedulers in schedulers, two optimizers; "scaled", a
+GradScaler that is enabled; "late", a scheduler made in the loop; "odd", an optimizer whose state
+cannot travel. Ends when FILE exists.
 """
 
 import json
@@ -26,13 +29,19 @@ torch.set_num_threads(1)
 job = shoal.join()
 late = job.outside
 x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
-loader = shoal.torch.loader(torch.utils.data.TensorDataset(x, x[:, :2].argmax(1)), 8, epochs=1 << 40)
-torch.manual_seed(int(os.environ["SHOAL_RANK"]))  # what a worker does not get from the others is its own
+loader = shoal.torch.loader(
+    torch.utils.data.TensorDataset(x, x[:, :2].argmax(1)), 8, epochs=1 << 40
+)
+# what a worker does not get from the others is its own
+torch.manual_seed(int(os.environ["SHOAL_RANK"]))
 random.seed(int(os.environ["SHOAL_RANK"]))
 np.random.seed(int(os.environ["SHOAL_RANK"]))
 net = torch.nn.Linear(4, 2)
 lr_scheduler.StepLR(torch.optim.SGD(net.parameters(), lr=1.0), 1)  # thrown away
-elsewhere = lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), 1 + late)  # nobody's business
+# nobody's business
+elsewhere = lr_scheduler.StepLR(
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), 1 + late
+)
 
 
 class Odd(torch.optim.SGD):
@@ -44,15 +53,24 @@ class Odd(torch.optim.SGD):
 
 optimizers = [(Odd if kind == "odd" else torch.optim.SGD)(net.parameters(), lr=0.1, momentum=0.9)]
 schedulers = [lr_scheduler.LambdaLR(optimizers[0], lambda n: 0.999**n)]
-scaler = torch.amp.GradScaler("cpu", growth_interval=7) if kind == "scaled" else torch.cuda.amp.GradScaler(enabled=False)
+scaler = (
+    torch.amp.GradScaler("cpu", growth_interval=7)
+    if kind == "scaled"
+    else torch.cuda.amp.GradScaler(enabled=False)
+)
 if kind == "scheduler":
     model, optimizers[0] = net, shoal.torch.optimizer(optimizers[0])
 else:
     model = shoal.torch.ddp(net)
 if kind == "chained":
     optimizers.append(torch.optim.Adam(net.parameters(), lr=1e-3))
-    phases = [lr_scheduler.LambdaLR(optimizers[1], lambda n: 1 / (1 + n)), lr_scheduler.OneCycleLR(optimizers[1], 0.1, 1 << 20, cycle_momentum=False)]
-    schedulers[0] = lr_scheduler.ChainedScheduler([schedulers[0], lr_scheduler.ExponentialLR(optimizers[0], 0.9999)])
+    phases = [
+        lr_scheduler.LambdaLR(optimizers[1], lambda n: 1 / (1 + n)),
+        lr_scheduler.OneCycleLR(optimizers[1], 0.1, 1 << 20, cycle_momentum=False),
+    ]
+    schedulers[0] = lr_scheduler.ChainedScheduler(
+        [schedulers[0], lr_scheduler.ExponentialLR(optimizers[0], 0.9999)]
+    )
     schedulers.append(lr_scheduler.SequentialLR(optimizers[1], phases, [30]))
     plateau = lr_scheduler.ReduceLROnPlateau(optimizers[0], patience=50, factor=0.99)
     group = optimizers[0].param_groups[0]
@@ -85,11 +103,20 @@ for x, y in loader:
         print("STEP", step.number, flush=True)
     if stop.wait().item():
         break
-state = [net.state_dict(), [o.state_dict() for o in optimizers], [{k: v for k, v in s.state_dict().items() if k != "_schedulers"} for s in schedulers]]
+state = [
+    net.state_dict(),
+    [o.state_dict() for o in optimizers],
+    [{k: v for k, v in s.state_dict().items() if k != "_schedulers"} for s in schedulers],
+]
 if kind == "chained":
     state.append(plateau.state_dict())
 if kind == "scaled":
     state.append(scaler.state_dict())
-for line in draws:  # at the end: nobody reads while the third is waited for, and a full pipe stops the job
+# at the end: nobody reads while the third is waited for, and a full pipe stops the job
+for line in draws:
     print("DRAWN", json.dumps(line))
-print("RESULT", json.dumps([job.rank, job.size, job.committed, digest(state), sorted(job._state._parts)]), flush=True)
+print(
+    "RESULT",
+    json.dumps([job.rank, job.size, job.committed, digest(state), sorted(job._state._parts)]),
+    flush=True,
+)

@@ -1,4 +1,6 @@
-"""The perceptron of live_numpy.py with its parameters and Adam's moments flat over dp, as ZeRO 3 has them: test_live.py trains it on meshes that change."""
+"""The perceptron of live_numpy.py with its parameters and Adam's moments flat over dp, as ZeRO 3
+has them: test_live.py trains it on meshes that change.
+"""
 
 import sys
 
@@ -23,7 +25,11 @@ class Flat(live_numpy.Perceptron):
         super().__init__(mesh)
         self.whole = self.mine
         self.mine = {name: self.own(w) for name, w in self.whole.items()}
-        self.state = {kind + name: np.zeros_like(w) for kind in live_numpy.KINDS[1:] for name, w in self.mine.items()}
+        self.state = {
+            kind + name: np.zeros_like(w)
+            for kind in live_numpy.KINDS[1:]
+            for name, w in self.mine.items()
+        }
 
     def own(self, x):
         """This rank's part of the elements; the last ones end in zeros."""

@@ -1,4 +1,6 @@
-"""A perceptron whose matrices are cut over tp and its batch over dp, with Adam: what test_live.py trains, on a mesh and alone."""
+"""A perceptron whose matrices are cut over tp and its batch over dp, with Adam: what test_live.py
+trains, on a mesh and alone.
+"""
 
 import os
 import sys
@@ -19,7 +21,11 @@ rules:
 - {match: "**"}
 """
 KINDS = ("", "optimizer.exp_avg.", "optimizer.exp_avg_sq.")
-TENSORS = [{"name": kind + name, "dtype": "f64", "shape": shape} for kind in KINDS for name, shape in SHAPES.items()]
+TENSORS = [
+    {"name": kind + name, "dtype": "f64", "shape": shape}
+    for kind in KINDS
+    for name, shape in SHAPES.items()
+]
 TENSORS.append({"name": "optimizer.step", "dtype": "i64", "shape": []})
 
 
@@ -41,8 +47,14 @@ class Perceptron:
         source = np.random.default_rng(2)
         whole = {name: source.normal(size=SHAPES[name]) / 4 for name in NAMES}
         rows = part(HIDDEN, self.tp)
-        self.mine = {"up": whole["up"][rows].copy(), "down": whole["down"][:, rows].copy(), "bias": whole["bias"]}
-        self.state = {kind + name: np.zeros_like(w) for kind in KINDS[1:] for name, w in self.mine.items()}
+        self.mine = {
+            "up": whole["up"][rows].copy(),
+            "down": whole["down"][:, rows].copy(),
+            "bias": whole["bias"],
+        }
+        self.state = {
+            kind + name: np.zeros_like(w) for kind in KINDS[1:] for name, w in self.mine.items()
+        }
         self.count = np.zeros((), np.int64)
         self.x, self.y = data()
 
@@ -55,7 +67,11 @@ class Perceptron:
         hidden = np.tanh(x @ self.mine["up"].T)
         wrong = self.tp.allreduce(hidden @ self.mine["down"].T) + self.mine["bias"] - y
         back = 2 * wrong / len(indices)
-        self.grad = {"down": back.T @ hidden, "bias": back.sum(0), "up": ((back @ self.mine["down"]) * (1 - hidden**2)).T @ x}
+        self.grad = {
+            "down": back.T @ hidden,
+            "bias": back.sum(0),
+            "up": ((back @ self.mine["down"]) * (1 - hidden**2)).T @ x,
+        }
         for name in NAMES:
             self.dp.allreduce(self.grad[name])
         return np.array([(wrong**2).sum() / len(indices)]) * (self.tp.rank == 0)
@@ -75,14 +91,20 @@ class Lodger(Perceptron):
 
     def adopt(self, tensors):
         for lent, own in ((tensors[name], x) for name, x in self.tensors().items()):
-            assert lent.shape == own.shape and lent.dtype == own.dtype and not np.may_share_memory(lent, own)
+            assert (
+                lent.shape == own.shape
+                and lent.dtype == own.dtype
+                and not np.may_share_memory(lent, own)
+            )
         self.mine = {name: tensors[name] for name in NAMES}
         self.state = {name: tensors[name] for name in self.state}
         self.count = tensors["optimizer.step"]
 
 
 def either(mesh):
-    """Some ranks train the one, some the other, and some the other one behind a change of the mesh."""
+    """Some ranks train the one, some the other, and some the other one behind a change of the
+    mesh.
+    """
     return (Lodger if mesh.job.rank % 2 else Perceptron)(mesh)
 
 
@@ -108,15 +130,32 @@ def main(mesh, steps, folder=None, every=0, model=either, layout=LAYOUT):
     job = shoal.join()
     if folder:
         source = np.random.default_rng(job.rank)
-        job.register("noise", lambda: source.bit_generator.state, lambda state: setattr(source.bit_generator, "state", state), alike=False)
+        job.register(
+            "noise",
+            lambda: source.bit_generator.state,
+            lambda state: setattr(source.bit_generator, "state", state),
+            alike=False,
+        )
         table = np.arange(5.0)
         job.register("table", lambda: table, lambda x: table.__setitem__(slice(None), x))
         job.checkpoint(folder, every=int(every))
         print(f"PID {os.getpid()}", flush=True)
-    trained = shoal.train(model, layout=layout, catalogue=TENSORS, mesh=mesh, samples=SAMPLES, batch=BATCH, seed=SEED, steps=steps)
+    trained = shoal.train(
+        model,
+        layout=layout,
+        catalogue=TENSORS,
+        mesh=mesh,
+        samples=SAMPLES,
+        batch=BATCH,
+        seed=SEED,
+        steps=steps,
+    )
     for step in trained:
         if folder:
-            print(f"NOISE {step.number} of {job.rank} {source.integers(1 << 30)} table {table.sum()}", flush=True)
+            print(
+                f"NOISE {step.number} of {job.rank} {source.integers(1 << 30)} table {table.sum()}",
+                flush=True,
+            )
             table += 1
         if job.rank == 0:
             print(f"STEP {step.number} on {step.mesh} loss {step.loss!r}", flush=True)

@@ -11,11 +11,15 @@ import threading
 import time
 
 HANG = 300  # seconds; reached only by a hang
-CALM = ".calm"  # behind the name of the file that ends a training: as long as it is there, those that train leave the processors to those that start
+# behind the name of the file that ends a training: as long as it is there, those that train leave
+# the processors to those that start
+CALM = ".calm"
 
 
 def breathe(end):
-    """What a worker calls at the start of a step: with `CALM` it takes fifty steps a second, not as many as it can."""
+    """What a worker calls at the start of a step: with `CALM` it takes fifty steps a second, not as
+    many as it can.
+    """
     if os.path.exists(f"{end}{CALM}"):
         time.sleep(0.02)
 
@@ -37,7 +41,9 @@ class Running:
         raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
 
     def goes_on(self):
-        """Return when a step was made that had not begun yet: lines that are printed already are of earlier ones, and of other members."""
+        """Return when a step was made that had not begun yet: lines that are printed already are of
+        earlier ones, and of other members.
+        """
         made = next(j["steps"] for j in self._ps() if j["job"] == self.name)
         while int(self.until(r"STEP (\d+)")[1]) <= made:
             pass
@@ -45,7 +51,13 @@ class Running:
     def resize(self, n, *options):
         """Ask for n workers, and return when they are there."""
         with self._calm():
-            done = subprocess.run([self._binary, "resize", self.name, str(n), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
+            done = subprocess.run(
+                [self._binary, "resize", self.name, str(n), *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=HANG,
+            )
         assert done.returncode == 0, done.stdout
 
     @property
@@ -61,7 +73,13 @@ class Running:
         return [w for w in self._ps(self.name) if w["rank"] >= 0]
 
     def _ps(self, *job):
-        listed = subprocess.run([self._binary, "ps", "--json", *job], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
+        listed = subprocess.run(
+            [self._binary, "ps", "--json", *job],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=HANG,
+            check=True,
+        ).stdout
         return list(map(json.loads, listed.splitlines()))
 
     def spare(self):
@@ -85,14 +103,16 @@ class Running:
         gone = {w["worker"]: w["pid"] for w in self.members() if w["rank"] in ranks}
         for pid in gone.values():
             os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.CalledProcessError):  # with the last of them the job ends
+        # with the last of them the job ends
+        with contextlib.suppress(subprocess.CalledProcessError):
             while any(w["worker"] in gone for w in self.members()):
                 pass
 
     def finish(self, code=0):
         """End the training; return all that was printed."""
         self._end.touch()
-        self.output += self._process.stdout.read()  # communicate() would miss what `until` has read ahead
+        # communicate() would miss what `until` has read ahead
+        self.output += self._process.stdout.read()
         assert self._process.wait() == code, self.output[-6000:]
         return self.output
 
@@ -107,14 +127,20 @@ def agree(output):
     ended = results(output)
     assert ended and "Traceback" not in output, output
     assert len({tuple(r[2:]) for r in ended}) == 1, f"the workers differ: {ended}\n{output}"
-    assert sorted(r[0] for r in ended) == list(range(len(ended))) and {r[1] for r in ended} == {len(ended)}, output
+    assert sorted(r[0] for r in ended) == list(range(len(ended))) and {r[1] for r in ended} == {
+        len(ended)
+    }, output
     return ended
 
 
 def freeze(pid):
-    """Stop a process, and return when all its threads stand still: the signal itself ends nothing that is under way."""
+    """Stop a process, and return when all its threads stand still: the signal itself ends nothing
+    that is under way.
+    """
     os.kill(pid, signal.SIGSTOP)
-    while any(_state(thread) not in "TtXZ" for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")):
+    while any(
+        _state(thread) not in "TtXZ" for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
         pass
 
 

@@ -15,7 +15,13 @@ def whole(*shape):
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).view(shape)
 
 
-WHOLE = {"both": whole(12, 6), "uneven": whole(7, 3).to(torch.bfloat16), "few": whole(2, 4), "twice": whole(11), "plain": whole(3).to(torch.int32)}
+WHOLE = {
+    "both": whole(12, 6),
+    "uneven": whole(7, 3).to(torch.bfloat16),
+    "few": whole(2, 4),
+    "twice": whole(11),
+    "plain": whole(3).to(torch.int32),
+}
 
 
 def chunk(x, dim, parts, i):
@@ -25,17 +31,28 @@ def chunk(x, dim, parts, i):
 
 
 def cut(mesh, x, placements):
-    """A DTensor of which this rank has what the placements say, cut here by hand: strided shards after all others."""
+    """A DTensor of which this rank has what the placements say, cut here by hand: strided shards
+    after all others.
+    """
     part = x
     for strided in False, True:
         for axis, p in enumerate(placements):
             if p.is_shard() and isinstance(p, _StridedShard) == strided:
                 part = chunk(part, p.dim, mesh.size(axis), mesh.get_local_rank(axis))
-    return DTensor.from_local(part.contiguous().clone(), mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
+    return DTensor.from_local(
+        part.contiguous().clone(),
+        mesh,
+        placements,
+        run_check=False,
+        shape=x.shape,
+        stride=x.stride(),
+    )
 
 
 def state(mesh, placements):
-    return {name: cut(mesh, WHOLE[name], placements[name]) for name in placements} | {"plain": WHOLE["plain"].clone()}
+    return {name: cut(mesh, WHOLE[name], placements[name]) for name in placements} | {
+        "plain": WHOLE["plain"].clone()
+    }
 
 
 def zeroed(tensors):
@@ -45,7 +62,12 @@ def zeroed(tensors):
 
 
 def equal(tensors, others):
-    return all(torch.equal(getattr(x, "_local_tensor", x), getattr(others[name], "_local_tensor", others[name])) for name, x in tensors.items())
+    return all(
+        torch.equal(
+            getattr(x, "_local_tensor", x), getattr(others[name], "_local_tensor", others[name])
+        )
+        for name, x in tensors.items()
+    )
 
 
 if __name__ == "__main__":
@@ -53,7 +75,12 @@ if __name__ == "__main__":
     torch.distributed.init_process_group("shoal")
     square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("DP", "tp"))
     line = init_device_mesh("cpu", (4,))
-    on_square = {"both": [Shard(0), Shard(1)], "uneven": [Replicate(), Shard(-2)], "few": [Shard(0), Replicate()], "twice": [_StridedShard(0, split_factor=2), Shard(0)]}
+    on_square = {
+        "both": [Shard(0), Shard(1)],
+        "uneven": [Replicate(), Shard(-2)],
+        "few": [Shard(0), Replicate()],
+        "twice": [_StridedShard(0, split_factor=2), Shard(0)],
+    }
     on_line = {"both": [Shard(1)], "uneven": [Shard(0)], "few": [Shard(0)], "twice": [Replicate()]}
     shoal.state.save({"model": state(square, on_square)}, folder)
     for mesh, placements in (square, on_square), (line, on_line):
@@ -63,14 +90,23 @@ if __name__ == "__main__":
     # Beside DTensors a tensor that is cut by hand, of which a layout tells.
     rows = {"rows": whole(4, 2)[2 * square.get_local_rank(1) :][:2].clone()}
     names = {torch.float64: "f64", torch.bfloat16: "bf16", torch.int32: "i32"}
-    catalogue = [{"name": name, "dtype": names[x.dtype], "shape": list(x.shape)} for name, x in {**WHOLE, "rows": whole(4, 2)}.items()]
-    where = {"layout": {"rules": [{"match": "rows", "place": "tp=shard(0)"}, {"match": "**"}]}, "catalogue": catalogue}
+    catalogue = [
+        {"name": name, "dtype": names[x.dtype], "shape": list(x.shape)}
+        for name, x in {**WHOLE, "rows": whole(4, 2)}.items()
+    ]
+    where = {
+        "layout": {"rules": [{"match": "rows", "place": "tp=shard(0)"}, {"match": "**"}]},
+        "catalogue": catalogue,
+    }
     shoal.state.save(state(square, on_square) | rows, folder + "-mixed", **where)
     tensors = zeroed(state(square, on_square) | {"rows": rows["rows"].clone()})
     shoal.state.load(tensors, folder + "-mixed", **where)
     assert equal(tensors, state(square, on_square) | rows), tensors
     try:
-        shoal.state.save({"sum": DTensor.from_local(whole(3), line, [Partial()], run_check=False)}, folder + "-other")
+        shoal.state.save(
+            {"sum": DTensor.from_local(whole(3), line, [Partial()], run_check=False)},
+            folder + "-other",
+        )
     except shoal.ShoalError as err:
         assert "sum of its parts" in str(err), err
         print("EQUAL")

@@ -1,6 +1,7 @@
 """A worker of test_state.py: saves or loads a state in NumPy arrays that lies on a mesh.
 
-python3 state_numpy.py MESH FOLDER...: saves to the first FOLDER if it is not there, then loads from each and compares.
+python3 state_numpy.py MESH FOLDER...: saves to the first FOLDER if it is not there, then loads from
+each and compares.
 """
 
 import os
@@ -19,11 +20,22 @@ def whole(name, shape, dtype):
 WHOLE = {
     name: whole(name, shape, dtype)
     for name, shape, dtype in [
-        ("qkv", (36, 4), "float32"), ("columns", (5, 12), "float64"), ("rows", (7, 3), "int64"), ("count", (), "int32"), ("flags", (3, 3), "bool"),
+        ("qkv", (36, 4), "float32"),
+        ("columns", (5, 12), "float64"),
+        ("rows", (7, 3), "int64"),
+        ("count", (), "int32"),
+        ("flags", (3, 3), "bool"),
         *((f"layers.{i}.w", (4, 2), "float16") for i in range(5)),
     ]
-}  # fmt: skip
-CATALOGUE = [{"name": n, "dtype": {"bool": "bool"}.get(x.dtype.name, f"{x.dtype.kind}{8 * x.itemsize}"), "shape": list(x.shape)} for n, x in WHOLE.items()]
+}
+CATALOGUE = [
+    {
+        "name": n,
+        "dtype": {"bool": "bool"}.get(x.dtype.name, f"{x.dtype.kind}{8 * x.itemsize}"),
+        "shape": list(x.shape),
+    }
+    for n, x in WHOLE.items()
+]
 
 
 def bounds(count, parts):
@@ -34,14 +46,26 @@ def on(mesh):
     """The layout of a mesh, and what this rank has by it, cut here by hand."""
     rules, here = [], dict(WHOLE)
     if "tp" in mesh.axes:
-        rules += [{"match": "qkv", "place": "tp=shard(0,blocks=3)"}, {"match": "columns", "place": "tp=shard(1)"}, {"match": "rows", "place": "tp=shard(0,balanced)"}]
+        rules += [
+            {"match": "qkv", "place": "tp=shard(0,blocks=3)"},
+            {"match": "columns", "place": "tp=shard(1)"},
+            {"match": "rows", "place": "tp=shard(0,balanced)"},
+        ]
         i, n = mesh["tp"].rank, mesh["tp"].size
-        here["qkv"] = numpy.concatenate([block[12 // n * i : 12 // n * (i + 1)] for block in numpy.split(WHOLE["qkv"], 3)])
-        here["columns"] = WHOLE["columns"][:, 12 // n * i : 12 // n * (i + 1)]  # a view: its elements are not side by side
+        here["qkv"] = numpy.concatenate(
+            [block[12 // n * i : 12 // n * (i + 1)] for block in numpy.split(WHOLE["qkv"], 3)]
+        )
+        # a view: its elements are not side by side
+        here["columns"] = WHOLE["columns"][:, 12 // n * i : 12 // n * (i + 1)]
         here["rows"] = numpy.array_split(WHOLE["rows"], n)[i]
     if "pp" in mesh.axes:
         stages = bounds(5, mesh["pp"].size)
-        rules.append({"match": "layers.#.w", "place": f"pp=spread(1,5,cuts={'/'.join(map(str, stages[1:-1]))})"})
+        rules.append(
+            {
+                "match": "layers.#.w",
+                "place": f"pp=spread(1,5,cuts={'/'.join(map(str, stages[1:-1]))})",
+            }
+        )
         for i in range(5):
             if not stages[mesh["pp"].rank] <= i < stages[mesh["pp"].rank + 1]:
                 del here[f"layers.{i}.w"]
@@ -71,6 +95,10 @@ if __name__ == "__main__":
             print("REFUSED", err)
             continue
         for name, x in here.items():
-            got = nested["layers"][name[len("layers.") :]] if name.startswith("layers.") else nested[name]
+            got = (
+                nested["layers"][name[len("layers.") :]]
+                if name.startswith("layers.")
+                else nested[name]
+            )
             assert (got == x).all(), name
         print("EQUAL", len(here), "tensors")

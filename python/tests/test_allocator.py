@@ -25,11 +25,15 @@ def test_random_takes_and_gives_never_overlap():
         at = free.take(n)
         rounded = max(64, -(-n // 64) * 64)
         if at is None:
-            gap = max(len(run) for run in "".join("x" if o is not None else " " for o in owner).split("x"))
+            gap = max(
+                len(run) for run in "".join("x" if o is not None else " " for o in owner).split("x")
+            )
             assert gap < rounded, f"step {step}: no room for {n} beside a gap of {gap}"
             continue
         assert at % ALIGN == 0 and at + rounded <= SIZE
-        assert owner[at : at + rounded] == [None] * rounded, f"step {step}: [{at}, {at + n}) is in use"
+        assert owner[at : at + rounded] == [None] * rounded, (
+            f"step {step}: [{at}, {at + n}) is in use"
+        )
         owner[at : at + rounded] = [step] * rounded
         live[at] = rounded
     for at, n in live.items():

@@ -13,7 +13,11 @@ from shoal._layout import HUGE_PAGE
 
 def test_arrays_are_aligned_and_apart(agent):
     job = agent.join()
-    arrays = [job.zeros(n, dtype) for n in (0, 1, 15, 16, 17, 1000) for dtype in ("uint8", "float32", "float64", ">i2")]
+    arrays = [
+        job.zeros(n, dtype)
+        for n in (0, 1, 15, 16, 17, 1000)
+        for dtype in ("uint8", "float32", "float64", ">i2")
+    ]
     for i, x in enumerate(arrays):
         assert x.ctypes.data % 64 == 0 and x.flags.c_contiguous and x.flags.writeable
         x.fill(i)
@@ -23,7 +27,13 @@ def test_arrays_are_aligned_and_apart(agent):
 
 def test_shapes(agent):
     job = agent.join()
-    for shape, want in ((3, (3,)), (numpy.int64(3), (3,)), ((2, numpy.int32(3)), (2, 3)), (numpy.array([2, 3]), (2, 3)), ((), ())):
+    for shape, want in (
+        (3, (3,)),
+        (numpy.int64(3), (3,)),
+        ((2, numpy.int32(3)), (2, 3)),
+        (numpy.array([2, 3]), (2, 3)),
+        ((), ()),
+    ):
         assert job.empty(shape).shape == want
     with pytest.raises(shoal.ArenaError, match="larger than any memory"):
         job.empty(1 << 62)
@@ -80,7 +90,10 @@ def test_the_pool_grows_in_steps_and_is_reused(agent):
 
 def test_only_memory_of_its_own_may_come_later(agent):
     job = agent.join()
-    blocks = [job._port.buffer(nbytes, later) for nbytes, later in ((POOL_BYTES - 1, True), (POOL_BYTES, True), (POOL_BYTES, False))]
+    blocks = [
+        job._port.buffer(nbytes, later)
+        for nbytes, later in ((POOL_BYTES - 1, True), (POOL_BYTES, True), (POOL_BYTES, False))
+    ]
     assert [r.get("later") for r in agent.requests if r["type"] == "segment"] == [None, True, None]
     made = [os.fstat(s.mapping._fd).st_blocks * 512 for s in job._port.arena._table[1]]
     assert sorted(made) == [0, POOL_BYTES, POOL_BYTES]
@@ -131,7 +144,9 @@ def test_views_are_found_in_the_arena(agent):
     job.allreduce(x.view("int64")[1:3])
     whole, row, part = agent.calls
     assert row["off_in"] == whole["off_in"] + 1600 and row["seg_in"] == 1 and row["n_in"] == 100
-    assert part["off_in"] == whole["off_in"] + 800 and part["dtype"] == 5 and part["shape"] == (2, 100)
+    assert (
+        part["off_in"] == whole["off_in"] + 800 and part["dtype"] == 5 and part["shape"] == (2, 100)
+    )
     x.shape = (400,)  # in place: a remembered description must not survive it
     job.allreduce(x)
     assert agent.calls[-1]["shape"] == (400,)
@@ -159,7 +174,11 @@ def test_foreign_memory_costs_no_new_memory_in_steady_state(agent, kind):
     if kind == "torch":
         x = pytest.importorskip("torch").ones(1000)
     else:
-        x = {"numpy": numpy.ones(1000), "strided": numpy.ones((1000, 2))[:, 1], "bytearray": bytearray(b"\1" * 1000)}[kind]
+        x = {
+            "numpy": numpy.ones(1000),
+            "strided": numpy.ones((1000, 2))[:, 1],
+            "bytearray": bytearray(b"\1" * 1000),
+        }[kind]
     for _ in range(20):
         assert job.allreduce(x) is x and sum(x) == 1000
     places = {(c["seg_in"], c["off_in"]) for c in agent.calls}
@@ -167,7 +186,9 @@ def test_foreign_memory_costs_no_new_memory_in_steady_state(agent, kind):
     handles = [job.allreduce_async(numpy.ones(1000)) for _ in range(3)]
     for handle in handles:
         handle.wait()
-    assert len({c["off_in"] for c in agent.calls[-3:]}) == 3, "calls under way do not share a stand-in"
+    assert len({c["off_in"] for c in agent.calls[-3:]}) == 3, (
+        "calls under way do not share a stand-in"
+    )
 
 
 def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
@@ -180,7 +201,9 @@ def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
 
 def test_no_memory(agent):
     job = agent.join()
-    agent.answer = lambda request: b'{"type":"error","error":"arena: 1 TiB asked for, 8 GiB free: use fewer workers"}'
+    agent.answer = lambda request: (
+        b'{"type":"error","error":"arena: 1 TiB asked for, 8 GiB free: use fewer workers"}'
+    )
     with pytest.raises(shoal.ArenaError, match="use fewer workers"):
         job.empty(1 << 40, "uint8")
 

@@ -1,4 +1,7 @@
-"""The measurement behind ``shoal bench allreduce --python``: it must see wrong results, and count as it says."""
+"""The measurement behind ``shoal bench allreduce --python``: it must see wrong results, and count
+as it says.
+"""
+
 import pytest
 
 np = pytest.importorskip("numpy")

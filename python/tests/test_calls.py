@@ -17,7 +17,13 @@ def test_a_descriptor(agent):
     x = job.zeros((3, 4), "float64")
     job.allreduce(x, "mean", weight=2.5)
     (call,) = agent.calls
-    assert (call["kind"], call["dtype"], call["op"], call["ndim"], call["shape"]) == (1, 1, 2, 2, (3, 4))
+    assert (call["kind"], call["dtype"], call["op"], call["ndim"], call["shape"]) == (
+        1,
+        1,
+        2,
+        2,
+        (3, 4),
+    )
     assert (call["group"], call["peer"], call["tag"], call["weight"]) == (0, 0, 0, 2.5)
     assert (call["n_in"], call["n_out"]) == (12, 12) and call["seg_in"] == call["seg_out"] == 1
     assert call["off_in"] == call["off_out"] and call["off_in"] % 64 == 0
@@ -141,10 +147,18 @@ def test_many_threads_submit_and_wait():
         wrong = []
 
         def work(number):
-            x = numpy.full(10, number, "float64") if number % 2 else job.zeros(10, "float64") + number
+            x = (
+                numpy.full(10, number, "float64")
+                if number % 2
+                else job.zeros(10, "float64") + number
+            )
             for _ in range(50):
                 handles = [job.allreduce_async(x), job.barrier_async()]
-                if handles[0].wait() is not x or handles[1].wait() is not None or (x != number).any():
+                if (
+                    handles[0].wait() is not x
+                    or handles[1].wait() is not None
+                    or (x != number).any()
+                ):
                     wrong.append(number)
 
         threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
@@ -190,7 +204,13 @@ def test_an_agent_that_vanishes_wakes_every_waiter(agent):
     for t in threads:
         t.join(DONE_SOON)
     assert len(errors) == 3
-    for call in (job.barrier, lambda: job.empty(3), lambda: job.report(a=1), lambda: job.group([0]), handle.done):
+    for call in (
+        job.barrier,
+        lambda: job.empty(3),
+        lambda: job.report(a=1),
+        lambda: job.group([0]),
+        handle.done,
+    ):
         with pytest.raises(shoal.LostError, match="the agent of job double is gone"):
             call()
 

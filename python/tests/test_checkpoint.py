@@ -1,4 +1,6 @@
-"""Checkpoints of a job: started again on any number of workers it goes on at the same sample, whatever was killed or damaged."""
+"""Checkpoints of a job: started again on any number of workers it goes on at the same sample,
+whatever was killed or damaged.
+"""
 
 import contextlib
 import json
@@ -25,10 +27,23 @@ SAMPLES, BATCH, EPOCHS = 300, 16, 4  # 76 steps
 
 @pytest.fixture
 def train(launch, tmp_path):
-    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was printed."""
+    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was
+    printed.
+    """
 
     def run(n, folder="checkpoints", every=5, keep=2, more=1, **env):
-        process = launch.start(n, WORKER, tmp_path / folder, SAMPLES, BATCH, EPOCHS, every, keep, more, env={k: str(v) for k, v in env.items()})
+        process = launch.start(
+            n,
+            WORKER,
+            tmp_path / folder,
+            SAMPLES,
+            BATCH,
+            EPOCHS,
+            every,
+            keep,
+            more,
+            env={k: str(v) for k, v in env.items()},
+        )
         output, _ = process.communicate(timeout=100)
         return output
 
@@ -59,14 +74,17 @@ def test_the_same_number_of_workers_ends_with_the_same_bits(train, n):
 def test_another_number_of_workers_takes_every_sample_once(train, before, after):
     train(before, STOP=23)
     output = train(after)
-    assert int(re.search(r"FROM (\d+)", output)[1]) >= 5 and len(results(output)) == after, output  # the workers count the samples
+    # the workers count the samples
+    assert int(re.search(r"FROM (\d+)", output)[1]) >= 5 and len(results(output)) == after, output
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_where_rank_0_is_killed_before_it_has_looked_the_next_one_looks(train, n):
     train(2, STOP=31)
     output = train(n, LOOKING=0)
-    assert int(re.search(r"FROM (\d+)", output)[1]) in range(5, 32) and len(results(output)) == n - 1, output
+    assert (
+        int(re.search(r"FROM (\d+)", output)[1]) in range(5, 32) and len(results(output)) == n - 1
+    ), output
 
 
 def test_the_last_one_is_that_of_the_end_and_so_many_are_kept(train, tmp_path):
@@ -87,10 +105,18 @@ def test_a_damaged_one_is_passed_over(train, tmp_path, binary):
     train(2, keep=3)
     newest, *older = steps(tmp_path / "checkpoints")
     damage(tmp_path / "checkpoints" / f"step-{newest:012d}" / "shard-00002-of-00002.safetensors")
-    assert subprocess.run([binary, "state", "verify", tmp_path / "checkpoints" / "latest"], stdout=subprocess.PIPE, stderr=subprocess.PIPE).returncode
+    assert subprocess.run(
+        [binary, "state", "verify", tmp_path / "checkpoints" / "latest"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ).returncode
     output = train(3, keep=3)
-    assert f"checkpoint of step {newest} cannot be used" in output and "not as it was sealed" in output
-    assert f"goes on from the checkpoint of step {older[0]}" in output and len(results(output)) == 3, output
+    assert (
+        f"checkpoint of step {newest} cannot be used" in output and "not as it was sealed" in output
+    )
+    assert (
+        f"goes on from the checkpoint of step {older[0]}" in output and len(results(output)) == 3
+    ), output
 
 
 def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
@@ -116,7 +142,9 @@ def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
 @pytest.mark.parametrize("doomed", [0, 1])
 def test_a_worker_that_is_killed_while_it_writes(train, tmp_path, doomed):
     output = train(3, DOOMED=doomed)
-    assert "checkpoint of step 5 in" in output and "is abandoned: a worker was lost" in output, output
+    assert "checkpoint of step 5 in" in output and "is abandoned: a worker was lost" in output, (
+        output
+    )
     ended = results(output)
     assert len(ended) == 2 and steps(tmp_path / "checkpoints")[0] == ended[0][1], output
 
@@ -125,14 +153,23 @@ def test_a_worker_that_is_killed_while_it_writes(train, tmp_path, doomed):
 def test_a_part_is_written_when_its_worker_is_killed(train, tmp_path, orphaned):
     output = train(3, ORPHANED=orphaned, more=1_000_000, keep=100)
     # The first one may wait for memory; the worker is killed in it.
-    assert len(results(output)) == 2 and "is abandoned: " not in output and "bytes by 3 workers" in output, output
+    assert (
+        len(results(output)) == 2
+        and "is abandoned: " not in output
+        and "bytes by 3 workers" in output
+    ), output
 
 
 @pytest.mark.parametrize("more", [1, 1_000_000])
 def test_without_memory_for_a_part_nobody_writes(train, tmp_path, more):
     output = train(2, CRAMPED=1, more=more)
-    said = re.findall(r"there is no memory for a checkpoint in .*, and training goes on: (.*)", output)
-    assert len(results(output)) == 2 and 1 <= len(said) <= 17 and set(said) == {"the job has no more"}, output  # once a checkpoint, not once a step
+    said = re.findall(
+        r"there is no memory for a checkpoint in .*, and training goes on: (.*)", output
+    )
+    # once a checkpoint, not once a step
+    assert (
+        len(results(output)) == 2 and 1 <= len(said) <= 17 and set(said) == {"the job has no more"}
+    ), output
     assert not (tmp_path / "checkpoints").exists() and "sealed" not in output, output
 
 
@@ -145,9 +182,13 @@ def test_a_job_of_one_without_memory_for_a_part(tmp_path, monkeypatch, capfd, el
     with shoal.join() as job:
         job.register("large", lambda: np.zeros(elements), lambda _: None)
         job.checkpoint(tmp_path / "checkpoints", every=10)
-        assert len([step.allreduce(np.zeros(1)) for step in job.steps(100, batch=1, epochs=1)]) == 100
+        assert (
+            len([step.allreduce(np.zeros(1)) for step in job.steps(100, batch=1, epochs=1)]) == 100
+        )
     said = capfd.readouterr().err.splitlines()
-    assert 1 <= len(said) <= 11 and all("training goes on: the system does not give" in line for line in said), said
+    assert 1 <= len(said) <= 11 and all(
+        "training goes on: the system does not give" in line for line in said
+    ), said
 
 
 @pytest.mark.parametrize("error", [KeyError("step"), ValueError("another shape")], ids=repr)
@@ -164,20 +205,44 @@ def test_state_that_the_program_cannot_take(tmp_path, error):
                     step.allreduce(np.zeros(1))
             except shoal.ShoalError as raised:
                 said = str(raised)
-    assert "the checkpoint of step 2 in" in said and f"does not fit this program ({type(error).__name__}: {error}): name another folder" in said
+    assert (
+        "the checkpoint of step 2 in" in said
+        and f"does not fit this program ({type(error).__name__}: {error}): name another folder"
+        in said
+    )
 
 
 def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
     def alone(folder, **env):
-        command = [sys.executable, WORKER, tmp_path / folder, SAMPLES, BATCH, EPOCHS, 5, 100, 100_000]
+        command = [
+            sys.executable,
+            WORKER,
+            tmp_path / folder,
+            SAMPLES,
+            BATCH,
+            EPOCHS,
+            5,
+            100,
+            100_000,
+        ]
         full = {**os.environ, "PYTHONPATH": str(WORKER.parents[1]), **env}
-        return subprocess.run(list(map(str, command)), env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100).stdout
+        return subprocess.run(
+            list(map(str, command)),
+            env=full,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+        ).stdout
 
     whole = results(alone("undisturbed"))
     alone("alone", STOP="31")
     train(1, folder="launched", keep=100, more=100_000, STOP=31)
     for name in ("shard-00001-of-00001.safetensors", "shoal-checkpoint.json"):
-        alike = [(tmp_path / folder / "step-000000000005" / name).read_bytes() for folder in ("alone", "launched")]
+        alike = [
+            (tmp_path / folder / "step-000000000005" / name).read_bytes()
+            for folder in ("alone", "launched")
+        ]
         assert alike[0] == alike[1]
     assert results(train(1, folder="alone", keep=100, more=100_000)) == whole
     assert results(alone("launched")) == whole
@@ -186,7 +251,12 @@ def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
 def test_what_others_can_read(train, tmp_path, binary):
     train(3, more=5000)
     for tool in ("ls", "check", "verify"):
-        done = subprocess.run([binary, "state", tool, tmp_path / "checkpoints" / "latest"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            [binary, "state", tool, tmp_path / "checkpoints" / "latest"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout
 
 
@@ -212,10 +282,17 @@ def test_kill_everything_at_random_moments(launch, tmp_path, binary):
         process.stdout.close()
         process.wait()
         found = steps(folder)
-        assert not found or found[0] >= reached, f"step {reached} was sealed, and now the newest is {found}"
+        assert not found or found[0] >= reached, (
+            f"step {reached} was sealed, and now the newest is {found}"
+        )
         reached = found[0] if found else 0
         for step in found:
-            done = subprocess.run([binary, "state", "verify", folder / f"step-{step:012d}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = subprocess.run(
+                [binary, "state", "verify", folder / f"step-{step:012d}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             assert done.returncode == 0, done.stdout
     assert reached
 
@@ -227,7 +304,9 @@ def small_disk(tmp_path):
         pytest.skip("needs root to mount a small disk")
     path = tmp_path / "small"
     path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], stderr=subprocess.DEVNULL).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], stderr=subprocess.DEVNULL
+    ).returncode:
         pytest.skip("cannot mount a tmpfs here")
     yield path
     subprocess.run(["umount", "-l", path], check=True)
@@ -235,35 +314,66 @@ def small_disk(tmp_path):
 
 def test_a_full_disk(train, small_disk):
     output = train(2, folder=small_disk / "checkpoints", more=1_000_000)
-    assert "training goes on" in output and "no space left" in output.lower() and "; make room there" in output and len(results(output)) == 2, output
-    assert steps(small_disk / "checkpoints") == [] and not list(small_disk.glob("checkpoints/step-*"))
+    assert (
+        "training goes on" in output
+        and "no space left" in output.lower()
+        and "; make room there" in output
+        and len(results(output)) == 2
+    ), output
+    assert steps(small_disk / "checkpoints") == [] and not list(
+        small_disk.glob("checkpoints/step-*")
+    )
 
 
 def test_a_full_disk_without_an_agent(small_disk):
     args = [small_disk / "checkpoints", *map(str, (40, 4, 1, 4, 2, 1_000_000))]
     env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1])}
-    output = subprocess.run([sys.executable, WORKER, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100).stdout
-    assert "no space left" in output.lower() and "; make room there" in output and len(results(output)) == 1, output
-    assert not list(small_disk.glob("checkpoints/*step-*")) and not list(small_disk.glob("checkpoints/.staging-*"))
+    output = subprocess.run(
+        [sys.executable, WORKER, *args],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    ).stdout
+    assert (
+        "no space left" in output.lower()
+        and "; make room there" in output
+        and len(results(output)) == 1
+    ), output
+    assert not list(small_disk.glob("checkpoints/*step-*")) and not list(
+        small_disk.glob("checkpoints/.staging-*")
+    )
 
 
 @pytest.mark.parametrize("folder", ["", " ", b"", "s3://", "a\0b"], ids=repr)
 def test_a_name_of_nothing_is_refused(folder):
-    with shoal.join() as job, pytest.raises(ValueError, match=re.escape("): name a folder, or s3://BUCKET/PREFIX")):
+    with (
+        shoal.join() as job,
+        pytest.raises(ValueError, match=re.escape("): name a folder, or s3://BUCKET/PREFIX")),
+    ):
         job.checkpoint(folder)
 
 
 def test_state_in_itself_is_refused():
     state = []
     state.append(state)
-    with shoal.join() as job, pytest.raises(TypeError, match="state is in itself, or nested too deeply, which cannot move"):
+    with (
+        shoal.join() as job,
+        pytest.raises(
+            TypeError, match="state is in itself, or nested too deeply, which cannot move"
+        ),
+    ):
         job.register("state", lambda: state, lambda value: None)
 
 
 def test_what_is_no_folder_is_said_to_be_none(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(shoal.ShoalError, match="nobody can look for checkpoints in .*Not a directory.*; name a folder"):
+        with pytest.raises(
+            shoal.ShoalError,
+            match="nobody can look for checkpoints in .*Not a directory.*; name a folder",
+        ):
             _shelf.OwnShelf(str(path), 2).newest(0)
     assert _shelf.OwnShelf(str(tmp_path / "later"), 2).newest(0) is None
 
@@ -281,7 +391,9 @@ def test_the_fingerprint_has_the_values_of_the_format():
     key, ramp = Key(42), np.arange(20000).astype(np.uint8)
     assert text(key.run(3, np.array([1, 2, 3], np.uint8)), 3) == "10d789e83ddacd6b/3"
     assert text(key.run(1 << 40, ramp), 20000) == "1c56b3b30ed50583/20000"
-    assert text(key.tensor("w", "bf16", [2, 3], key.run(0, ramp)), 20000) == "149e72d2d376f2b4/20000"
+    assert (
+        text(key.tensor("w", "bf16", [2, 3], key.run(0, ramp)), 20000) == "149e72d2d376f2b4/20000"
+    )
     for cut in (1, 8191, 8192, 9001):
         assert (key.run(0, ramp[:cut]) + key.run(cut, ramp[cut:])) % PRIME == key.run(0, ramp)
 
@@ -291,14 +403,19 @@ def test_shares_are_whole_rows_and_all_of_them():
     print("seed", seed)
     choice = random.Random(seed)
     for _ in range(300):
-        shapes = [[choice.choice([0, 1, 1, 2, 7, 100]) for _ in range(choice.randrange(4))] for _ in range(choice.randrange(6))]
+        shapes = [
+            [choice.choice([0, 1, 1, 2, 7, 100]) for _ in range(choice.randrange(4))]
+            for _ in range(choice.randrange(6))
+        ]
         kept = [_shard.Kept(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)]
         size = choice.randrange(1, 6)
         runs = sorted(run for rank in range(size) for run in _shard.share(kept, rank, size))
         for i, k in enumerate(kept):
             mine = [(a, b) for j, a, b in runs if j == i]
             assert mine and mine[0][0] == 0 and mine[-1][1] == k.nbytes
-            assert all(x[1] == y[0] for x, y in zip(mine, mine[1:])) and all(a % k.row() == 0 for a, _ in mine)
+            assert all(x[1] == y[0] for x, y in zip(mine, mine[1:])) and all(
+                a % k.row() == 0 for a, _ in mine
+            )
 
 
 TORCH = pathlib.Path(__file__).with_name("checkpoint_torch.py")
@@ -315,7 +432,10 @@ def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
     assert len(whole) == 2 and whole[0][0] == 40
     assert not train("checkpoints", 2, STOP="17")
     again = train("checkpoints", 2)
-    assert 3 <= again[0][3] <= 17 and {rank: r[:3] for rank, r in again.items()} == {rank: r[:3] for rank, r in whole.items()}
-    assert not train("others", 3, STOP="17", COMPRESS="bf16")  # how gradients travel is no part of a checkpoint
+    assert 3 <= again[0][3] <= 17 and {rank: r[:3] for rank, r in again.items()} == {
+        rank: r[:3] for rank, r in whole.items()
+    }
+    # how gradients travel is no part of a checkpoint
+    assert not train("others", 3, STOP="17", COMPRESS="bf16")
     other = train("others", 2)
     assert len(other) == 2 and other[0][0] == 40 and other[0][1] == other[1][1]

@@ -34,10 +34,14 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def train(launch, store):
-    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was printed."""
+    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was
+    printed.
+    """
 
     def run(n, folder=URL, keep=2, more=1, **env):
-        process = launch.start(n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()})
+        process = launch.start(
+            n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()}
+        )
         output, _ = process.communicate(timeout=100)
         return output
 
@@ -55,9 +59,16 @@ def test_the_same_number_of_workers_ends_with_the_same_bits(train, store, tmp_pa
     train(2, STOP=31)
     output = train(2)
     begun = int(re.search(r"FROM (\d+)", output)[1])
-    assert f"goes on from the checkpoint of step {begun} in {URL}, of 2 workers, with 2" in output, output
+    assert (
+        f"goes on from the checkpoint of step {begun} in {URL}, of 2 workers, with 2" in output
+    ), output
     assert begun in range(5, 32) and results(output) == whole, output
-    assert store.steps()[0] == 76 and len(store.steps()) == 2 and len(store.objects) == 2 * 4 and not store.uploads
+    assert (
+        store.steps()[0] == 76
+        and len(store.steps()) == 2
+        and len(store.objects) == 2 * 4
+        and not store.uploads
+    )
     assert not list(tmp_path.glob("shoal-fetched-*"))
 
 
@@ -73,15 +84,21 @@ def test_a_damaged_one_is_passed_over_and_kept(train, store):
     shard = next(k for k in store.objects if f"{newest:012d}-" in k and "shard-00002" in k)
     store.objects[shard] = store.objects[shard][:-1] + bytes([store.objects[shard][-1] ^ 1])
     output = train(3)
-    assert f"checkpoint of step {newest} cannot be used" in output and "not as it was sealed" in output, output
-    assert f"goes on from the checkpoint of step {older} " in output and len(results(output)) == 3, output
+    assert (
+        f"checkpoint of step {newest} cannot be used" in output and "not as it was sealed" in output
+    ), output
+    assert (
+        f"goes on from the checkpoint of step {older} " in output and len(results(output)) == 3
+    ), output
     assert shard in store.objects and shard.rsplit("/", 1)[0] + "/.damaged" in store.objects
 
 
 def test_a_store_that_is_away_when_the_job_begins_ends_it(train, store):
     store.refuse = 403
     output = train(2)
-    assert "looking for checkpoints" in output and "AccessDenied" in output and "FROM" not in output, output
+    assert (
+        "looking for checkpoints" in output and "AccessDenied" in output and "FROM" not in output
+    ), output
 
 
 def test_a_job_on_a_mesh_starts_again_on_any_other(launch, store, tmp_path):
@@ -90,7 +107,11 @@ def test_a_job_on_a_mesh_starts_again_on_any_other(launch, store, tmp_path):
         steps, said = history(launch(ranks(mesh), MESHED, mesh, at + 6, URL, 4))
         assert steps == [(at + i, mesh) for i in range(6)] and said[at, 0] == noise(0, at)
         at += 6
-    assert store.steps() == [18, 16] and not store.uploads and not list(tmp_path.glob("shoal-fetched-*"))
+    assert (
+        store.steps() == [18, 16]
+        and not store.uploads
+        and not list(tmp_path.glob("shoal-fetched-*"))
+    )
 
 
 def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):  # noqa: F811
@@ -102,7 +123,11 @@ def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):
         job.until("STEP [0-9]+ on dp=1,tp=2 ")
         subprocess.run([binary, "stop", job.name], check=True, timeout=running_job.HANG)
         output = job.finish()
-    back = int(re.search(r"went back from step \d+ to the checkpoint of step (\d+), on mesh dp=1,tp=2,", output)[1])
+    back = int(
+        re.search(
+            r"went back from step \d+ to the checkpoint of step (\d+), on mesh dp=1,tp=2,", output
+        )[1]
+    )
     after = [n for n, mesh in history(output)[0] if mesh == "dp=1,tp=2"]
     assert back and after == list(range(back, back + len(after))), output
     assert not list(tmp_path.glob("shoal-fetched-*"))
@@ -110,5 +135,11 @@ def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):
 
 def test_a_job_of_one_without_an_agent_says_what_to_do(monkeypatch):
     monkeypatch.delenv("SHOAL_SOCKET", raising=False)
-    with shoal.join() as job, pytest.raises(shoal.ShoalError, match="the agent, and there is none: start the program with `shoal run"):
+    with (
+        shoal.join() as job,
+        pytest.raises(
+            shoal.ShoalError,
+            match="the agent, and there is none: start the program with `shoal run",
+        ),
+    ):
         job.checkpoint(URL)

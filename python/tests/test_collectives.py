@@ -1,4 +1,6 @@
-"""Every collective against NumPy, through a real agent, on 1 to 8 ranks; and what happens when ranks disagree."""
+"""Every collective against NumPy, through a real agent, on 1 to 8 ranks; and what happens when
+ranks disagree.
+"""
 
 import pathlib
 import random
@@ -7,8 +9,20 @@ import re
 import pytest
 
 GRID = pathlib.Path(__file__).with_name("collectives_grid.py")
-KINDS = ["allreduce", "mean", "bfloat16", "logic", "reduce_scatter", "allgather", "rooted", "alltoall", "pairs", "groups", "overlapped",
-         "buffers"]  # fmt: skip
+KINDS = [
+    "allreduce",
+    "mean",
+    "bfloat16",
+    "logic",
+    "reduce_scatter",
+    "allgather",
+    "rooted",
+    "alltoall",
+    "pairs",
+    "groups",
+    "overlapped",
+    "buffers",
+]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -18,7 +32,9 @@ def test_against_numpy(launch, kind, n):
     print("seed", seed)
     output = launch(n, GRID, kind, seed)
     counts = [int(c) for c in re.findall(r"(\d+) cases, 0 wrong", output)]
-    assert len(counts) == n and len(set(counts)) == 1 and (counts[0] > 3 or (kind, n) == ("pairs", 1)), output
+    assert (
+        len(counts) == n and len(set(counts)) == 1 and (counts[0] > 3 or (kind, n) == ("pairs", 1))
+    ), output
 
 
 @pytest.mark.parametrize("kind", ["overlapped", "groups"])
@@ -41,10 +57,30 @@ job.barrier()
 @pytest.mark.parametrize(
     "call, shape, dtype, names",
     [
-        ("allreduce(x)", "(3, 4) if job.rank else (4, 3)", "'float32'", ["all_reduce(f32[4,3], sum)", "all_reduce(f32[3,4], sum)"]),
-        ("allreduce(x)", "3", "'float32' if job.rank else 'float64'", ["all_reduce(f64[3], sum)", "all_reduce(f32[3], sum)"]),
-        ("allreduce(x, 'max' if job.rank else 'min')", "3", "'int32'", ["all_reduce(i32[3], min)", "all_reduce(i32[3], max)"]),
-        ("allreduce(x) if job.rank else job.broadcast(x)", "3", "'uint8'", ["broadcast(u8[3], root 0)", "all_reduce(u8[3], sum)"]),
+        (
+            "allreduce(x)",
+            "(3, 4) if job.rank else (4, 3)",
+            "'float32'",
+            ["all_reduce(f32[4,3], sum)", "all_reduce(f32[3,4], sum)"],
+        ),
+        (
+            "allreduce(x)",
+            "3",
+            "'float32' if job.rank else 'float64'",
+            ["all_reduce(f64[3], sum)", "all_reduce(f32[3], sum)"],
+        ),
+        (
+            "allreduce(x, 'max' if job.rank else 'min')",
+            "3",
+            "'int32'",
+            ["all_reduce(i32[3], min)", "all_reduce(i32[3], max)"],
+        ),
+        (
+            "allreduce(x) if job.rank else job.broadcast(x)",
+            "3",
+            "'uint8'",
+            ["broadcast(u8[3], root 0)", "all_reduce(u8[3], sum)"],
+        ),
         ("broadcast(x, root=job.rank)", "3", "'uint8'", ["root 0", "root 1"]),
     ],
 )
@@ -74,5 +110,12 @@ def test_a_rank_that_is_gone_is_lost(launch, call):
 
 
 def test_a_transfer_of_different_lengths(launch):
-    output = launch(2, DISAGREE.format(call="send(x, to=1) if job.rank == 0 else job.recv(x, source=0)", shape="job.rank + 2", dtype="'int64'"))
+    output = launch(
+        2,
+        DISAGREE.format(
+            call="send(x, to=1) if job.rank == 0 else job.recv(x, source=0)",
+            shape="job.rank + 2",
+            dtype="'int64'",
+        ),
+    )
     assert output.count("said:") == 2 and "send(i64[2]" in output and "recv(i64[3]" in output

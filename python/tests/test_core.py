@@ -9,7 +9,9 @@ from shoal._core import Core
 
 @pytest.fixture
 def moves(monkeypatch):
-    """What sched_setaffinity is asked for, on a host of which this process may use cores 2, 5 and 7."""
+    """What sched_setaffinity is asked for, on a host of which this process may use cores 2, 5 and
+    7.
+    """
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 2, 5})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: asked.append(set(cores)))

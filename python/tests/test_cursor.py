@@ -1,4 +1,7 @@
-"""The place in the data: every sample exactly once, and the same numbers as the Go package data/cursor."""
+"""The place in the data: every sample exactly once, and the same numbers as the Go package
+data/cursor.
+"""
+
 import dataclasses
 import json
 import pathlib
@@ -9,7 +12,9 @@ import pytest
 
 from shoal.cursor import MAX_SAMPLES, Cursor, Order
 
-VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "data/cursor/testdata/vectors.json").read_text())
+VECTORS = json.loads(
+    (pathlib.Path(__file__).parents[2] / "data/cursor/testdata/vectors.json").read_text()
+)
 
 
 @pytest.fixture(params=["numpy", "plain"])
@@ -99,7 +104,12 @@ def test_every_sample_exactly_once(seed):
             done = [chance.random() < 0.8 for _ in range(size)]
             parts = cursor.parts(size)
             positions = [position for part in parts for span in part for position in range(*span)]
-            assert len(set(positions)) == len(positions) == cursor.count() == min(cursor.batch, times.count(0))
+            assert (
+                len(set(positions))
+                == len(positions)
+                == cursor.count()
+                == min(cursor.batch, times.count(0))
+            )
             lengths = [sum(stop - start for start, stop in part) for part in parts]
             assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
             for part, kept in zip(parts, done):
@@ -122,7 +132,10 @@ def test_too_many_losses_do_not_fit():
     assert lossy.commit(500, [True] * 500).left == ()
 
 
-@pytest.mark.parametrize("samples, batch, seed", [(0, 1, 0), (1, 0, 0), (MAX_SAMPLES + 1, 1, 0), (1, 1, -1), (1, 1, 1 << 64)])
+@pytest.mark.parametrize(
+    "samples, batch, seed",
+    [(0, 1, 0), (1, 0, 0), (MAX_SAMPLES + 1, 1, 0), (1, 1, -1), (1, 1, 1 << 64)],
+)
 def test_bad_starts_are_refused(samples, batch, seed):
     with pytest.raises(ValueError):
         Cursor.start(samples, batch, seed)

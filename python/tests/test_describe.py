@@ -8,15 +8,33 @@ import pytest
 from shoal._tensor import describe
 
 
-@pytest.mark.parametrize("name", ["float64", "float32", "float16", "int64", "int32", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "name", ["float64", "float32", "float16", "int64", "int32", "uint8", "bool"]
+)
 def test_numpy(name):
     x = numpy.ones((3, 4), name)
     t = describe(x)
-    assert (t.dtype.name, t.shape, t.count, t.nbytes, t.address) == (name, (3, 4), 12, x.nbytes, x.ctypes.data)
+    assert (t.dtype.name, t.shape, t.count, t.nbytes, t.address) == (
+        name,
+        (3, 4),
+        12,
+        x.nbytes,
+        x.ctypes.data,
+    )
     assert t.contiguous and t.writable
 
 
-@pytest.mark.parametrize("code, name", [("d", "float64"), ("f", "float32"), ("q", "int64"), ("l", "int64"), ("i", "int32"), ("B", "uint8")])
+@pytest.mark.parametrize(
+    "code, name",
+    [
+        ("d", "float64"),
+        ("f", "float32"),
+        ("q", "int64"),
+        ("l", "int64"),
+        ("i", "int32"),
+        ("B", "uint8"),
+    ],
+)
 def test_array_and_memoryview(code, name):
     x = array(code, [1, 2, 3])
     for y in (x, memoryview(x)):
@@ -92,7 +110,10 @@ def test_what_is_no_array_of_ours(x, advice):
         describe(x)
 
 
-@pytest.mark.parametrize("view", [lambda x: x[::2], lambda x: x[:, 1:], lambda x: x.T, lambda x: x[::-1], lambda x: x[:, 0]])
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x[::2], lambda x: x[:, 1:], lambda x: x.T, lambda x: x[::-1], lambda x: x[:, 0]],
+)
 def test_strided_copies_are_in_c_order(view):
     x = numpy.arange(24, dtype="int64").reshape(4, 6)
     strided = view(x)

@@ -1,5 +1,6 @@
-"""Training in steps while workers are killed, stopped, added and released: every sample exactly once an epoch, and the
-same state everywhere."""
+"""Training in steps while workers are killed, stopped, added and released: every sample exactly
+once an epoch, and the same state everywhere.
+"""
 
 import os
 import pathlib
@@ -42,8 +43,12 @@ def test_killed_workers_with_shared_results(launch, parts, seed):
 
 @pytest.fixture
 def running(launch, binary, tmp_path):
-    """Returns running(n, arguments): a job of n workers that trains until it is told to finish, as a context manager."""
-    return lambda n, *arguments, program=WORKER: running_job.running(launch, binary, tmp_path / "end", n, program, *arguments)
+    """Returns running(n, arguments): a job of n workers that trains until it is told to finish, as
+    a context manager.
+    """
+    return lambda n, *arguments, program=WORKER: running_job.running(
+        launch, binary, tmp_path / "end", n, program, *arguments
+    )
 
 
 @pytest.mark.parametrize("n, to", [(1, 2), (2, 4)])
@@ -85,7 +90,10 @@ HANDOVER = pathlib.Path(__file__).with_name("elastic_handover.py")
 
 
 @pytest.mark.parametrize("doomed", [0, 1])
-@pytest.mark.parametrize("place, count", [("get", 1), ("broadcast", 1), ("broadcast", 2), ("send_async", 1), ("send_async", 3)])
+@pytest.mark.parametrize(
+    "place, count",
+    [("get", 1), ("broadcast", 1), ("broadcast", 2), ("send_async", 1), ("send_async", 3)],
+)
 def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
     with running(2, doomed, place, count, program=HANDOVER) as job:
         job.resize(3, "--no-wait")
@@ -109,7 +117,9 @@ def test_the_last_member_is_killed_while_it_hands_over(running):
         job.resize(2, "--no-wait")
         job.until("w0 was killed by SIGKILL")
         output = job.finish(code=1)
-    assert "failed: rank 0 of 2 was killed by SIGKILL" in output and "Traceback" not in output, output
+    assert "failed: rank 0 of 2 was killed by SIGKILL" in output and "Traceback" not in output, (
+        output
+    )
 
 
 def test_a_job_whose_members_are_all_killed_has_failed(running):

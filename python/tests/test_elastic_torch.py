@@ -1,6 +1,8 @@
-"""Training with PyTorch while workers join, are released and are killed: every sample exactly once an epoch, and the same model, optimizer
-and scheduler everywhere, which are those that one worker gets from the same batches. With shoal.torch.zero too, so that no part of a sharded
-optimizer's state is lost on the way."""
+"""Training with PyTorch while workers join, are released and are killed: every sample exactly once
+an epoch, and the same model, optimizer and scheduler everywhere, which are those that one worker
+gets from the same batches. With shoal.torch.zero too, so that no part of a sharded optimizer's
+state is lost on the way.
+"""
 
 import json
 import os
@@ -18,23 +20,35 @@ import running_job
 from elastic_ledger import Ledger
 
 WORKER = pathlib.Path(elastic_torch.__file__)
-ADAM, MOMENTUM = dict(optimizer="adam", wrap="ddp"), dict(optimizer="momentum", workers=2, wrap="ddp")
+ADAM, MOMENTUM = (
+    dict(optimizer="adam", wrap="ddp"),
+    dict(optimizer="momentum", workers=2, wrap="ddp"),
+)
 ITSELF = dict(optimizer="adam", workers=2, wrap="optimizer")
-ZERO1, ZERO2 = dict(optimizer="adam", wrap="zero", stage=1), dict(optimizer="momentum", wrap="zero", stage=2)
+ZERO1, ZERO2 = (
+    dict(optimizer="adam", wrap="zero", stage=1),
+    dict(optimizer="momentum", wrap="zero", stage=2),
+)
 
 
 def ways(*listed):
     """Parametrizes a test by `way`, a part of the config."""
-    return pytest.mark.parametrize("way", listed, ids=["-".join(map(str, way.values())) for way in listed])
+    return pytest.mark.parametrize(
+        "way", listed, ids=["-".join(map(str, way.values())) for way in listed]
+    )
 
 
 @pytest.fixture
 def training(launch, binary, tmp_path):
-    """Returns training(n, config): a job of n workers that trains until it is told to finish, as a context manager."""
+    """Returns training(n, config): a job of n workers that trains until it is told to finish, as a
+    context manager.
+    """
 
     def start(n, options=(), **config):
         config.update(out=str(tmp_path))
-        return running_job.running(launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options)
+        return running_job.running(
+            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
+        )
 
     return start
 
@@ -62,7 +76,12 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
 
 
 @pytest.mark.parametrize("nest", ["range", "epochs"])
-@ways(dict(ADAM, samples=300), dict(MOMENTUM, samples=40), dict(ITSELF, samples=300), dict(ZERO1, samples=300))
+@ways(
+    dict(ADAM, samples=300),
+    dict(MOMENTUM, samples=40),
+    dict(ITSELF, samples=300),
+    dict(ZERO1, samples=300),
+)
 def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp_path, way, nest):
     way = dict(way, nest=nest)
     with training(2, **way) as job:
@@ -81,7 +100,9 @@ def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp
 @pytest.mark.parametrize("nest", ["range", "epochs"])
 def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest):
     way = dict(ADAM, nest=nest, samples=100)
-    with training(4, ["--spares", "1"], doomed=[[1, 2, "between epochs"], [2, 40, "within backward"]], **way) as job:
+    with training(
+        4, ["--spares", "1"], doomed=[[1, 2, "between epochs"], [2, 40, "within backward"]], **way
+    ) as job:
         for seat in (1, 2):
             job.until(f"w{seat} was killed by SIGKILL")
             job.until("JOINED")
@@ -91,14 +112,18 @@ def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest
 
 
 def test_loops_left_by_break_over_the_epochs_of_the_loader(launch, binary, tmp_path):
-    with running_job.running(launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "epochs") as job:
+    with running_job.running(
+        launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "epochs"
+    ) as job:
         job.resize(3)
         assert int(job.until(r"JOINED (\d+)")[1]) > 0, "the new worker began with the first epoch"
         assert "Error" not in job.finish()
 
 
 def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_path):
-    with running_job.running(launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range") as job:
+    with running_job.running(
+        launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range"
+    ) as job:
         job.resize(3, "--no-wait")
         job.until(r"ShoalError: .* in loop \d+ .*Loop over `loader.epochs")
         job.until("2 workers: w2 exited with code 1")  # the others go on
@@ -142,7 +167,9 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, n, seat, place, wa
     ledger.check(n - 1, losses=1)
 
 
-@pytest.mark.parametrize("wrap, place", [("ddp", "within backward"), ("optimizer", "after backward")])
+@pytest.mark.parametrize(
+    "wrap, place", [("ddp", "within backward"), ("optimizer", "after backward")]
+)
 def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], card=True) as job:
         job.until("w1 was killed by SIGKILL")
@@ -155,7 +182,14 @@ def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_
 
 @pytest.mark.parametrize("card", [False, True])
 def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_path, card):
-    with training(3, wrap="ddp", samples=300, doomed=[[1, 25, "within backward"]], card=card, sizes=[9000, 700, 4000]) as job:
+    with training(
+        3,
+        wrap="ddp",
+        samples=300,
+        doomed=[[1, 25, "within backward"]],
+        card=card,
+        sizes=[9000, 700, 4000],
+    ) as job:
         job.until("w1 was killed by SIGKILL")
         job.goes_on()
         job.resize(3)
@@ -174,7 +208,9 @@ def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_
         ("optimizer", "after backward", "'bf16'"),
     ],
 )
-def test_compressed_gradients_of_workers_that_are_killed_and_join(training, tmp_path, wrap, place, compress):
+def test_compressed_gradients_of_workers_that_are_killed_and_join(
+    training, tmp_path, wrap, place, compress
+):
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], compress=compress) as job:
         job.until("w1 was killed by SIGKILL")
         job.goes_on()
@@ -197,7 +233,9 @@ def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
 
 
 def test_two_who_hold_the_same_are_lost_at_once(training):
-    with training(4, wrap="zero", doomed=[[1, 7, "after backward"], [2, 7, "after backward"]], samples=300) as job:
+    with training(
+        4, wrap="zero", doomed=[[1, 7, "after backward"], [2, 7, "after backward"]], samples=300
+    ) as job:
         output = job.finish(code=1)
     assert "is gone with the two workers that held it" in output
 
@@ -207,11 +245,17 @@ def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
     def train(name, n, folder, doomed=()):
         out = tmp_path / name
         out.mkdir()
-        config = dict(way, out=str(out), checkpoint=str(tmp_path / folder), steps=40, doomed=list(doomed))
-        output, _ = launch.start(n, WORKER, json.dumps(config), tmp_path / "end").communicate(timeout=running_job.HANG)
+        config = dict(
+            way, out=str(out), checkpoint=str(tmp_path / folder), steps=40, doomed=list(doomed)
+        )
+        output, _ = launch.start(n, WORKER, json.dumps(config), tmp_path / "end").communicate(
+            timeout=running_job.HANG
+        )
         results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
         assert len(results) == (0 if doomed else n), output
-        assert doomed or {r[2] for r in results} == {40} and len({tuple(r[2:]) for r in results}) == 1
+        assert (
+            doomed or {r[2] for r in results} == {40} and len({tuple(r[2:]) for r in results}) == 1
+        )
         return [list(np.load(f).values()) for f in sorted(out.glob("*.npz"))]
 
     whole = train("whole", 3, "undisturbed")
@@ -246,7 +290,9 @@ def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
         assert len(descriptors) == 3, "two load data, and one would live for long"
         job.kill(1)
         for descriptor in descriptors:
-            assert select.select([descriptor], [], [], running_job.HANG)[0], "a process outlives the worker that has started it"
+            assert select.select([descriptor], [], [], running_job.HANG)[0], (
+                "a process outlives the worker that has started it"
+            )
             os.close(descriptor)
         job.goes_on()  # the others go on all the while
         ledger = Ledger(tmp_path, job.finish(), samples=300)

@@ -1,4 +1,6 @@
-"""Scripts that name nothing for workers that join: these have the same state as the others, or it is said that they have not."""
+"""Scripts that name nothing for workers that join: these have the same state as the others, or it
+is said that they have not.
+"""
 
 import copy
 import json
@@ -13,7 +15,9 @@ import running_job
 
 @pytest.fixture
 def joined(launch, binary, tmp_path):
-    """Returns joined(program, *arguments): the results and the output of a job of two workers to which a third comes."""
+    """Returns joined(program, *arguments): the results and the output of a job of two workers to
+    which a third comes.
+    """
 
     def run(program, *arguments):
         with running_job.running(launch, binary, tmp_path / "end", 2, program, *arguments) as job:
@@ -30,7 +34,18 @@ REGISTERED = {
     "scheduler": ["LambdaLR", "optimizer", "parameters"],
     "plain": ["LambdaLR", "model", "optimizer"],
     "scaled": ["GradScaler", "LambdaLR", "model", "optimizer"],
-    "chained": ["ChainedScheduler", "ExponentialLR", "LambdaLR", "LambdaLR 2", "OneCycleLR", "ReduceLROnPlateau", "SequentialLR", "model", "optimizer", "optimizer 2"],
+    "chained": [
+        "ChainedScheduler",
+        "ExponentialLR",
+        "LambdaLR",
+        "LambdaLR 2",
+        "OneCycleLR",
+        "ReduceLROnPlateau",
+        "SequentialLR",
+        "model",
+        "optimizer",
+        "optimizer 2",
+    ],
 }
 
 
@@ -42,10 +57,15 @@ def test_what_belongs_to_the_model_is_handed_over(joined, kind):
     results, output = joined(TORCH, kind)
     assert len(results) == 3 and "Traceback" not in output, output
     assert len({r[2:4] for r in map(tuple, results)}) == 1, f"the workers differ: {results}"
-    registered = [set(r[4]) - {"random state", "size of buckets", "devices", "loops over epochs"} for r in results]
+    registered = [
+        set(r[4]) - {"random state", "size of buckets", "devices", "loops over epochs"}
+        for r in results
+    ]
     assert registered == [set(REGISTERED[kind])] * 3
-    (number, *drawn), = [json.loads(line) for line in re.findall(r"JOINED (.*)", output)]
-    assert [number, *drawn] in [json.loads(line) for line in re.findall(r"DRAWN (.*)", output)], "random numbers are not as rank 0's"
+    ((number, *drawn),) = [json.loads(line) for line in re.findall(r"JOINED (.*)", output)]
+    assert [number, *drawn] in [json.loads(line) for line in re.findall(r"DRAWN (.*)", output)], (
+        "random numbers are not as rank 0's"
+    )
 
 
 def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
@@ -63,7 +83,11 @@ def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
     circle.itself = circle
     del circle
     assert noted.belonging([net]) == [first, second, scheduler, scaler]
-    assert noted.belonging([net, first, scheduler]) == [second, scaler] and copies and not off.is_enabled()
+    assert (
+        noted.belonging([net, first, scheduler]) == [second, scaler]
+        and copies
+        and not off.is_enabled()
+    )
     del first
     assert noted.belonging([net, second]) == [scheduler, scaler]
 
@@ -72,7 +96,10 @@ def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
     pytest.importorskip("torch")
     with running_job.running(launch, binary, tmp_path / "end", 2, TORCH, "late") as job:
         job.resize(3, "--no-wait")
-        job.until(r"ShoalError: the state comes from workers that registered \[.*'ExponentialLR'.*make all of it before the loop")
+        job.until(
+            r"ShoalError: the state comes from workers that registered \[.*'ExponentialLR'.*make"
+            r" all of it before the loop"
+        )
         job.finish()
 
 
@@ -80,7 +107,10 @@ def test_a_state_that_cannot_travel_is_left_aloud(joined):
     pytest.importorskip("torch")
     results, output = joined(TORCH, "odd")
     assert len(results) == 3 and "Traceback" not in output, output
-    assert "workers that join do not get the state of a Odd that was made here: Odd/odd is a object" in output, output
+    assert (
+        "workers that join do not get the state of a Odd that was made here: Odd/odd is a object"
+        in output
+    ), output
 
 
 NUMPY = """

@@ -1,4 +1,6 @@
-"""Forked children may read the arena of their parent. They may not write to it, call, hang, or hide the parent's death."""
+"""Forked children may read the arena of their parent. They may not write to it, call, hang, or hide
+the parent's death.
+"""
 
 import os
 import subprocess
@@ -7,7 +9,8 @@ import sys
 import shoal
 from conftest import ROOT
 
-# On each rank: fork in the middle of things, look at the world as the child, and go on as the parent.
+# On each rank: fork in the middle of things, look at the world as the child, and go on as the
+# parent.
 CHILD = """
 import os, sys, threading, numpy, shoal
 job = shoal.join()
@@ -55,7 +58,9 @@ def test_a_child_reads_and_nothing_else(launch):
 
 
 def test_a_pending_handle_raises_in_the_child(launch):
-    launch(2, """
+    launch(
+        2,
+        """
 import os, shoal
 job = shoal.join()
 job.barrier()
@@ -80,11 +85,14 @@ else:
     x[:] = 5
     job.barrier()
     job.send(x, to=0)
-""")  # fmt: skip
+""",
+    )
 
 
 def test_multiprocessing_pool_by_fork(launch):
-    output = launch(2, """
+    output = launch(
+        2,
+        """
 import multiprocessing, shoal
 job = shoal.join()
 x = job.zeros(100)
@@ -97,7 +105,8 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
 job.allreduce(x)
 assert x[10] == 20
 print("sum", x.sum())
-""")  # fmt: skip
+""",
+    )
     assert output.count("sum 9900") == 2
 
 
@@ -113,9 +122,21 @@ if pid == 0:
     os._exit(0)
 os.waitpid(pid, 0)
 """
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "SHOAL_SOCKET": agent.path, "SHOAL_JOB": "double", "SHOAL_RANK": "0",
-           "SHOAL_TOKEN": "t"}  # fmt: skip
-    parent = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "python"),
+        "SHOAL_SOCKET": agent.path,
+        "SHOAL_JOB": "double",
+        "SHOAL_RANK": "0",
+        "SHOAL_TOKEN": "t",
+    }
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     child = int(parent.stdout.readline())
     assert not agent.lost.is_set()
     parent.kill()

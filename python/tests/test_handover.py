@@ -17,13 +17,19 @@ def test_a_piece_is_the_parts_of_items_that_it_names(seed):
     ends = list(itertools.accumulate(sizes))
     whole = [(item, byte) for item, size in enumerate(sizes) for byte in range(size)]
     start, stop = sorted(choice.randrange(len(whole) + 1) for _ in range(2))
-    assert [(i, byte) for i, first, last in _handover._within(ends, start, stop) for byte in range(first, last)] == whole[start:stop]
+    assert [
+        (i, byte)
+        for i, first, last in _handover._within(ends, start, stop)
+        for byte in range(first, last)
+    ] == whole[start:stop]
 
 
 @pytest.mark.parametrize("whole", [0, 1, _handover.PIECE, _handover.PIECE + 1, 5 * _handover.PIECE])
 def test_pieces_cover_the_state(whole):
     cuts = _handover._cut([0, whole // 3, whole])
-    assert [at for cut in cuts for at in range(cut[0], cut[1], _handover.PIECE)] == list(range(0, whole, _handover.PIECE))
+    assert [at for cut in cuts for at in range(cut[0], cut[1], _handover.PIECE)] == list(
+        range(0, whole, _handover.PIECE)
+    )
     assert (cuts[-1][1] if cuts else 0) == whole
 
 
@@ -36,13 +42,19 @@ def test_there_is_room_for_a_state_like_ones_own():
     state.prepare()
     room = state._room
     assert {name: part.nbytes for name, part in room.items()} == {
-        "own/0": 48, "own/1": 16, "own/2": 0, "given/x": 24, "given/large": large.nbytes,
-    }  # fmt: skip
+        "own/0": 48,
+        "own/1": 16,
+        "own/2": 0,
+        "given/x": 24,
+        "given/large": large.nbytes,
+    }
     room["own/0"][8:16] = b"\0" * 8
     assert mine.tolist() == [0, 0, 2, 3, 4, 5], "an own array is received into"
     for name in ("own/1", "given/x", "given/large"):
         room[name][:] = b"\1" * room[name].nbytes
-    assert mine.tolist() == [0, 0, 2, 3, 4, 5] and copied.tolist() == [0, 1, 2] and not large.any(), "what is shared, or not own, is not"
+    assert (
+        mine.tolist() == [0, 0, 2, 3, 4, 5] and copied.tolist() == [0, 1, 2] and not large.any()
+    ), "what is shared, or not own, is not"
 
 
 def test_names_that_are_the_same_share_no_room():
@@ -52,4 +64,6 @@ def test_names_that_are_the_same_share_no_room():
     state.register("own", lambda: arrays, lambda _: None, own=True)
     state.prepare()
     ((name, part),) = state._room.items()
-    assert name == "own/1" and ctypes.addressof(ctypes.c_ubyte.from_buffer(part)) not in [a.ctypes.data for a in arrays.values()]
+    assert name == "own/1" and ctypes.addressof(ctypes.c_ubyte.from_buffer(part)) not in [
+        a.ctypes.data for a in arrays.values()
+    ]

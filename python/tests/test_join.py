@@ -13,7 +13,14 @@ from shoal.job import _connect
 
 
 def environment(agent, **changes):
-    env = {"SHOAL_SOCKET": agent.path, "SHOAL_JOB": "double", "SHOAL_RANK": "0", "SHOAL_SIZE": "1", "SHOAL_TOKEN": "token", **changes}
+    env = {
+        "SHOAL_SOCKET": agent.path,
+        "SHOAL_JOB": "double",
+        "SHOAL_RANK": "0",
+        "SHOAL_SIZE": "1",
+        "SHOAL_TOKEN": "token",
+        **changes,
+    }
     return {name: value for name, value in env.items() if value is not None}
 
 
@@ -21,8 +28,16 @@ def test_join_and_leave(agent):
     job = agent.join()
     assert (job.name, job.host, job.rank, job.size, job.generation) == ("double", "here", 0, 1, 1)
     request = agent.requests[0]
-    assert request == {"type": "join", "serial": 1, "protocol": 1, "version": shoal.__version__, "client": "python", "rank": 0, "token": "token",
-                       "pid": os.getpid()}  # fmt: skip
+    assert request == {
+        "type": "join",
+        "serial": 1,
+        "protocol": 1,
+        "version": shoal.__version__,
+        "client": "python",
+        "rank": 0,
+        "token": "token",
+        "pid": os.getpid(),
+    }
     job.report(step=3, loss=0.5, grown=float("inf"), shrunk=-float("inf"), lost=float("nan"))
     job.report({"a/b": 1})
     job.leave()
@@ -33,7 +48,12 @@ def test_join_and_leave(agent):
         job.empty(3)
     agent.requests_until("leave")
     words = {"grown": "+Inf", "shrunk": "-Inf", "lost": "NaN"}  # JSON has no numbers for these
-    assert [r.get("metrics") for r in agent.requests] == [None, {"step": 3, "loss": 0.5, **words}, {"a/b": 1}, None]
+    assert [r.get("metrics") for r in agent.requests] == [
+        None,
+        {"step": 3, "loss": 0.5, **words},
+        {"a/b": 1},
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +72,17 @@ def test_a_broken_environment(agent, changes, message):
 
 
 def joined(**changes):
-    reply = {"type": "joined", "job": "j", "host": "h", "rank": 0, "size": 1, "generation": 1, "slots": 8, "slot_bytes": 1024, "spin_us": 0}
+    reply = {
+        "type": "joined",
+        "job": "j",
+        "host": "h",
+        "rank": 0,
+        "size": 1,
+        "generation": 1,
+        "slots": 8,
+        "slot_bytes": 1024,
+        "spin_us": 0,
+    }
     return json.dumps({**reply, **changes}).encode()
 
 
@@ -64,7 +94,10 @@ def joined(**changes):
         (b"\xff\xfe", "cannot be read"),
         (b"[1]", "cannot be read"),
         (b'{"type":"segment","id":1}', "'segment' to 'join'"),
-        (b'{"type":"error","error":"the agent speaks protocol 2: install the same version"}', "refused rank 0.*install the same version"),
+        (
+            b'{"type":"error","error":"the agent speaks protocol 2: install the same version"}',
+            "refused rank 0.*install the same version",
+        ),
         (b'{"type":"error"}', "no reason"),
         (b'{"type":"joined"}', "makes no sense.*KeyError"),
         (joined(), "with 0 descriptors"),
@@ -116,7 +149,9 @@ def test_wrong_answers_later(agent):
 
 
 def test_the_real_agent_refuses_a_wrong_token_and_another_version(launch):
-    output = launch(1, """
+    output = launch(
+        1,
+        """
 import json, os, socket, shoal
 from shoal.job import _connect
 for change in ({"SHOAL_TOKEN": "wrong"}, {"SHOAL_RANK": "1"}):
@@ -135,13 +170,24 @@ try:
     _connect(os.environ)
 except shoal.JoinError as err:
     print(err)
-""")  # fmt: skip
+""",
+    )
     for text in ("token: ", "rank: 1 is no worker", "speaks protocol 99", "joined already"):
         assert text in output
 
 
 def test_a_stopped_launcher_is_named(tmp_path):
-    env = {"PYTHONPATH": str(pathlib.Path(shoal.__file__).parents[1]), "SHOAL_SOCKET": str(tmp_path / "agent"), "SHOAL_JOB": "j",
-           "SHOAL_RANK": "0", "SHOAL_TOKEN": "t"}  # fmt: skip
-    ran = subprocess.run([sys.executable, "-c", "import shoal; shoal.join()"], env=env, stderr=subprocess.PIPE, text=True)
+    env = {
+        "PYTHONPATH": str(pathlib.Path(shoal.__file__).parents[1]),
+        "SHOAL_SOCKET": str(tmp_path / "agent"),
+        "SHOAL_JOB": "j",
+        "SHOAL_RANK": "0",
+        "SHOAL_TOKEN": "t",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", "import shoal; shoal.join()"],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert ran.returncode == 1 and "JoinError: cannot reach the agent" in ran.stderr

@@ -25,17 +25,40 @@ def test_dtypes_and_reductions():
 def test_header():
     (magic,) = re.findall(r"magic `0x([0-9A-F]+)`", PAGE)
     assert int(magic, 16) == _layout.MAGIC
-    for word, index, size in (("`tail`", _layout.TAIL_WORD, 8), ("`agent_parked`", _layout.AGENT_PARKED_WORD32, 4),
-                              ("`worker_parked`", _layout.WORKER_PARKED_WORD32, 4)):  # fmt: skip
+    for word, index, size in (
+        ("`tail`", _layout.TAIL_WORD, 8),
+        ("`agent_parked`", _layout.AGENT_PARKED_WORD32, 4),
+        ("`worker_parked`", _layout.WORKER_PARKED_WORD32, 4),
+    ):
         (offset,) = re.findall(rf"^\| (\d+) \| u\d+ \| \w+ \| {word}", PAGE, re.M)
         assert int(offset) == index * size
 
 
 def test_descriptor_fields_lie_where_the_page_says():
     # Each row of the table but the shape, with a value that no other field has.
-    rows = [(0, "Q"), (8, "B"), (9, "B"), (10, "B"), (11, "B"), (12, "I"), (16, "I"), (20, "I"), (24, "d"), (32, "I"), (36, "I"),
-            (40, "Q"), (48, "Q"), (56, "Q"), (64, "Q"), (72, "I"), (76, "I"), (80, "Q")]  # fmt: skip
-    table = [int(offset) for offset in re.findall(r"^\| (\d+) \| (?:u8|u32|u64|f64) \| ", PAGE, re.M)]
+    rows = [
+        (0, "Q"),
+        (8, "B"),
+        (9, "B"),
+        (10, "B"),
+        (11, "B"),
+        (12, "I"),
+        (16, "I"),
+        (20, "I"),
+        (24, "d"),
+        (32, "I"),
+        (36, "I"),
+        (40, "Q"),
+        (48, "Q"),
+        (56, "Q"),
+        (64, "Q"),
+        (72, "I"),
+        (76, "I"),
+        (80, "Q"),
+    ]
+    table = [
+        int(offset) for offset in re.findall(r"^\| (\d+) \| (?:u8|u32|u64|f64) \| ", PAGE, re.M)
+    ]
     assert [offset for offset, _ in rows] == table[table.index(192) + 1 :][: len(rows)]
     values = list(range(101, 101 + len(rows)))
     packed = _layout.DESCRIPTOR.pack(*values, _layout.pack_shape((7, 8), 56)[1], 9)

@@ -1,4 +1,6 @@
-"""A job changes its mesh while it trains, and loses workers: the losses are those of an undisturbed training."""
+"""A job changes its mesh while it trains, and loses workers: the losses are those of an undisturbed
+training.
+"""
 
 import itertools
 import os
@@ -23,9 +25,16 @@ class Training(running_job.Running):
     """A job on a mesh."""
 
     def reshape(self, mesh, *options):
-        """Ask for a mesh, return what the command said when the job has it, and wait for the next step."""
-        done = subprocess.run([self._binary, "reshape", self.name, "--mesh", mesh, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=running_job.HANG)  # fmt: skip
+        """Ask for a mesh, return what the command said when the job has it, and wait for the next
+        step.
+        """
+        done = subprocess.run(
+            [self._binary, "reshape", self.name, "--mesh", mesh, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=running_job.HANG,
+        )
         assert done.returncode == 0, done.stdout + self.output[-3000:]
         if not options:
             self.until(f"STEP [0-9]+ on {mesh} ")
@@ -40,11 +49,18 @@ class Training(running_job.Running):
 
 
 def meshes_of(output):
-    """Check that every step was made once, with the loss of the undisturbed training; return the meshes in their order."""
-    steps = [(int(n), mesh, float(loss)) for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)]
+    """Check that every step was made once, with the loss of the undisturbed training; return the
+    meshes in their order.
+    """
+    steps = [
+        (int(n), mesh, float(loss))
+        for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)
+    ]
     assert [n for n, _, _ in steps] == list(range(len(steps)))
     for (n, mesh, loss), want in zip(steps, reference()):
-        assert abs(loss - want) <= 1e-9 * want, f"step {n} on {mesh}: loss {loss}, undisturbed {want}"
+        assert abs(loss - want) <= 1e-9 * want, (
+            f"step {n} on {mesh}: loss {loss}, undisturbed {want}"
+        )
     return [mesh for mesh, _ in itertools.groupby(mesh for _, mesh, _ in steps)]
 
 
@@ -52,7 +68,9 @@ def meshes_of(output):
 def training(launch, binary, tmp_path, monkeypatch):
     """Returns training(n, mesh): a job that trains until it is stopped, as a context manager."""
     monkeypatch.setattr(running_job, "Running", Training)
-    return lambda n, mesh, *more, worker=WORKER: running_job.running(launch, binary, tmp_path / "end", n, worker, mesh, 1 << 20, *more)
+    return lambda n, mesh, *more, worker=WORKER: running_job.running(
+        launch, binary, tmp_path / "end", n, worker, mesh, 1 << 20, *more
+    )
 
 
 def test_from_every_mesh_to_every_other(training):
@@ -60,7 +78,8 @@ def test_from_every_mesh_to_every_other(training):
     left = {mesh: [m for m in MESHES if m != mesh] for mesh in MESHES}
     while left[walk[-1]]:
         walk.append(left[walk[-1]].pop())
-    assert len(walk) == len(MESHES) * (len(MESHES) - 1) + 1  # as all have as many ways in as out, it ends where it began
+    # as all have as many ways in as out, it ends where it began
+    assert len(walk) == len(MESHES) * (len(MESHES) - 1) + 1
     with training(4, "dp=4") as job:
         for mesh in walk[1:]:
             job.reshape(mesh)
@@ -78,7 +97,9 @@ def test_state_that_is_flat_over_dp(training):
 def test_the_plan_is_shown_and_changes_nothing(training):
     with training(2, "dp=2") as job:
         said = job.reshape("dp=2,tp=2", "--dry-run")
-        assert re.search("to +mesh dp=2,tp=2, on 4 workers", said) and re.search("moved +0 bytes from host to host, the least possible is 0", said), said
+        assert re.search("to +mesh dp=2,tp=2, on 4 workers", said) and re.search(
+            "moved +0 bytes from host to host, the least possible is 0", said
+        ), said
         assert job.stop() == ["dp=2"]
 
 
@@ -86,8 +107,15 @@ def test_an_axis_that_the_layout_does_not_name_is_refused(training, launch):
     why = r"mesh pd=3: the layout has no axis pd \(did you mean dp\?\), only dp, tp;"
     with training(2, "dp=2") as job:
         for options in ([], ["--dry-run"]):
-            done = subprocess.run([job._binary, "reshape", job.name, "--mesh", "pd=3", *options], stderr=subprocess.PIPE, text=True, timeout=running_job.HANG)
-            assert done.returncode == 1 and re.search(f"job {job.name} keeps its mesh: {why}", done.stderr), done.stderr
+            done = subprocess.run(
+                [job._binary, "reshape", job.name, "--mesh", "pd=3", *options],
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=running_job.HANG,
+            )
+            assert done.returncode == 1 and re.search(
+                f"job {job.name} keeps its mesh: {why}", done.stderr
+            ), done.stderr
         assert job.stop() == ["dp=2"]
     assert re.search(why, launch(3, WORKER, "pd=3", 3, code=1))
 
@@ -104,7 +132,11 @@ def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
     with training(4, "dp=2,tp=2") as job:
         victim = job.workers()[3]
         running_job.freeze(victim)  # so the reshape waits for it
-        subprocess.run([job._binary, "reshape", job.name, "--mesh", "tp=4", "--no-wait"], check=True, timeout=running_job.HANG)
+        subprocess.run(
+            [job._binary, "reshape", job.name, "--mesh", "tp=4", "--no-wait"],
+            check=True,
+            timeout=running_job.HANG,
+        )
         os.kill(victim, signal.SIGKILL)
         job.until("STEP [0-9]+ on dp=1,tp=2 ")
         assert job.stop() == ["dp=2,tp=2", "dp=1,tp=2"]
@@ -115,16 +147,34 @@ def test_what_only_a_lost_worker_had_is_named(training):
         os.kill(job.workers()[1], signal.SIGKILL)
         output = job.finish(code=1)
     assert "mesh dp=1,tp=2 cannot do with 1 worker" in output, output
-    assert "14400 bytes of 6 tensors, up the first, are on one worker only, and this job makes no checkpoints" in output, output
+    assert (
+        "14400 bytes of 6 tensors, up the first, are on one worker only, and this job makes no"
+        " checkpoints" in output
+    ), output
 
 
 def test_contradictions_are_named(launch):
     program = WORKER.read_text().replace('"dtype": "f64"', '"dtype": "f32"')
-    assert re.search(r'rank \d of mesh tp=2 has "\S+" as f64\S+; the layout says f32', launch(2, program, "tp=2", 3, code=1))
+    assert re.search(
+        r'rank \d of mesh tp=2 has "\S+" as f64\S+; the layout says f32',
+        launch(2, program, "tp=2", 3, code=1),
+    )
     assert "mesh tp=2 has 2 ranks, the job 3 workers" in launch(3, WORKER, "tp=2", 3, code=1)
 
 
 def test_alone():
-    done = subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import live_numpy; live_numpy.main('', 20)", str(WORKER.parent)],
-                          stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])})  # fmt: skip
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys; sys.path.insert(0, sys.argv[1]); import live_numpy;"
+                " live_numpy.main('', 20)"
+            ),
+            str(WORKER.parent),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])},
+    )
     assert meshes_of(done.stdout.replace("on  ", "on alone ")) == ["alone"] and "END" in done.stdout

@@ -1,4 +1,6 @@
-"""Checkpoints of a job with a mesh: it starts again on any other, and goes back to one when a part of its state is lost."""
+"""Checkpoints of a job with a mesh: it starts again on any other, and goes back to one when a part
+of its state is lost.
+"""
 
 import contextlib
 import itertools
@@ -24,22 +26,37 @@ def ranks(mesh):
 
 
 def history(output):
-    """The steps that a job made, in their order, each with the loss of the undisturbed training; and what ranks said of their noise, by step and rank."""
+    """The steps that a job made, in their order, each with the loss of the undisturbed training;
+    and what ranks said of their noise, by step and rank.
+    """
     assert "Traceback" not in output, output[-6000:]
-    steps = [(int(n), mesh, float(loss)) for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)]
+    steps = [
+        (int(n), mesh, float(loss))
+        for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)
+    ]
     wanted = list(itertools.islice(reference(), max(n for n, _, _ in steps) + 1))
     for n, mesh, loss in steps:
-        assert abs(loss - wanted[n]) <= 1e-9 * wanted[n], f"step {n} on {mesh}: loss {loss}, undisturbed {wanted[n]}"
-    return [(n, mesh) for n, mesh, _ in steps], {(int(n), int(rank)): said for n, rank, said in re.findall(r"NOISE (\d+) of (\d+) (.*)", output)}
+        assert abs(loss - wanted[n]) <= 1e-9 * wanted[n], (
+            f"step {n} on {mesh}: loss {loss}, undisturbed {wanted[n]}"
+        )
+    return [(n, mesh) for n, mesh, _ in steps], {
+        (int(n), int(rank)): said
+        for n, rank, said in re.findall(r"NOISE (\d+) of (\d+) (.*)", output)
+    }
 
 
 def noise(rank, step):
-    """What a rank says of its random numbers and of its table in a step, when nothing has disturbed it."""
+    """What a rank says of its random numbers and of its table in a step, when nothing has disturbed
+    it.
+    """
     drawn = numpy.random.default_rng(rank).integers(1 << 30, size=step + 1)[-1]
     return f"{drawn} table {10.0 + 5 * step}"
 
 
-@pytest.mark.parametrize("mesh, lost, then", [("dp=1,tp=3", [1], "dp=1,tp=2"), ("dp=2,tp=2", [0, 2], "dp=1,tp=2"), ("tp=2", [0], "tp=1")])
+@pytest.mark.parametrize(
+    "mesh, lost, then",
+    [("dp=1,tp=3", [1], "dp=1,tp=2"), ("dp=2,tp=2", [0, 2], "dp=1,tp=2"), ("tp=2", [0], "tp=1")],
+)
 def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, then):  # noqa: F811
     with training(ranks(mesh), mesh, tmp_path / "checkpoints", 5) as job:
         job.until("checkpoint of step [1-9][0-9]* in .* is sealed")
@@ -47,18 +64,29 @@ def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, the
         for rank in lost:
             os.kill(pids[rank], signal.SIGKILL)
         job.until(f"STEP [0-9]+ on {then} ")
-        shown = subprocess.run([binary, "ps", "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        people = subprocess.run([binary, "ps", job.name], stdout=subprocess.PIPE, text=True, check=True).stdout
+        shown = subprocess.run(
+            [binary, "ps", "--json"], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        people = subprocess.run(
+            [binary, "ps", job.name], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         job.until("is sealed")
         subprocess.run([binary, "stop", job.name], check=True, timeout=running_job.HANG)
         output = job.finish()
-    back = re.search(r"the job went back from step (\d+) to the checkpoint of step (\d+), on mesh (\S+), and makes (\d+) steps again: (.*)", output)
+    back = re.search(
+        r"the job went back from step (\d+) to the checkpoint of step (\d+), on mesh (\S+), and"
+        r" makes (\d+) steps again: (.*)",
+        output,
+    )
     was, step, again = int(back[1]), int(back[2]), int(back[4])
     assert was - step == again and back[3] == then and "only lost ones had" in back[5], back[0]
-    assert back[0] in people and back[0] in [j.get("back") for j in map(json.loads, shown.splitlines())]
+    assert back[0] in people and back[0] in [
+        j.get("back") for j in map(json.loads, shown.splitlines())
+    ]
     steps, said = history(output)
     before, after = [n for n, m in steps if m == mesh], [n for n, m in steps if m == then]
-    assert before == list(range(len(before))) and len(before) in (was, was - (0 in lost))  # rank 0 may have died before it said so
+    # rank 0 may have died before it said so
+    assert before == list(range(len(before))) and len(before) in (was, was - (0 in lost))
     assert after == list(range(step, step + len(after))), (steps, back[0])
     assert said[after[-1], 0] == noise(0, after[-1])
 
@@ -73,8 +101,18 @@ def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):
         assert said[at, 0] == noise(0, at)
         at += 6
         newest, there = folder / f"step-{at:012d}", tmp_path / f"resharded {at}"
-        for command in (["verify", newest], ["reshard", newest, there, "--layout", other, "--seal"], ["verify", there], ["diff", there, newest]):
-            done = subprocess.run([binary, "state", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in (
+            ["verify", newest],
+            ["reshard", newest, there, "--layout", other, "--seal"],
+            ["verify", there],
+            ["diff", there, newest],
+        ):
+            done = subprocess.run(
+                [binary, "state", *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             assert done.returncode == 0, done.stdout
 
 
@@ -98,7 +136,9 @@ def test_everything_is_killed_at_random_moments(launch, binary, tmp_path):
         process.stdout.close()
         process.wait()
         steps = [n for n, _ in history(output)[0]]
-        assert steps[0] <= made and steps == list(range(steps[0], steps[0] + len(steps))), output[-3000:]
+        assert steps[0] <= made and steps == list(range(steps[0], steps[0] + len(steps))), output[
+            -3000:
+        ]
         made = max(made, steps[-1] + 1)
     steps, said = history(launch(2, WORKER, "tp=2", made + 3, folder, 2, "-"))
     assert steps[0][0] <= made and said[made, 0] == noise(0, made)
@@ -113,7 +153,9 @@ def test_damage_is_found_and_the_one_before_is_taken(launch, tmp_path):
     text[-1] ^= 1
     file.write_bytes(text)
     output = launch(3, WORKER, "tp=3", 10, folder, 4, "-")
-    assert "rank-00001.safetensors, bytes 0 to " in output and "not as it was sealed" in output, output
+    assert "rank-00001.safetensors, bytes 0 to " in output and "not as it was sealed" in output, (
+        output
+    )
     assert history(output)[0][0] == (4, "tp=3") and list(folder.glob("damaged-step-000000000008-*"))
 
 
@@ -121,4 +163,7 @@ def test_without_a_checkpoint_to_go_back_to(training, tmp_path):  # noqa: F811
     with training(2, "tp=2", tmp_path / "checkpoints", 1 << 20) as job:
         os.kill(job.workers()[1], signal.SIGKILL)
         output = job.finish(code=1)
-    assert "only lost ones had" in output and f"There is no checkpoint in {tmp_path / 'checkpoints'} to go back to" in output, output
+    assert (
+        "only lost ones had" in output
+        and f"There is no checkpoint in {tmp_path / 'checkpoints'} to go back to" in output
+    ), output

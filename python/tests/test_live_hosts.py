@@ -1,4 +1,6 @@
-"""A job on a mesh over two hosts loses one of them, or leaves it: the losses are those of an undisturbed training."""
+"""A job on a mesh over two hosts loses one of them, or leaves it: the losses are those of an
+undisturbed training.
+"""
 
 import contextlib
 import os
@@ -19,7 +21,9 @@ from test_live import WORKER, Training, meshes_of
 
 
 class Hosts:
-    """A job of two workers on each of two hosts, which are launchers beside each other. It begins on host a; what host b prints is in a file."""
+    """A job of two workers on each of two hosts, which are launchers beside each other. It begins
+    on host a; what host b prints is in a file.
+    """
 
     def __init__(self, job, head, other, folder):
         self.job, self.head, self.other, self._folder = job, head, other, folder
@@ -27,7 +31,14 @@ class Hosts:
     def shoal(self, host, *words):
         """Give a command on a host; return its exit code, and what it says."""
         env = {**os.environ, "XDG_RUNTIME_DIR": str(self._folder / host)}
-        done = subprocess.run([self.job._binary, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=running_job.HANG)
+        done = subprocess.run(
+            [self.job._binary, *words],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=running_job.HANG,
+        )
         return done.returncode, done.stdout
 
     def said_by_b(self, pattern=""):
@@ -41,26 +52,63 @@ class Hosts:
 def two_hosts(binary, tmp_path, monkeypatch):
     """Returns train(mesh, *options), which begins a job."""
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts")))  # the path of a socket must be short
+        # the path of a socket must be short
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts")))
 
         def start(host, *words):
             (folder / host).mkdir()
-            env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1]), "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(folder / host), "XDG_STATE_HOME": str(folder / host)}
+            env = {
+                **os.environ,
+                "PYTHONPATH": str(WORKER.parents[1]),
+                "OMP_NUM_THREADS": "1",
+                "XDG_RUNTIME_DIR": str(folder / host),
+                "XDG_STATE_HOME": str(folder / host),
+            }
             with open(folder / f"{host}.txt", "w") as output:
-                process = subprocess.Popen([str(binary), *map(str, words)], env=env, stdout=subprocess.PIPE if host == "a" else output, stderr=subprocess.STDOUT, text=True)
+                process = subprocess.Popen(
+                    [str(binary), *map(str, words)],
+                    env=env,
+                    stdout=subprocess.PIPE if host == "a" else output,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
             stack.callback(process.wait)
             stack.callback(process.kill)
             return process
 
         def train(mesh, *options):
             lent = ["--token-file", folder / "token", "--slots", 2]
-            head = start("a", "run", "-n", 4, "--name", "train", *options, "--listen", "127.0.0.1:0", *lent, "--", sys.executable, WORKER, mesh, 1 << 20)
+            head = start(
+                "a",
+                "run",
+                "-n",
+                4,
+                "--name",
+                "train",
+                *options,
+                "--listen",
+                "127.0.0.1:0",
+                *lent,
+                "--",
+                sys.executable,
+                WORKER,
+                mesh,
+                1 << 20,
+            )
             stack.callback(head.stdout.close)
             hang = threading.Timer(running_job.HANG, head.terminate)
             hang.start()
             stack.callback(hang.cancel)
             job = Training(str(binary), head, tmp_path / "end")
-            other = start("b", "agent", "--join", job.until(r"shoal agent --join (\S+) ")[1], "--name", "b", *lent)
+            other = start(
+                "b",
+                "agent",
+                "--join",
+                job.until(r"shoal agent --join (\S+) ")[1],
+                "--name",
+                "b",
+                *lent,
+            )
             monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "a"))
             return Hosts(job, head, other, folder)
 
@@ -68,7 +116,9 @@ def two_hosts(binary, tmp_path, monkeypatch):
 
 
 def test_a_lost_host_costs_no_state_of_a_redundant_job(two_hosts):
-    """Each host begins with both replicas of a part of the state. Behind the first step they are on two hosts, so everything on one can be killed."""
+    """Each host begins with both replicas of a part of the state. Behind the first step they are on
+    two hosts, so everything on one can be killed.
+    """
     hosts = two_hosts("tp=2,dp=2", "--redundant")
     job = hosts.job
     job.until("the workers take other ranks of mesh tp=2,dp=2")
@@ -82,9 +132,13 @@ def test_a_lost_host_costs_no_state_of_a_redundant_job(two_hosts):
     assert "only lost ones had" not in job.output
 
 
-@pytest.mark.parametrize("mesh, then, ask", [("tp=2,dp=2", "tp=2,dp=1", "SIGTERM"), ("dp=1,tp=4", "dp=1,tp=2", "drain")])
+@pytest.mark.parametrize(
+    "mesh, then, ask", [("tp=2,dp=2", "tp=2,dp=1", "SIGTERM"), ("dp=1,tp=4", "dp=1,tp=2", "drain")]
+)
 def test_a_host_is_left(two_hosts, mesh, then, ask):
-    """A part of the state is on the host that is left and on no other. Nothing is lost with it, and no step made again."""
+    """A part of the state is on the host that is left and on no other. Nothing is lost with it, and
+    no step made again.
+    """
     hosts = two_hosts(mesh)
     job = hosts.job
     job.until(f"STEP [2-9] on {mesh} ")
@@ -97,7 +151,9 @@ def test_a_host_is_left(two_hosts, mesh, then, ask):
     assert hosts.other.wait(running_job.HANG) == 0, hosts.said_by_b()
     job.goes_on()
     assert job.stop() == [mesh, then]
-    assert f"the job leaves b; from mesh {mesh} to {then}" in job.output and "void" not in job.output
+    assert (
+        f"the job leaves b; from mesh {mesh} to {then}" in job.output and "void" not in job.output
+    )
 
 
 def test_the_host_that_leads_is_left(two_hosts):
@@ -111,14 +167,26 @@ def test_the_host_that_leads_is_left(two_hosts):
     assert hosts.other.wait(running_job.HANG) == 0
     output += hosts.said_by_b()
     assert "void" not in output and "Traceback" not in output, output
-    lines = {line for line in re.findall(r"STEP \d+ on \S+ loss \S+", output)}  # a line can be shown by both
-    assert meshes_of("\n".join(sorted(lines, key=lambda line: int(line.split()[1])))) == ["dp=2,tp=2", "dp=1,tp=2"]
+    # a line can be shown by both
+    lines = {line for line in re.findall(r"STEP \d+ on \S+ loss \S+", output)}
+    assert meshes_of("\n".join(sorted(lines, key=lambda line: int(line.split()[1])))) == [
+        "dp=2,tp=2",
+        "dp=1,tp=2",
+    ]
 
 
 def test_hosts_that_the_job_needs_are_kept(two_hosts):
-    """The others could not hold a mesh of as many ranks as the job must have. All who ask are told, and it trains on."""
+    """The others could not hold a mesh of as many ranks as the job must have. All who ask are told,
+    and it trains on.
+    """
     hosts = two_hosts("dp=2,tp=2", "--min", 3)
-    job, why = hosts.job, "without it the mesh has 2 ranks, and the job's minimum is 3 workers. Have more workers on other hosts first"
+    job, why = (
+        hosts.job,
+        (
+            "without it the mesh has 2 ranks, and the job's minimum is 3 workers. Have more workers"
+            " on other hosts first"
+        ),
+    )
     job.until("STEP [2-9] on ")
     code, said = hosts.shoal("a", "drain", "train", "b")
     assert code == 1 and f"host b keeps its workers: the job needs b: {why}" in said, said

@@ -7,27 +7,44 @@ import pytest
 import shoal
 
 
-@pytest.mark.parametrize("text, why", [
-    ("dp", "not of the form"), ("dp=0", "at least 1"), ("dp=-1", "not of the form"), ("Dp=1", "small letters"), ("dp=1,", "not of the form"),
-    ("dp=1,tp=1,dp=1", "dp comes twice"), ("dp=1.0", "not of the form"), ("dp=2", "2 ranks for a job of 1"), ("dp=2,tp=3", "6 ranks for a job of 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("dp", "not of the form"),
+        ("dp=0", "at least 1"),
+        ("dp=-1", "not of the form"),
+        ("Dp=1", "small letters"),
+        ("dp=1,", "not of the form"),
+        ("dp=1,tp=1,dp=1", "dp comes twice"),
+        ("dp=1.0", "not of the form"),
+        ("dp=2", "2 ranks for a job of 1"),
+        ("dp=2,tp=3", "6 ranks for a job of 1"),
+    ],
+)
 def test_what_is_no_mesh_of_this_job(text, why):
     with shoal.join() as job, pytest.raises(ValueError, match=why):
         job.mesh(text)
 
 
-@pytest.mark.parametrize("text, axes", [("", {}), ("dp=1", {"dp": 1}), (" tp = 1 , p_2=1", {"tp": 1, "p_2": 1})])
+@pytest.mark.parametrize(
+    "text, axes", [("", {}), ("dp=1", {"dp": 1}), (" tp = 1 , p_2=1", {"tp": 1, "p_2": 1})]
+)
 def test_a_job_of_one(text, axes):
     with shoal.join() as job:
         mesh = job.mesh(text)
         assert mesh.axes == axes and mesh.coordinate == dict.fromkeys(axes, 0)
         assert str(mesh) == ",".join(f"{axis}=1" for axis in axes)
         for axis in [*axes, "another"]:
-            assert mesh[axis] is mesh[axis] and (mesh[axis].rank, mesh[axis].size, mesh[axis].ranks) == (0, 1, (0,))
+            assert mesh[axis] is mesh[axis] and (
+                mesh[axis].rank,
+                mesh[axis].size,
+                mesh[axis].ranks,
+            ) == (0, 1, (0,))
             assert mesh[axis].allreduce(bytearray(b"x")) == b"x"
 
 
-# What stands on the axes is computed here in another way than by strides: by counting up, the last digit the fastest.
+# What stands on the axes is computed here in another way than by strides: by counting up, the last
+# digit the fastest.
 GRID = """
 import itertools, numpy, sys, shoal
 job = shoal.join()
@@ -45,11 +62,14 @@ print(len(sys.argv) - 1, "meshes")
 """
 
 
-@pytest.mark.parametrize("n, texts", [
-    (4, ["dp=2,tp=2", "tp=4", "pp=2,dp=1,tp=2", "a=1,b=4", "dp=2,pp=2"]),
-    (6, ["dp=3,tp=2", "dp=2,tp=3", "x=6"]),
-    (8, ["dp=2,pp=2,tp=2", "dp=4,tp=2"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "n, texts",
+    [
+        (4, ["dp=2,tp=2", "tp=4", "pp=2,dp=1,tp=2", "a=1,b=4", "dp=2,pp=2"]),
+        (6, ["dp=3,tp=2", "dp=2,tp=3", "x=6"]),
+        (8, ["dp=2,pp=2,tp=2", "dp=4,tp=2"]),
+    ],
+)
 def test_groups(launch, n, texts):
     assert re.findall(r"(\d) meshes", launch(n, GRID, *texts)) == [str(len(texts))] * n
 

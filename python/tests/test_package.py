@@ -1,4 +1,6 @@
-"""The wheel, the sdist and the editable install: what is in them, and that they work where there is no network."""
+"""The wheel, the sdist and the editable install: what is in them, and that they work where there is
+no network.
+"""
 
 import base64
 import csv
@@ -32,19 +34,36 @@ def interpreters():
     pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
     found = []
     for minor in range(9, 20):
-        paths = [*pyenv.glob(f"versions/3.{minor}.*/bin/python3.{minor}"), pathlib.Path(f"/usr/bin/python3.{minor}")]
-        found += [p for p in paths if p.exists() and subprocess.run([p, "-c", "import ensurepip"], stderr=subprocess.DEVNULL).returncode == 0][:1]
+        paths = [
+            *pyenv.glob(f"versions/3.{minor}.*/bin/python3.{minor}"),
+            pathlib.Path(f"/usr/bin/python3.{minor}"),
+        ]
+        found += [
+            p
+            for p in paths
+            if p.exists()
+            and subprocess.run([p, "-c", "import ensurepip"], stderr=subprocess.DEVNULL).returncode
+            == 0
+        ][:1]
     return [found[0], found[-1]]
 
 
 @pytest.fixture
 def backend(tmp_path):
     """The build backend on a copy of the tree, with a stand-in for the binary."""
-    shutil.copytree(ROOT / "python", tmp_path / "tree/python", ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    shutil.copytree(
+        ROOT / "python",
+        tmp_path / "tree/python",
+        ignore=shutil.ignore_patterns("__pycache__", "tests"),
+    )
     shutil.copy(ROOT / "LICENSE", tmp_path / "tree/LICENSE")
     (tmp_path / "tree/bin").mkdir()
-    (tmp_path / "tree/bin/shoal").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\x3e\x00 a binary")
-    spec = importlib.util.spec_from_file_location("shoal_build", tmp_path / "tree/python/_build/shoal_build.py")
+    (tmp_path / "tree/bin/shoal").write_bytes(
+        b"\x7fELF\x02\x01\x01" + bytes(11) + b"\x3e\x00 a binary"
+    )
+    spec = importlib.util.spec_from_file_location(
+        "shoal_build", tmp_path / "tree/python/_build/shoal_build.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -56,13 +75,26 @@ def test_a_wheel_carries_the_binary_and_says_for_which_platform(backend, tmp_pat
     with zipfile.ZipFile(tmp_path / name) as wheel:
         info = f"shoal-{shoal.__version__}.dist-info"
         names = set(wheel.namelist())
-        assert {"shoal/__init__.py", "shoal/py.typed", "shoal/_bin/shoal", f"{info}/METADATA", f"{info}/LICENSE"} <= names
+        assert {
+            "shoal/__init__.py",
+            "shoal/py.typed",
+            "shoal/_bin/shoal",
+            f"{info}/METADATA",
+            f"{info}/LICENSE",
+        } <= names
         assert not any("test" in n or "pycache" in n or "_build" in n for n in names)
         assert wheel.getinfo("shoal/_bin/shoal").external_attr >> 16 == 0o100755
-        record = {row[0]: row[1:] for row in csv.reader(io.StringIO(wheel.read(f"{info}/RECORD").decode()))}
+        record = {
+            row[0]: row[1:]
+            for row in csv.reader(io.StringIO(wheel.read(f"{info}/RECORD").decode()))
+        }
         assert set(record) == names
         for n in names - {f"{info}/RECORD"}:
-            digest = base64.urlsafe_b64encode(hashlib.sha256(wheel.read(n)).digest()).rstrip(b"=").decode()
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(wheel.read(n)).digest())
+                .rstrip(b"=")
+                .decode()
+            )
             assert record[n] == [f"sha256={digest}", str(len(wheel.read(n)))]
     backend.BINARY.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xb7\x00")
     assert backend.build_wheel(str(tmp_path)).endswith("-py3-none-manylinux_2_17_aarch64.whl")
@@ -78,7 +110,9 @@ def test_the_same_files_give_the_same_bytes(backend, tmp_path, build):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         os.utime(backend.PACKAGE / "__init__.py", (len(made), len(made)))
-        made.append((tmp_path / folder / getattr(backend, build)(str(tmp_path / folder))).read_bytes())
+        made.append(
+            (tmp_path / folder / getattr(backend, build)(str(tmp_path / folder))).read_bytes()
+        )
     assert made[0] == made[1]
 
 
@@ -87,12 +121,21 @@ def test_an_sdist_builds_a_wheel(backend, tmp_path):
     with tarfile.open(tmp_path / name) as tar:
         names = tar.getnames()
     stem = f"shoal-{shoal.__version__}"
-    assert {f"{stem}/{n}" for n in ("PKG-INFO", "LICENSE", "pyproject.toml", "_build/shoal_build.py", "shoal/job.py")} <= set(names)
+    assert {
+        f"{stem}/{n}"
+        for n in ("PKG-INFO", "LICENSE", "pyproject.toml", "_build/shoal_build.py", "shoal/job.py")
+    } <= set(names)
     python = new_environment(tmp_path / "venv", interpreters()[0])
     run(python, "-m", "pip", "install", "-q", "--no-index", tmp_path / name)
     assert "site-packages" in run(python, "-c", SOLO, cwd=tmp_path)
-    missing = subprocess.run([python.with_name("shoal"), "--version"], stderr=subprocess.PIPE, text=True)
-    assert missing.returncode == 1 and "no `shoal` binary" in missing.stderr and "make build" in missing.stderr
+    missing = subprocess.run(
+        [python.with_name("shoal"), "--version"], stderr=subprocess.PIPE, text=True
+    )
+    assert (
+        missing.returncode == 1
+        and "no `shoal` binary" in missing.stderr
+        and "make build" in missing.stderr
+    )
 
 
 def new_environment(path, python):
@@ -101,7 +144,9 @@ def new_environment(path, python):
 
 
 def run(*command, **options):
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    ran = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
     assert ran.returncode == 0, f"{command}: {ran.stdout}"
     return ran.stdout
 
@@ -112,7 +157,11 @@ def test_install_without_a_network(binary, tmp_path, which):
     run(python, "-m", "pip", "install", "-q", "--no-index", ROOT / "python")
     assert "site-packages" in run(python, "-W", "error", "-c", SOLO, cwd=tmp_path)
     version = f"shoal {shoal.__version__}\n"
-    assert run(python.with_name("shoal"), "--version") == run(python, "-m", "shoal", "--version", cwd=tmp_path) == version
+    assert (
+        run(python.with_name("shoal"), "--version")
+        == run(python, "-m", "shoal", "--version", cwd=tmp_path)
+        == version
+    )
     run(python, "-m", "pip", "uninstall", "-q", "-y", "shoal")
     run(python, "-m", "pip", "install", "-q", "--no-index", "-e", ROOT / "python")
     assert str(ROOT) in run(python, "-c", SOLO, cwd=tmp_path)

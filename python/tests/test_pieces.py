@@ -92,7 +92,10 @@ assert (job.allreduce(numpy.ones(4 << 20, "f4")) == 2).all()
 
 def test_who_gives_up_in_the_middle_lets_the_others_know(launch):
     output = launch(2, GIVES_UP)
-    assert output.count("interrupted") == 1 and output.count("said: a rank has given up a call in the middle") == 1, output
+    assert (
+        output.count("interrupted") == 1
+        and output.count("said: a rank has given up a call in the middle") == 1
+    ), output
 
 
 DIES = """

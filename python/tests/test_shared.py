@@ -112,7 +112,9 @@ def test_life(launch):
 
 
 def test_a_worker_that_writes_is_ended(launch):
-    output = launch(2, """
+    output = launch(
+        2,
+        """
 import ctypes, numpy, shoal
 job = shoal.join()
 total = job.shared("total", 10)
@@ -120,13 +122,17 @@ job.barrier()
 if job.rank == 1:
     ctypes.memset(total.__array_interface__["data"][0], 1, 4)
 job.barrier()
-""", code=1)
+""",
+        code=1,
+    )
     assert "rank 1 of 2 was killed by SIGSEGV" in output, output
 
 
 def test_torch(launch):
     pytest.importorskip("torch")
-    launch(2, """
+    launch(
+        2,
+        """
 import warnings, torch, shoal
 job = shoal.join()
 array = job.shared("total", (2, 5))
@@ -142,13 +148,18 @@ for call in (job.allreduce, lambda y: job.broadcast(y, root=1 - job.rank), lambd
         assert "read-only" in str(err), err
     else:
         raise AssertionError("a shared result is written to")
-""")
+""",
+    )
 
 
 def test_a_job_of_one():
     with shoal.join() as job:
         x, total = numpy.arange(6.0).reshape(2, 3), job.shared("total", (2, 3), "float64")
-        assert job.allreduce(x, out=total) is total and (total == x).all() and not total.flags.writeable
+        assert (
+            job.allreduce(x, out=total) is total
+            and (total == x).all()
+            and not total.flags.writeable
+        )
         assert (job.allgather(x + 1, out=total) == x + 1).all()
         assert job.alone().allreduce(x, out=total).tolist() == x.tolist()
         with pytest.raises(ValueError, match="read-only"):
@@ -156,6 +167,17 @@ def test_a_job_of_one():
 
 
 def test_bench(binary):
-    command = [str(binary), "bench", "allreduce", f"--python={sys.executable}", "--shared", "--bytes", "4096", "--json"]
-    output = subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True, check=True, timeout=100).stdout
+    command = [
+        str(binary),
+        "bench",
+        "allreduce",
+        f"--python={sys.executable}",
+        "--shared",
+        "--bytes",
+        "4096",
+        "--json",
+    ]
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, universal_newlines=True, check=True, timeout=100
+    ).stdout
     assert '"shared":true' in output and '"verified":true' in output

@@ -18,7 +18,9 @@ HANG_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def hears_ctrl_c():
-    """A process that was started in the background of a script ignores SIGINT, and Python then leaves it ignored."""
+    """A process that was started in the background of a script ignores SIGINT, and Python then
+    leaves it ignored.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -97,7 +99,11 @@ def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
 
     agent.answer = slow
     true = agent._reply
-    agent._reply = lambda rank, r: ({"type": "group", "id": 9, "rank": 0, "size": 1}, []) if r["type"] == "group" else true(rank, r)
+    agent._reply = lambda rank, r: (
+        ({"type": "group", "id": 9, "rank": 0, "size": 1}, [])
+        if r["type"] == "group"
+        else true(rank, r)
+    )
     interrupter = interrupt_when(lambda: agent.requests[-1]["type"] == "group")
     with pytest.raises(KeyboardInterrupt):
         job.group([0])
@@ -123,11 +129,17 @@ class Interrupted:
         return call if name == self.kind else true
 
 
-@pytest.mark.parametrize("kind, done", [("send", False), ("send", True), ("recvmsg", False), ("recvmsg", True)])
+@pytest.mark.parametrize(
+    "kind, done", [("send", False), ("send", True), ("recvmsg", False), ("recvmsg", True)]
+)
 def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kind, done):
     job = agent.join()
     true = agent._reply
-    agent._reply = lambda rank, r: ({"type": "group", "id": 9, "rank": 0, "size": 1}, []) if r["type"] == "group" else true(rank, r)
+    agent._reply = lambda rank, r: (
+        ({"type": "group", "id": 9, "rank": 0, "size": 1}, [])
+        if r["type"] == "group"
+        else true(rank, r)
+    )
     link = job._port.link
     link.socket = Interrupted(link.socket, kind, done)
     with pytest.raises(KeyboardInterrupt):
@@ -172,14 +184,24 @@ if job.rank == 0: {WAIT}
     launcher.stdout.close()
 
 
-@pytest.mark.parametrize("doing, status, said", [(COMPUTE, -9, ""), (WAIT, 1, ""), (CATCH, -9, "caught\n")])
+@pytest.mark.parametrize(
+    "doing, status, said", [(COMPUTE, -9, ""), (WAIT, 1, ""), (CATCH, -9, "caught\n")]
+)
 def test_a_worker_ends_when_its_agent_is_gone(doing, status, said):
     with AgentDouble(size=2) as agent:
         program = f"import shoal\njob = shoal.join()\nprint('joined', flush=True)\n{doing}"
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "SHOAL_SOCKET": agent.path, "SHOAL_JOB": "double", "SHOAL_RANK": "0",
-               "SHOAL_TOKEN": "t"}  # fmt: skip
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "python"),
+            "SHOAL_SOCKET": agent.path,
+            "SHOAL_JOB": "double",
+            "SHOAL_RANK": "0",
+            "SHOAL_TOKEN": "t",
+        }
         pipe = subprocess.PIPE
-        with subprocess.Popen([sys.executable, "-c", program], env=env, stdout=pipe, stderr=pipe, text=True) as worker:
+        with subprocess.Popen(
+            [sys.executable, "-c", program], env=env, stdout=pipe, stderr=pipe, text=True
+        ) as worker:
             assert worker.stdout.readline() == "joined\n"
             while doing != COMPUTE and not parked(agent):
                 os.sched_yield()
@@ -191,10 +213,18 @@ def test_a_worker_ends_when_its_agent_is_gone(doing, status, said):
 
 
 def test_a_worker_that_is_killed_ends_the_job(launch):
-    output = launch(2, "import os, shoal\njob = shoal.join()\nif job.rank: os.kill(os.getpid(), 9)\njob.barrier()", code=1)
+    output = launch(
+        2,
+        "import os, shoal\njob = shoal.join()\nif job.rank: os.kill(os.getpid(), 9)\njob.barrier()",
+        code=1,
+    )
     assert "rank 1" in output
 
 
 def test_an_exception_in_one_rank_ends_the_job(launch):
-    output = launch(2, "import shoal\njob = shoal.join()\nif job.rank: raise SystemExit(3)\njob.barrier()", code=1)
+    output = launch(
+        2,
+        "import shoal\njob = shoal.join()\nif job.rank: raise SystemExit(3)\njob.barrier()",
+        code=1,
+    )
     assert "rank 1" in output

@@ -1,6 +1,9 @@
-"""Random faults while Python trains on one host: workers are killed, stopped, ordered and released, and no script sees it.
+"""Random faults while Python trains on one host: workers are killed, stopped, ordered and released,
+and no script sees it.
 
-Each way of training is given a few faults, or all of them as many as fit into SECONDS (make soak PY=1). SEED repeats the choices."""
+Each way of training is given a few faults, or all of them as many as fit into SECONDS (make soak
+PY=1). SEED repeats the choices.
+"""
 
 import collections
 import json
@@ -32,16 +35,21 @@ class Chaos:
         self.choice, self.tally = choice, collections.Counter()
 
     def disturb(self, job, at_once):
-        """One fault, and a step behind it. `at_once` is how many workers are killed at most in one moment: one at least keeps the state."""
+        """One fault, and a step behind it. `at_once` is how many workers are killed at most in one
+        moment: one at least keeps the state.
+        """
         ranks = sorted(job.workers())
         kind = self.choice.choice(["killed", "stopped", "ordered", "resized"])
         if kind == "killed" and len(ranks) > 1:
-            victims = self.choice.sample(ranks, self.choice.randint(1, min(at_once, len(ranks) - 1)))
+            victims = self.choice.sample(
+                ranks, self.choice.randint(1, min(at_once, len(ranks) - 1))
+            )
             job.kill(*victims)
             self.tally["workers killed"] += len(victims)
         elif kind == "stopped":
             self.stop(job.workers()[self.choice.choice(ranks)])
-        elif kind == "ordered" and len(ranks) < MOST:  # the next fault meets workers that are about to join
+        elif kind == "ordered" and len(ranks) < MOST:
+            # the next fault meets workers that are about to join
             job.resize(self.choice.randint(len(ranks) + 1, MOST), "--no-wait")
             self.tally["workers ordered"] += 1
         else:
@@ -58,14 +66,26 @@ class Chaos:
 
     def numpy(self, running, folder, *options):
         """A training with NumPy, which checks by itself that every sample came once an epoch."""
-        with running(folder, 4, TESTS / "elastic_numpy.py", 900, 40, 3, self.choice.randrange(1000), 0, *options) as job:
+        with running(
+            folder,
+            4,
+            TESTS / "elastic_numpy.py",
+            900,
+            40,
+            3,
+            self.choice.randrange(1000),
+            0,
+            *options,
+        ) as job:
             for _ in range(FAULTS):
                 self.disturb(job, at_once=3)
             self.tally["steps"] += running_job.agree(job.finish())[0][2]
 
     def torch(self, running, folder, **way):
         """A training with PyTorch, whose steps are made again by one worker and compared."""
-        way.update(optimizer=self.choice.choice(["adam", "momentum"]), samples=1000, out=str(folder))
+        way.update(
+            optimizer=self.choice.choice(["adam", "momentum"]), samples=1000, out=str(folder)
+        )
         before = self.tally["workers killed"]
         with running(folder, 3, TESTS / "elastic_torch.py", json.dumps(way)) as job:
             for _ in range(FAULTS):
@@ -88,7 +108,11 @@ WAYS = {
 def test_soak(launch, binary, tmp_path):
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"SEED={seed}")
-    chaos, end, turn = Chaos(random.Random(seed)), time.monotonic() + float(os.environ.get("SECONDS") or 0), 0
+    chaos, end, turn = (
+        Chaos(random.Random(seed)),
+        time.monotonic() + float(os.environ.get("SECONDS") or 0),
+        0,
+    )
 
     def running(folder, n, program, *arguments):
         return running_job.running(launch, binary, folder / "end", n, program, *arguments)
@@ -101,4 +125,7 @@ def test_soak(launch, binary, tmp_path):
         way(chaos, running, folder)
         turn += 1
     print(*(f"{count:6}  {what}" for what, count in sorted(chaos.tally.items())), sep="\n")
-    print("no step or sample was lost or repeated, no parameter differs, and no worker saw an exception")
+    print(
+        "no step or sample was lost or repeated, no parameter differs, and no worker saw an"
+        " exception"
+    )

@@ -41,7 +41,14 @@ def test_reductions_are_identities(job, op):
 
 def test_moves_are_copies(job):
     x = numpy.arange(6).reshape(2, 3)
-    for y in (job.allgather(x), job.allgatherv(x), job.gather(x), job.scatter(x), job.alltoall(x), job.alltoall(x, splits=[2])):
+    for y in (
+        job.allgather(x),
+        job.allgatherv(x),
+        job.gather(x),
+        job.scatter(x),
+        job.alltoall(x),
+        job.alltoall(x, splits=[2]),
+    ):
         assert y is not x and y.dtype == x.dtype and y.shape == x.shape and (y == x).all()
     assert job.broadcast(x) is x
     assert (job.allgather(x.T) == x.T).all()
@@ -96,7 +103,11 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.report(step=10**400), TypeError, "a metric is a number"),
         (lambda j, x: j.report([0.5]), TypeError, r"metrics=\[0.5\]: numbers by name"),
         (lambda j, x: j.submit("all_sum", x, x), ValueError, "kinds are all_reduce"),
-        (lambda j, x: j.allreduce(x, "mean", weight="3 samples"), TypeError, "weight='3 samples': a weight is"),
+        (
+            lambda j, x: j.allreduce(x, "mean", weight="3 samples"),
+            TypeError,
+            "weight='3 samples': a weight is",
+        ),
         (lambda j, x: j.send(x, "x"), TypeError, "to='x': a rank, an integer from 0 to 0"),
         (lambda j, x: j.send(x, 0, tag="x"), TypeError, "tag='x': a tag is a number"),
         (lambda j, x: j.group(0), TypeError, "ranks=0: a list of ranks"),
@@ -104,16 +115,52 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.mesh({"dp": 1}), TypeError, "mesh={'dp': 1}: a text .* 'dp=2,tp=4'"),
         (lambda j, x: j.empty("x"), TypeError, "shape='x': the length of an array"),
         (lambda j, x: j.buffer(1.5), TypeError, "nbytes=1.5"),
-        (lambda j, x: j.register("b", 3, 4), TypeError, r"get=3: a function; .* set\(value\) takes it over"),
-        (lambda j, x: j.register("b", dict, 4), TypeError, r"set=4: a function; get\(\) returns the value to give"),
-        (lambda j, x: j.register(3, dict, dict), TypeError, "name=3: the name of a part of the state"),
-        (lambda j, x: j.checkpoint("there", every="x"), TypeError, "every='x': after how many steps .* timedelta"),
-        (lambda j, x: j.checkpoint("there", every=1.5), TypeError, "every=1.5: after how many steps"),
-        (lambda j, x: j.checkpoint("there", every=True), TypeError, "every=True: after how many steps"),
+        (
+            lambda j, x: j.register("b", 3, 4),
+            TypeError,
+            r"get=3: a function; .* set\(value\) takes it over",
+        ),
+        (
+            lambda j, x: j.register("b", dict, 4),
+            TypeError,
+            r"set=4: a function; get\(\) returns the value to give",
+        ),
+        (
+            lambda j, x: j.register(3, dict, dict),
+            TypeError,
+            "name=3: the name of a part of the state",
+        ),
+        (
+            lambda j, x: j.checkpoint("there", every="x"),
+            TypeError,
+            "every='x': after how many steps .* timedelta",
+        ),
+        (
+            lambda j, x: j.checkpoint("there", every=1.5),
+            TypeError,
+            "every=1.5: after how many steps",
+        ),
+        (
+            lambda j, x: j.checkpoint("there", every=True),
+            TypeError,
+            "every=True: after how many steps",
+        ),
         (lambda j, x: j.checkpoint("there", every=0), ValueError, "every=0: after how many steps"),
-        (lambda j, x: j.checkpoint("there", every=timedelta(0)), ValueError, "timedelta.*0.*: after how many steps"),
-        (lambda j, x: j.checkpoint("there", keep="x"), TypeError, "keep='x': how many checkpoints stay"),
-        (lambda j, x: j.checkpoint("there", keep=0), ValueError, "keep=0: how many checkpoints stay"),
+        (
+            lambda j, x: j.checkpoint("there", every=timedelta(0)),
+            ValueError,
+            "timedelta.*0.*: after how many steps",
+        ),
+        (
+            lambda j, x: j.checkpoint("there", keep="x"),
+            TypeError,
+            "keep='x': how many checkpoints stay",
+        ),
+        (
+            lambda j, x: j.checkpoint("there", keep=0),
+            ValueError,
+            "keep=0: how many checkpoints stay",
+        ),
         (lambda j, x: j.checkpoint(3), TypeError, "folder=3: a path, or s3://"),
         (lambda j, x: j.steps("x", 2), TypeError, "samples='x': how many samples the data set has"),
         (lambda j, x: j.steps(10, 2.5), TypeError, "batch=2.5: how many samples a step takes"),
@@ -122,7 +169,13 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.steps(10, 2, epochs=1.5), TypeError, "epochs=1.5: how many epochs"),
         (lambda j, x: j.steps(10, 2, steps="x"), TypeError, "steps='x': how many steps"),
         (lambda j, x: j.steps(10, 2, steps=-1), ValueError, "steps=-1: how many steps"),
-        (lambda j, x: shoal.train(3, layout={}, catalogue=[], mesh="dp=1", samples=1, batch=1).__next__(), TypeError, "build=3: a function"),
+        (
+            lambda j, x: shoal.train(
+                3, layout={}, catalogue=[], mesh="dp=1", samples=1, batch=1
+            ).__next__(),
+            TypeError,
+            "build=3: a function",
+        ),
     ],
 )
 def test_bad_arguments(job, call, error, message):
@@ -133,7 +186,11 @@ def test_bad_arguments(job, call, error, message):
 def test_integers_of_numpy_are_integers(job, tmp_path):
     two = numpy.int64(2)
     job.checkpoint(tmp_path, every=two, keep=two)
-    assert [len(step.indices) for step in job.steps(two + two, two, seed=two, epochs=two, steps=two) if step.allreduce(numpy.zeros(1)) is not None] == [2, 2]
+    assert [
+        len(step.indices)
+        for step in job.steps(two + two, two, seed=two, epochs=two, steps=two)
+        if step.allreduce(numpy.zeros(1)) is not None
+    ] == [2, 2]
     assert job.group([two - 2]).size == 1
 
 
@@ -145,7 +202,14 @@ def test_bool_has_and_and_or(job):
 
 @pytest.mark.parametrize(
     "end, steps, committed",
-    [({}, 3, 10), ({"epochs": 2}, 6, 20), ({"steps": 5}, 5, 18), ({"epochs": 1, "steps": 5}, 3, 10), ({"epochs": 9, "steps": 1}, 1, 4), ({"steps": 0}, 0, 0)],
+    [
+        ({}, 3, 10),
+        ({"epochs": 2}, 6, 20),
+        ({"steps": 5}, 5, 18),
+        ({"epochs": 1, "steps": 5}, 3, 10),
+        ({"epochs": 9, "steps": 1}, 1, 4),
+        ({"steps": 0}, 0, 0),
+    ],
     ids=str,
 )
 def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
@@ -179,11 +243,16 @@ def test_a_loop_for_each_epoch(job):
 def test_a_second_loop_over_all_epochs_is_refused(job):
     """It would make no step."""
     train(job, epochs=1)
-    with pytest.raises(shoal.ShoalError, match="all 3 steps of this loop are over, and the job has made 3: .* loop once"):
+    with pytest.raises(
+        shoal.ShoalError,
+        match="all 3 steps of this loop are over, and the job has made 3: .* loop once",
+    ):
         train(job, epochs=1)
     train(job, epochs=2)  # goes on
     train(job, steps=7)
-    with pytest.raises(shoal.ShoalError, match="all 7 steps of this loop are over, and the job has made 7"):
+    with pytest.raises(
+        shoal.ShoalError, match="all 7 steps of this loop are over, and the job has made 7"
+    ):
         train(job, steps=7)
     assert job.committed == 7
 
@@ -191,7 +260,13 @@ def test_a_second_loop_over_all_epochs_is_refused(job):
 def test_a_loop_that_is_left_by_break_is_gone_on_with(job):
     assert train(job, stop=2) == [(0, 0), (0, 1)]
     assert train(job, stop=2) == [(0, 2), (1, 3)]
-    assert train(job) == [(1, 4), (1, 5), (2, 6), (2, 7), (2, 8)], "the third loop ends with the third epoch"
+    assert train(job) == [
+        (1, 4),
+        (1, 5),
+        (2, 6),
+        (2, 7),
+        (2, 8),
+    ], "the third loop ends with the third epoch"
     assert len(train(job)) == 3
 
 
@@ -202,7 +277,9 @@ def test_a_look_at_the_first_batch_is_no_loop(job):
 
 
 def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path):
-    """Loops over the epochs that the checkpoint has behind it make no step, and what is done behind them is forgotten."""
+    """Loops over the epochs that the checkpoint has behind it make no step, and what is done behind
+    them is forgotten.
+    """
 
     def run(stop):
         job, trained, rates, found = Job(Solo()), [], [1.0], []
@@ -227,7 +304,13 @@ def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path
 
 def test_a_name_is_registered_once(job):
     job.register("weights", lambda: 1, lambda value: None)
-    with pytest.raises(ValueError, match="'weights' is registered already: give each part of the state a name of its own, .* job.leave"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "'weights' is registered already: give each part of the state a name of its own, .*"
+            " job.leave"
+        ),
+    ):
         job.register("weights", lambda: 2, lambda value: None)
     job.register(job.unused("weights"), lambda: 2, lambda value: None)
     job.leave()
@@ -247,9 +330,18 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
 
     assert run(1) == [(0, [(0, 0)]), (1, [(0, 1)])]
     assert [epoch for epoch, _ in run(9)] == [0, 1, 2, 3]
-    assert run(9) == [(3, [])], "all steps are made, and what is behind the last epoch is done again"
+    assert run(9) == [(3, [])], (
+        "all steps are made, and what is behind the last epoch is done again"
+    )
 
 
 def test_nothing_but_the_standard_library_is_imported():
-    code = "import sys, shoal; shoal.join().barrier(); sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env={"PYTHONPATH": ":".join(p for p in sys.path if p)})
+    code = (
+        "import sys, shoal; shoal.join().barrier(); sys.exit(bool({'numpy', 'torch'} &"
+        " set(sys.modules)))"
+    )
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        check=True,
+        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )

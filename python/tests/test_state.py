@@ -25,7 +25,12 @@ def state(binary):
     """Runs `shoal state` and returns what it prints."""
 
     def run(*arguments, code=0):
-        done = subprocess.run([binary, "state", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            [binary, "state", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert done.returncode == code, done.stdout
         return done.stdout
 
@@ -38,12 +43,18 @@ def test_from_mesh_to_mesh(launch, state, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["saved"], "nothing else stays behind"
     assert "is whole" in state("check", saved)
     state("verify", saved)
-    # Resharded to another layout by the engine, where the fingerprints of the seal are compared, and back into memory on other meshes.
+    # Resharded to another layout by the engine, where the fingerprints of the seal are compared,
+    # and back into memory on other meshes.
     rows.write_text(ROWS)
     state("reshard", saved, flat, "--layout", rows, "--seal")
     state("diff", saved, flat)
     assert re.findall(r"EQUAL (\d+)", launch(3, WORKER, "tp=3", saved, flat)) == ["10"] * 6
-    assert sorted(re.findall(r"EQUAL (\d+)", launch(4, WORKER, "pp=4", flat))) == ["6", "6", "6", "7"]
+    assert sorted(re.findall(r"EQUAL (\d+)", launch(4, WORKER, "pp=4", flat))) == [
+        "6",
+        "6",
+        "6",
+        "7",
+    ]
 
 
 def test_a_job_of_one(state, tmp_path):
@@ -55,7 +66,10 @@ def test_a_job_of_one(state, tmp_path):
         assert (empty["a"] == wide["a"]).all() and empty["b"]["c"] == 3
         state("verify", tmp_path / "saved")
         for broken, why in [
-            ({"a": numpy.zeros((3, 2))}, r"tensor a is f64 \[2, 3\] in .*, and f64 \[3, 2\] in this program"),
+            (
+                {"a": numpy.zeros((3, 2))},
+                r"tensor a is f64 \[2, 3\] in .*, and f64 \[3, 2\] in this program",
+            ),
             ({"a": numpy.zeros((2, 3), "float32")}, "f64"),
             ({"d": numpy.zeros(1)}, "tensor d is not in"),
             ({"a": 3.0}, "value a is not in"),
@@ -68,7 +82,9 @@ def test_a_job_of_one(state, tmp_path):
         with pytest.raises(shoal.ShoalError, match="a mesh dp=2 for a job of 1"):
             shoal.state.save(wide, tmp_path / "other", mesh="dp=2")
         with pytest.raises(shoal.ShoalError, match="no placement"):
-            shoal.state.save(wide, tmp_path / "other", layout={"rules": [{"match": "**", "place": "dp=shred"}]})
+            shoal.state.save(
+                wide, tmp_path / "other", layout={"rules": [{"match": "**", "place": "dp=shred"}]}
+            )
         assert [p.name for p in tmp_path.iterdir()] == ["saved"]
 
 
@@ -76,11 +92,35 @@ def test_what_is_no_array(state, tmp_path):
     moments = numpy.arange(4.0)
 
     def wide(first):
-        group = {"lr": 0.5, "betas": (0.9, 1.0), "params": [0, 1], "fused": None, "kind": "all", "turns": 2**70, "back": -129, "limit": float("inf"), "on": True}
+        group = {
+            "lr": 0.5,
+            "betas": (0.9, 1.0),
+            "params": [0, 1],
+            "fused": None,
+            "kind": "all",
+            "turns": 2**70,
+            "back": -129,
+            "limit": float("inf"),
+            "on": True,
+        }
         if not first:
-            group = {"lr": 1.0, "betas": (0.0, 0.0), "params": [], "fused": None, "kind": "", "turns": 0, "back": 0, "limit": 0.0, "on": False}
+            group = {
+                "lr": 1.0,
+                "betas": (0.0, 0.0),
+                "params": [],
+                "fused": None,
+                "kind": "",
+                "turns": 0,
+                "back": 0,
+                "limit": 0.0,
+                "on": False,
+            }
         state = {0: {"exp_avg": moments if first else numpy.zeros(4)}}
-        return {"optimizer": {"state": state, "param_groups": [group], "none": {}}, "step": 7 if first else 0, "raw": b"\0\1" if first else b""}
+        return {
+            "optimizer": {"state": state, "param_groups": [group], "none": {}},
+            "step": 7 if first else 0,
+            "raw": b"\0\1" if first else b"",
+        }
 
     with shoal.join():
         saved = tmp_path / "saved"
@@ -93,13 +133,24 @@ def test_what_is_no_array(state, tmp_path):
             shoal.state.load(other, path)
             assert repr(other) == repr(wide(True)), "values, and their types"
         for broken, why in [
-            ({"optimizer": {"state": {}}}, "optimizer.state is empty here, and not in .*: an optimizer has its state behind the first step"),
-            ({"optimizer": {"param_groups": ({"lr": 1.0},)}, "pair": ({"step": 1},)}, "value pair.0.step is not in"),
+            (
+                {"optimizer": {"state": {}}},
+                (
+                    "optimizer.state is empty here, and not in .*: an optimizer has its state"
+                    " behind the first step"
+                ),
+            ),
+            (
+                {"optimizer": {"param_groups": ({"lr": 1.0},)}, "pair": ({"step": 1},)},
+                "value pair.0.step is not in",
+            ),
             ({"s3": 1}, "value s3 is not in"),
         ]:
             with pytest.raises(shoal.ShoalError, match=why):
                 shoal.state.load(broken, saved)
-        with pytest.raises(shoal.ShoalError, match="s3://models/x: shoal.state has folders and files"):
+        with pytest.raises(
+            shoal.ShoalError, match="s3://models/x: shoal.state has folders and files"
+        ):
             shoal.state.save({"a": moments}, "s3://models/x")
         with pytest.raises(ValueError, match="step is 2 on one worker and 1 on another"):
             shoal._values.together([{"step": 1}, {"step": 1, "rank": {"tuple": [0]}}, {"step": 2}])
@@ -140,7 +191,11 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
     (tmp_path / "saved.partial" / "rank-00007.safetensors").write_bytes(b"half")
     with shoal.join():
         shoal.state.save({"a": numpy.arange(3)}, tmp_path / "saved")
-    assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == ["rank-00000.safetensors", "shoal-layout.json", "shoal-manifest.json"]
+    assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
+        "rank-00000.safetensors",
+        "shoal-layout.json",
+        "shoal-manifest.json",
+    ]
 
 
 def test_dtensors(launch, state, tmp_path):

@@ -1,4 +1,6 @@
-"""The torch.distributed backend "shoal": collectives, types, reductions, sub-groups, works, futures, errors."""
+"""The torch.distributed backend "shoal": collectives, types, reductions, sub-groups, works,
+futures, errors.
+"""
 
 import itertools
 import os
@@ -10,7 +12,20 @@ import torch.distributed as dist
 from torch_world import Failed, main, world
 
 SEED = 20261121
-TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "int16", "bool", "complex64", "complex128"]
+TYPES = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "uint8",
+    "int8",
+    "int16",
+    "bool",
+    "complex64",
+    "complex128",
+]
 
 
 def _setup():
@@ -21,20 +36,28 @@ def _setup():
 
 
 def _tensor(rank, dtype, shape=(3, 5)):
-    """The same small whole numbers wherever it is computed, so that every type holds sums exactly."""
+    """The same small whole numbers wherever it is computed, so that every type holds sums
+    exactly.
+    """
     numbers = torch.randint(0, 5, shape, generator=torch.Generator().manual_seed(SEED + rank))
     return numbers.to(getattr(torch, dtype))
 
 
 def _same(got, want):
-    assert got.dtype == want.dtype and got.shape == want.shape and torch.equal(got, want), f"got {got}\nwant {want}"
+    assert got.dtype == want.dtype and got.shape == want.shape and torch.equal(got, want), (
+        f"got {got}\nwant {want}"
+    )
 
 
 def _every_type():
     rank, size = _setup()
     for dtype in TYPES:
         rows = [_tensor(r, dtype) for r in range(size)]
-        total = torch.stack(rows).sum(0).to(rows[0].dtype) if dtype != "bool" else torch.stack(rows).any(0)
+        total = (
+            torch.stack(rows).sum(0).to(rows[0].dtype)
+            if dtype != "bool"
+            else torch.stack(rows).any(0)
+        )
         mine = rows[rank].clone()
         dist.all_reduce(mine)
         _same(mine, total)
@@ -74,7 +97,9 @@ def _every_reduction():
     rank, size = _setup()
     fold = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
     fold.update(BAND=torch.bitwise_and, BOR=torch.bitwise_or, BXOR=torch.bitwise_xor)
-    for (name, combine), dtype in itertools.product(fold.items(), ["int64", "int32", "uint8", "int16", "bool", "float32"]):
+    for (name, combine), dtype in itertools.product(
+        fold.items(), ["int64", "int32", "uint8", "int16", "bool", "float32"]
+    ):
         if name.startswith("B") and dtype == "float32":
             continue
         want = _tensor(0, dtype)
@@ -131,7 +156,9 @@ def _uneven():
     # Rank s sends s + d rows to rank d.
     send = torch.cat([torch.full((rank + d, 2), 10.0 * rank + d) for d in range(size)])
     got = torch.empty(sum(s + rank for s in range(size)), 2)
-    dist.all_to_all_single(got, send, [s + rank for s in range(size)], [rank + d for d in range(size)])
+    dist.all_to_all_single(
+        got, send, [s + rank for s in range(size)], [rank + d for d in range(size)]
+    )
     _same(got, torch.cat([torch.full((s + rank, 2), 10.0 * s + rank) for s in range(size)]))
     out = torch.empty(rank + 1)
     dist.reduce_scatter(out, [torch.full((r + 1,), float(r)) for r in range(size)])
@@ -153,7 +180,10 @@ def _groups():
         y, z = torch.tensor([1.0]), torch.tensor([2.0])
         # Two groups of the same ranks do not mix, even when their calls come in another order.
         order = [(pairs[0], y), (pairs[2], z)]
-        works = [dist.all_reduce(t, group=g, async_op=True) for g, t in (order if rank == 0 else order[::-1])]
+        works = [
+            dist.all_reduce(t, group=g, async_op=True)
+            for g, t in (order if rank == 0 else order[::-1])
+        ]
         for work in works:
             work.wait()
         assert (y.item(), z.item()) == (2.0, 4.0)
@@ -165,7 +195,9 @@ def _groups():
     assert objects == [{"rank": r} for r in range(size)]
     dist.destroy_process_group()
     # Not through env:// again: torch's TCP store has a race when it is set up twice on one port.
-    dist.init_process_group("shoal", init_method=f"file://{os.environ['RESULTS']}/store", rank=rank, world_size=size)
+    dist.init_process_group(
+        "shoal", init_method=f"file://{os.environ['RESULTS']}/store", rank=rank, world_size=size
+    )
     dist.barrier()
 
 
@@ -180,7 +212,8 @@ def _works():
     work.wait()
     assert work.is_completed() and work.is_success() and work.exception() is None
     assert work.result()[0].data_ptr() == x.data_ptr() and x[0].item() == sum(range(size))
-    # Each callback calls the next collective, and waits for its future; meanwhile the script calls others.
+    # Each callback calls the next collective, and waits for its future; meanwhile the script calls
+    # others.
     seen = []
 
     def then(future):
@@ -190,7 +223,12 @@ def _works():
 
     futures = []
     for i in range(20):
-        futures.append(dist.all_reduce(torch.full((4,), float(i)), async_op=True).get_future().then(then).then(lambda f: f.value()[0]))
+        futures.append(
+            dist.all_reduce(torch.full((4,), float(i)), async_op=True)
+            .get_future()
+            .then(then)
+            .then(lambda f: f.value()[0])
+        )
         if i % 3 == rank:
             futures[-1].wait()  # the ranks run at their own pace
     assert [f.wait().item() for f in futures] == [size * (size * i + 1) for i in range(20)] == seen
@@ -199,7 +237,9 @@ def _works():
         raise ValueError("on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
-        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(fails).then(lambda f: f.value()).wait()
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(fails).then(
+            lambda f: f.value()
+        ).wait()
     # A future of recv that is late does not hold up the others.
     y = torch.zeros(1)
     if rank == 0:
@@ -224,7 +264,9 @@ def _sparse():
     x = torch.sparse_coo_tensor(indices, torch.ones(3, 2), (size + 1, 2))
     want = torch.zeros(size + 1, 2)
     for r in range(size):
-        want += torch.sparse_coo_tensor(torch.tensor([[r, r + 1, r]]), torch.ones(3, 2), (size + 1, 2)).to_dense()
+        want += torch.sparse_coo_tensor(
+            torch.tensor([[r, r + 1, r]]), torch.ones(3, 2), (size + 1, 2)
+        ).to_dense()
     dist.all_reduce(x)
     _same(x.to_dense(), want)
 
@@ -235,7 +277,10 @@ def test_sparse_sum():
 
 def _mismatch(kind):
     rank, size = _setup()
-    x = torch.zeros(4 + rank if kind == "shape" else 4, dtype=torch.float64 if kind == "dtype" and rank else torch.float32)
+    x = torch.zeros(
+        4 + rank if kind == "shape" else 4,
+        dtype=torch.float64 if kind == "dtype" and rank else torch.float32,
+    )
     try:
         if kind == "call" and rank:
             dist.broadcast(x, 0)
@@ -248,7 +293,10 @@ def _mismatch(kind):
     return ["no error", 0]
 
 
-@pytest.mark.parametrize("kind, words", [("shape", ["[4]", "[5]"]), ("dtype", ["f32", "f64"]), ("call", ["all_reduce", "broadcast"])])
+@pytest.mark.parametrize(
+    "kind, words",
+    [("shape", ["[4]", "[5]"]), ("dtype", ["f32", "f64"]), ("call", ["all_reduce", "broadcast"])],
+)
 def test_a_mismatch_names_both_calls_on_both_ranks(kind, words):
     for text, after in world(2, _mismatch, kind):
         assert "rank 0" in text and "rank 1" in text and all(word in text for word in words), text

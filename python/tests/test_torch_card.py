@@ -1,4 +1,6 @@
-"""What shoal.torch asks of CUDA and of NCCL, with a stand-in for the driver and for torch's NCCL: all of it up to the call itself."""
+"""What shoal.torch asks of CUDA and of NCCL, with a stand-in for the driver and for torch's NCCL:
+all of it up to the call itself.
+"""
 
 import types
 
@@ -49,7 +51,9 @@ def test_what_the_driver_refuses_is_an_error(driver, call):
 
 
 class Operation:
-    """A reduction of NCCL's. The second wait tells of errors: before, the device only thinks that it is over."""
+    """A reduction of NCCL's. The second wait tells of errors: before, the device only thinks that
+    it is over.
+    """
 
     def __init__(self, error):
         self.error, self.waits = error, 0
@@ -118,7 +122,10 @@ def test_sums_are_waited_for_until_they_tell_of_errors(group):
     assert [t.data_ptr() for t in made.tensors] == [t.data_ptr() for t in tensors]
     assert [operation.waits for operation in made.operations] == [2, 2]
     one.wait()
-    assert [operation.waits for operation in made.operations] == [2, 2], "a sum is waited for again in the next step"
+    assert [operation.waits for operation in made.operations] == [
+        2,
+        2,
+    ], "a sum is waited for again in the next step"
 
 
 def test_an_error_of_nccl_is_raised(group):
@@ -151,7 +158,9 @@ def test_a_lost_partner_does_not_end_the_process(group, monkeypatch, given, want
 
 
 def test_who_can_use_nccl(group, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="GPU-7"))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="GPU-7")
+    )
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 21, 5))
     assert Card(torch.device("cuda:0")).identity() == ("GPU-7", 2 << 32 | 21 << 16 | 5)
 

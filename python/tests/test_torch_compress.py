@@ -1,4 +1,6 @@
-"""Gradients in fewer bytes: what is given adds up, nothing is lost that a worker has, and all workers get the same."""
+"""Gradients in fewer bytes: what is given adds up, nothing is lost that a worker has, and all
+workers get the same.
+"""
 
 import math
 import random
@@ -33,7 +35,9 @@ def _team(name, size):
 
 
 def _step(team, number, gradients, shares, lost=None, fresh=False):
-    """A step of buckets; the agent's work is done here. A lost worker asks, and gives nothing. Returns the means and the bytes of a worker."""
+    """A step of buckets; the agent's work is done here. A lost worker asks, and gives nothing.
+    Returns the means and the bytes of a worker.
+    """
     from shoal.torch.bucket import Turn
 
     for rank, bucket in enumerate(team):
@@ -45,7 +49,9 @@ def _step(team, number, gradients, shares, lost=None, fresh=False):
     means = [bucket.unpack() for bucket in members]
     for other in means[1:]:
         for one, two in zip(means[0], other):
-            assert one is two is None or one.equal(two) or one.isnan().any() and two.isnan().any(), "the workers differ"
+            assert (
+                one is two is None or one.equal(two) or one.isnan().any() and two.isnan().any()
+            ), "the workers differ"
     return means[0], nbytes
 
 
@@ -58,7 +64,9 @@ def _reduce(asked):
             total = tensors[parts[0].root].clone()
         else:
             # On one host 16-bit types add up in f32.
-            total = sum(t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors)
+            total = sum(
+                t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors
+            )
             total = total / len(tensors) if parts[0].op == "mean" else total
         for tensor in tensors:
             tensor.copy_(total)
@@ -66,14 +74,19 @@ def _reduce(asked):
 
 
 def _gradients(generator, size, dtype=torch.float32):
-    return [[torch.randn(p.shape, generator=generator).to(dtype) for p in _parameters()] for _ in range(size)]
+    return [
+        [torch.randn(p.shape, generator=generator).to(dtype) for p in _parameters()]
+        for _ in range(size)
+    ]
 
 
 def _flat(tensors):
     return torch.cat([t.reshape(-1).double() for t in tensors])
 
 
-@pytest.mark.parametrize("name, factor", [("bf16", 2), ("fp16", 2), ("int8", 3.8), ("topk", 10), ("power", 3.5)])
+@pytest.mark.parametrize(
+    "name, factor", [("bf16", 2), ("fp16", 2), ("int8", 3.8), ("topk", 10), ("power", 3.5)]
+)
 def test_bytes_fall_by_the_factor(name, factor):
     gradients = _gradients(torch.Generator().manual_seed(SEED), 2)
     _, plain = _step(_team(None, 2), 0, gradients, [0.5, 0.5])
@@ -100,7 +113,8 @@ def test_what_is_not_given_is_remembered(name, size):
     for number in range(12):
         weights = torch.rand(size, generator=generator)
         shares = (weights / weights.sum()).tolist()
-        if number % 4 == 3 and size > 1:  # the end of an epoch: a worker is without samples, and its gradient is of no interest
+        # the end of an epoch: a worker is without samples, and its gradient is of no interest
+        if number % 4 == 3 and size > 1:
             shares = [0.0, *(s / (1 - shares[0]) for s in shares[1:])]
         gradients = _gradients(generator, size)
         if not shares[0]:
@@ -122,7 +136,9 @@ def test_a_worker_lost_between_asking_and_giving_is_no_part_of_the_mean(name):
         means, _ = _step(whole, lost, gradients, [0.5, 0.25, 0.25], lost=lost, fresh=True)
         rest = [(s, b) for r, (s, b) in enumerate(zip([0.5, 0.25, 0.25], whole)) if r != lost]
         weight = sum(s for s, _ in rest)
-        want = sum(s * _flat(g) for r, (s, g) in enumerate(zip([0.5, 0.25, 0.25], gradients)) if r != lost)
+        want = sum(
+            s * _flat(g) for r, (s, g) in enumerate(zip([0.5, 0.25, 0.25], gradients)) if r != lost
+        )
         left = sum(_flat(bucket._own) for _, bucket in rest)
         torch.testing.assert_close(_flat(means) * weight + left, want, rtol=1e-4, atol=1e-4)
     del team
@@ -150,7 +166,14 @@ def test_missing_gradients_are_none_where_nobody_has_one():
 
 def test_what_is_left_is_given_also_where_nobody_has_a_gradient():
     team = _team("int8", 2)
-    one = [[torch.full((40, 30), 0.4), torch.tensor([0.6, *[100.0] * 39]), torch.zeros(7, 5, 6), torch.zeros(())]] * 2
+    one = [
+        [
+            torch.full((40, 30), 0.4),
+            torch.tensor([0.6, *[100.0] * 39]),
+            torch.zeros(7, 5, 6),
+            torch.zeros(()),
+        ]
+    ] * 2
     _step(team, 0, one, [0.5, 0.5])
     assert team[0]._own[0].any()
     means, _ = _step(team, 1, [[None] * 4] * 2, [0.5, 0.5])
@@ -158,7 +181,9 @@ def test_what_is_left_is_given_also_where_nobody_has_a_gradient():
 
 
 def test_bytes_never_wrap():
-    """Whatever the workers have, the sum of what they round to fits into a byte; else the mean would have the other sign."""
+    """Whatever the workers have, the sum of what they round to fits into a byte; else the mean
+    would have the other sign.
+    """
     from shoal.torch.compress_int8 import Int8
 
     seed = random.randrange(1 << 32)
@@ -172,7 +197,8 @@ def test_bytes_never_wrap():
                 for bucket in team:
                     bucket.memory.zero_()
                 means, _ = _step(team, 0, [[gradient]] * size, [1 / size] * size)
-                most = gradient.abs().max().item() * size / 2 / (127 - size / 2)  # every worker rounds by half a step
+                # every worker rounds by half a step
+                most = gradient.abs().max().item() * size / 2 / (127 - size / 2)
                 torch.testing.assert_close(means[0], gradient, rtol=0, atol=1.01 * most)
 
 
@@ -184,7 +210,8 @@ def test_power_is_exact_for_a_matrix_of_that_rank():
     team = [PowerSGD(2).bucket([nn.Parameter(torch.zeros(20, 30))]) for _ in range(2)]
     means, _ = _step(team, 0, [[matrix], [3 * matrix]], [0.5, 0.5])
     torch.testing.assert_close(means[0], 2 * matrix, rtol=1e-4, atol=1e-4)
-    _step(team, 1, [[torch.zeros(20, 30)]] * 2, [0.5, 0.5])  # and a gradient of zeros is no end of it
+    # and a gradient of zeros is no end of it
+    _step(team, 1, [[torch.zeros(20, 30)]] * 2, [0.5, 0.5])
     _step(team, 2, [[torch.zeros(20, 30)]] * 2, [0.5, 0.5])
     means, _ = _step(team, 3, [[matrix]] * 2, [0.5, 0.5])
     assert (means[0] - matrix).norm() < 0.9 * matrix.norm()
@@ -228,7 +255,10 @@ def _learn(wrap):
 
     torch.set_num_threads(1)
     shoal.torch.elastic._LEAST_BYTES = 3000  # several buckets
-    return {str(name): _curve(shoal.join(), wrap, _value(name)) for name in [None, "bf16", "fp16", *LOSSY]}
+    return {
+        str(name): _curve(shoal.join(), wrap, _value(name))
+        for name in [None, "bf16", "fp16", *LOSSY]
+    }
 
 
 def _curve(job, wrap, compress):
@@ -236,12 +266,16 @@ def _curve(job, wrap, compress):
     import shoal.torch
 
     torch.manual_seed(SEED)
-    model = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5))
+    model = nn.Sequential(
+        nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)
+    )
     if wrap == "ddp":
         model = shoal.torch.ddp(model, compress=compress)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     else:
-        optimizer = shoal.torch.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), compress=compress)
+        optimizer = shoal.torch.optimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), compress=compress
+        )
     generator, losses = torch.Generator().manual_seed(SEED), []
     for _ in range(120):
         x = torch.randn(32, 12, generator=generator)
@@ -251,7 +285,11 @@ def _curve(job, wrap, compress):
         F.cross_entropy(model(x[own]), y[own]).backward()
         optimizer.step()
         losses.append(F.cross_entropy(model(x), y).item())
-    return [losses[0], sum(losses[-20:]) / 20, [p.detach().double().sum().item() for p in model.parameters()]]
+    return [
+        losses[0],
+        sum(losses[-20:]) / 20,
+        [p.detach().double().sum().item() for p in model.parameters()],
+    ]
 
 
 @pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
@@ -269,18 +307,25 @@ def _write(steps):
     import shoal
 
     torch.set_num_threads(1)
-    return {str(name): _gpt(shoal.join(), _value(name), steps) for name in [None, "bf16", "fp16", *LOSSY]}
+    return {
+        str(name): _gpt(shoal.join(), _value(name), steps)
+        for name in [None, "bf16", "fp16", *LOSSY]
+    }
 
 
 def _gpt(job, compress, steps):
-    """The losses of the GPT of the examples, on this repository's own prose; and a digest of the parameters."""
+    """The losses of the GPT of the examples, on this repository's own prose; and a digest of the
+    parameters.
+    """
     import shoal.torch
     from torch_world import ROOT
 
     sys.path.insert(0, str(ROOT / "examples" / "gpt"))
     from model import GPT
 
-    text = torch.tensor(list((ROOT / "ARCHITECTURE.md").read_bytes().replace(b"\n", b" "))).clamp(max=127)
+    text = torch.tensor(list((ROOT / "ARCHITECTURE.md").read_bytes().replace(b"\n", b" "))).clamp(
+        max=127
+    )
     torch.manual_seed(SEED)
     model = GPT(128, width=32)
     ddp = shoal.torch.ddp(model, compress=compress)
@@ -295,7 +340,11 @@ def _gpt(job, compress, steps):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return [losses[0], sum(losses[-20:]) / 20, [p.detach().double().sum().item() for p in model.parameters()]]
+    return [
+        losses[0],
+        sum(losses[-20:]) / 20,
+        [p.detach().double().sum().item() for p in model.parameters()],
+    ]
 
 
 def test_the_gpt_of_the_examples_learns_with_fewer_bytes():

@@ -11,13 +11,33 @@ from torch import nn
 from torch_world import main, world
 
 SEED = 20261123
-_ways = pytest.mark.parametrize("wrap, elastic, compress", [("ddp", True, None), ("ddp", False, None), ("optimizer", True, None), ("optimizer", False, None), ("ddp", True, "int8"), ("ddp", True, "bf16")])
-_real = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: torch.cuda.is_available() is False here")
+_ways = pytest.mark.parametrize(
+    "wrap, elastic, compress",
+    [
+        ("ddp", True, None),
+        ("ddp", False, None),
+        ("optimizer", True, None),
+        ("optimizer", False, None),
+        ("ddp", True, "int8"),
+        ("ddp", True, "bf16"),
+    ],
+)
+_real = pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="needs a CUDA device: torch.cuda.is_available() is False here",
+)
 
 
 def _net():
     torch.manual_seed(SEED)
-    return nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.BatchNorm1d(40), nn.Linear(40, 20), nn.Tanh(), nn.Linear(20, 1))
+    return nn.Sequential(
+        nn.Linear(30, 40),
+        nn.Tanh(),
+        nn.BatchNorm1d(40),
+        nn.Linear(40, 20),
+        nn.Tanh(),
+        nn.Linear(20, 1),
+    )
 
 
 def _train(job, wrap, elastic, compress, device="cpu"):
@@ -30,7 +50,11 @@ def _train(job, wrap, elastic, compress, device="cpu"):
     generator = torch.Generator().manual_seed(SEED)
     x = torch.randn(54, 30, generator=generator)
     data = torch.utils.data.TensorDataset(x, x[:, :1] * 2)
-    batches = shoal.torch.loader(data, 10, epochs=2) if elastic else [data[job.rank * 5 + k :: 10] for k in range(5)]
+    batches = (
+        shoal.torch.loader(data, 10, epochs=2)
+        if elastic
+        else [data[job.rank * 5 + k :: 10] for k in range(5)]
+    )
     model = shoal.torch.ddp(net, compress=compress) if wrap == "ddp" else net
     optimizer = shoal.torch.optimizer(torch.optim.SGD(net.parameters(), lr=0.1), compress=compress)
     for x, y in batches:
@@ -46,7 +70,10 @@ def _as_on_the_cpu(wrap, elastic, compress, device):
 
     job = shoal.join()
     card = install() if device == "double" else None
-    return _train(job, wrap, elastic, compress, device if card is None else "cpu"), card and card.log
+    return (
+        _train(job, wrap, elastic, compress, device if card is None else "cpu"),
+        card and card.log,
+    )
 
 
 def _plain(wrap, elastic, compress):
@@ -73,13 +100,16 @@ def _asides(wrap):
     return len(asked)
 
 
-@pytest.mark.parametrize("wrap, comparisons", [("ddp", 4), ("optimizer", 0)])  # of parameters, behind 1, 2, 4 and 8 of 12 steps
+# of parameters, behind 1, 2, 4 and 8 of 12 steps
+@pytest.mark.parametrize("wrap, comparisons", [("ddp", 4), ("optimizer", 0)])
 def test_workers_on_cpus_ask_each_other_nothing_else(wrap, comparisons):
     assert world(2, _asides, wrap) == [comparisons] * 2
 
 
 def _check_order(log, wrap, compress):
-    """Every copy is behind what made its source, and the thread that runs backward never waits for one."""
+    """Every copy is behind what made its source, and the thread that runs backward never waits for
+    one.
+    """
     kinds = [entry[0] for entry in log]
     assert kinds.count("wait") >= 5, "the side stream does not wait for the computation"
     assert kinds.index("wait") < kinds.index("copy") if "copy" in kinds else compress == "int8"
@@ -87,11 +117,16 @@ def _check_order(log, wrap, compress):
         return
     backward = {entry[-1] for entry in log if entry[0] == "wait"}
     assert len(backward) == 1
-    # All but the one wait before a step, for what the last step has brought, is done by the thread of the mover.
+    # All but the one wait before a step, for what the last step has brought, is done by the thread
+    # of the mover.
     own = [i for i, entry in enumerate(log) if entry[0] == "sync" and entry[-1] in backward]
     for i in own:
-        assert log[i + 1][0] == "wait" and "complete" in [entry[0] for entry in log[:i]], f"entry {i} of {log[:40]}"
-    assert {entry[1] for entry in log if entry[0] == "complete"} == {"side"}, "the future does not carry the stream that copies"
+        assert log[i + 1][0] == "wait" and "complete" in [entry[0] for entry in log[:i]], (
+            f"entry {i} of {log[:40]}"
+        )
+    assert {entry[1] for entry in log if entry[0] == "complete"} == {"side"}, (
+        "the future does not carry the stream that copies"
+    )
 
 
 @_real
@@ -159,7 +194,8 @@ def _pins(agent, card, monkeypatch):
     assert len(segments) == 1
     del big
     gc.collect()
-    small = [Bucket([torch.zeros(10)]) for _ in range(3)]  # which lie in one segment; and what was dropped is given back
+    # which lie in one segment; and what was dropped is given back
+    small = [Bucket([torch.zeros(10)]) for _ in range(3)]
     for bucket in small:
         mover.adopt(bucket)
     assert len(agent.sessions[0].freed) == 1

@@ -16,7 +16,9 @@ SEED = 20261121
 
 def _model(dtype=torch.float32):
     torch.manual_seed(SEED)
-    return nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)).to(dtype)
+    return nn.Sequential(
+        nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)
+    ).to(dtype)
 
 
 def _batches(steps, batch, dtype):
@@ -32,7 +34,9 @@ def _part(x, job):
 
 
 def _digest(model):
-    return [p.detach().double().sum().item() for p in model.parameters()] + [b.double().sum().item() for b in model.buffers()]
+    return [p.detach().double().sum().item() for p in model.parameters()] + [
+        b.double().sum().item() for b in model.buffers()
+    ]
 
 
 def _curve(steps, dtype, options):
@@ -63,7 +67,9 @@ def test_four_workers_learn_what_one_learns(dtype, tolerance):
     alone = world(1, _curve, 200, dtype, {})[0]
     four = world(4, _curve, 200, dtype, {})
     assert all(rank == four[0] for rank in four[1:]), "the ranks differ"
-    torch.testing.assert_close(torch.tensor(four[0][0]), torch.tensor(alone[0]), rtol=tolerance, atol=0)
+    torch.testing.assert_close(
+        torch.tensor(four[0][0]), torch.tensor(alone[0]), rtol=tolerance, atol=0
+    )
     assert alone[0][-1] < 0.5 * alone[0][0], "nothing was learned"
 
 
@@ -87,7 +93,9 @@ def _plain():
 def test_options_change_nothing(options):
     plain, with_option = _plain(), world(2, _curve, 20, "float64", options)
     assert plain[0] == plain[1] and with_option[0] == with_option[1]
-    torch.testing.assert_close(torch.tensor(with_option[0][0]), torch.tensor(plain[0][0]), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        torch.tensor(with_option[0][0]), torch.tensor(plain[0][0]), rtol=1e-12, atol=0
+    )
 
 
 class _Branches(nn.Module):
@@ -128,7 +136,9 @@ def _hook(name):
     torch.set_num_threads(1)
     model = shoal.torch.ddp(_model(), bucket_cap_mb=0.002)
     if name == "power":
-        state = powerSGD_hook.PowerSGDState(dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        state = powerSGD_hook.PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=4, start_powerSGD_iter=2
+        )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif name == "halves":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -242,16 +252,23 @@ def test_models_that_differ_are_refused():
 
 
 def _order():
-    """What happens in the second step: "submitted" a bucket, and "first" when the gradient of the layer at the input is computed, the last of all."""
+    """What happens in the second step: "submitted" a bucket, and "first" when the gradient of the
+    layer at the input is computed, the last of all.
+    """
     import shoal
     import shoal.torch
 
     torch.set_num_threads(1)
     job, happens, share = shoal.join(), [], shoal.Step.share
-    loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4 * job.size, 512)), 2 * job.size, steps=2)
-    model = shoal.torch.ddp(nn.Sequential(*(nn.Linear(512, 512) for _ in range(5))))  # 1 MiB each, the least that a bucket has
+    loader = shoal.torch.loader(
+        torch.utils.data.TensorDataset(torch.ones(4 * job.size, 512)), 2 * job.size, steps=2
+    )
+    # 1 MiB each, the least that a bucket has
+    model = shoal.torch.ddp(nn.Sequential(*(nn.Linear(512, 512) for _ in range(5))))
     model.module[0].weight.register_hook(lambda _: happens.append("first"))
-    shoal.Step.share = lambda *args, **options: happens.append("submitted") or share(*args, **options)
+    shoal.Step.share = lambda *args, **options: (
+        happens.append("submitted") or share(*args, **options)
+    )
     for (x,) in loader:
         happens.clear()
         model(x).sum().backward()
@@ -282,7 +299,11 @@ def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
 
     from torch_world import ROOT
 
-    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    }
     env.update(PYTHONPATH=str(ROOT / "python"), RESULTS=str(tmp_path), SHOAL_RANK="0")
     env.pop("SHOAL_SOCKET", None)
     subprocess.run([sys.executable, __file__, "_alone", "[]"], env=env, check=True, timeout=120)

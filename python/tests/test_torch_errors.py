@@ -1,4 +1,6 @@
-"""What torch's own C++ code makes of an error of the agent: an exception that says what is wrong, never the end of the process."""
+"""What torch's own C++ code makes of an error of the agent: an exception that says what is wrong,
+never the end of the process.
+"""
 
 import pytest
 
@@ -25,7 +27,13 @@ def _train(ending, wrap):
 
 
 @pytest.mark.parametrize("wrap", ["plain", "shoal.torch.ddp"])
-@pytest.mark.parametrize("ending, wants", [("another call", r"the ranks disagree .* rank 1 called all_reduce\(f32\[7\]"), ("none", "rank 1 exited with code 0, while rank 0 waits")])
+@pytest.mark.parametrize(
+    "ending, wants",
+    [
+        ("another call", r"the ranks disagree .* rank 1 called all_reduce\(f32\[7\]"),
+        ("none", "rank 1 exited with code 0, while rank 0 waits"),
+    ],
+)
 def test_a_rank_with_fewer_steps_is_named(ending, wants, wrap):
     with pytest.raises(Failed, match=wants) as failed:
         world(2, _train, ending, wrap)
@@ -54,18 +62,54 @@ def _refusals():
             return iter([1, 2])
 
     return [
-        (lambda: shoal.torch.loader([1, 2], global_batch=0), ValueError, "global_batch=0: how many samples a step takes"),
-        (lambda: shoal.torch.loader([1, 2], global_batch="2"), TypeError, "global_batch='2': how many samples a step takes"),
-        (lambda: shoal.torch.loader(Stream(), global_batch=2), TypeError, "dataset is Stream: .* takes a map-style one"),
-        (lambda: shoal.torch.loader(torch.utils.data.DataLoader([1, 2]), global_batch=2), TypeError, "dataset is DataLoader: .* Of a DataLoader give the dataset"),
-        (lambda: shoal.torch.loader([1, 2], global_batch=2).epochs("3"), TypeError, "epochs='3': how many epochs"),
+        (
+            lambda: shoal.torch.loader([1, 2], global_batch=0),
+            ValueError,
+            "global_batch=0: how many samples a step takes",
+        ),
+        (
+            lambda: shoal.torch.loader([1, 2], global_batch="2"),
+            TypeError,
+            "global_batch='2': how many samples a step takes",
+        ),
+        (
+            lambda: shoal.torch.loader(Stream(), global_batch=2),
+            TypeError,
+            "dataset is Stream: .* takes a map-style one",
+        ),
+        (
+            lambda: shoal.torch.loader(torch.utils.data.DataLoader([1, 2]), global_batch=2),
+            TypeError,
+            "dataset is DataLoader: .* Of a DataLoader give the dataset",
+        ),
+        (
+            lambda: shoal.torch.loader([1, 2], global_batch=2).epochs("3"),
+            TypeError,
+            "epochs='3': how many epochs",
+        ),
         (lambda: shoal.torch.empty("x"), TypeError, "shape='x': the length of a tensor"),
         (lambda: shoal.torch.ddp([linear]), TypeError, "model=.*: a torch.nn.Module"),
-        (lambda: shoal.torch.optimizer(linear.parameters()), TypeError, "opt=.*: an optimizer, as torch.optim.SGD"),
-        (lambda: shoal.torch.optimizer(torch.optim.SGD), TypeError, "opt=.*: an optimizer, as torch.optim.SGD"),
-        (lambda: shoal.torch.optimizer(opt, 3), TypeError, "others=3: what workers that join get too"),
+        (
+            lambda: shoal.torch.optimizer(linear.parameters()),
+            TypeError,
+            "opt=.*: an optimizer, as torch.optim.SGD",
+        ),
+        (
+            lambda: shoal.torch.optimizer(torch.optim.SGD),
+            TypeError,
+            "opt=.*: an optimizer, as torch.optim.SGD",
+        ),
+        (
+            lambda: shoal.torch.optimizer(opt, 3),
+            TypeError,
+            "others=3: what workers that join get too",
+        ),
         (lambda: shoal.torch.zero(3, opt), TypeError, "model=3: a torch.nn.Module"),
-        (lambda: shoal.torch.zero(linear, opt, 3), TypeError, "others=3: what workers that join get too"),
+        (
+            lambda: shoal.torch.zero(linear, opt, 3),
+            TypeError,
+            "others=3: what workers that join get too",
+        ),
         (lambda: shoal.torch.TopK("x"), TypeError, "density='x': the density is the part"),
         (lambda: shoal.torch.PowerSGD(1.5), TypeError, "rank=1.5: how many columns"),
     ]

@@ -1,4 +1,6 @@
-"""No thread of shoal's is left in torch when the interpreter ends, however the script ends: torch would abort the process."""
+"""No thread of shoal's is left in torch when the interpreter ends, however the script ends: torch
+would abort the process.
+"""
 
 import pytest
 
@@ -43,8 +45,14 @@ ENDINGS = {
     "left": ("job.leave()", 0),
     "exit": ("sys.exit(3)", 3),
     "an exception": ("raise ValueError('the script is wrong')", 1),
-    "a pending all-reduce": (PENDING.replace("START", "dist.all_reduce(x, async_op=True).get_future()"), 0),
-    "a pending receive": (PENDING.replace("START", "dist.irecv(torch.empty(3), 1, tag=7).get_future()"), 0),
+    "a pending all-reduce": (
+        PENDING.replace("START", "dist.all_reduce(x, async_op=True).get_future()"),
+        0,
+    ),
+    "a pending receive": (
+        PENDING.replace("START", "dist.irecv(torch.empty(3), 1, tag=7).get_future()"),
+        0,
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""DataLoader workers are forked children of a rank: they may neither hang nor touch the arena of their parent."""
+"""DataLoader workers are forked children of a rank: they may neither hang nor touch the arena of
+their parent.
+"""
 
 import pytest
 
@@ -36,9 +38,12 @@ def _train():
     model = shoal.torch.ddp(torch.nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     sampler = DistributedSampler(data, job.size, job.rank, shuffle=True, seed=3)
-    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=2, multiprocessing_context="fork")
+    loader = DataLoader(
+        data, batch_size=4, sampler=sampler, num_workers=2, multiprocessing_context="fork"
+    )
     losses = []
-    for epoch in range(2):  # fresh workers each time: forked while futures, bells and a waiter thread are in use
+    # fresh workers each time: forked while futures, bells and a waiter thread are in use
+    for epoch in range(2):
         sampler.set_epoch(epoch)
         for x, y, index in loader:
             assert torch.equal(x, original[index]), "a worker read something else"
@@ -53,7 +58,7 @@ def _train():
 
 def test_two_fork_workers_a_rank():
     ranks = world(2, _train)
-    assert ranks[0] [0] == 16 and ranks[0][2] == ranks[1][2]
+    assert ranks[0][0] == 16 and ranks[0][2] == ranks[1][2]
 
 
 if __name__ == "__main__":

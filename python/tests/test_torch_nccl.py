@@ -1,4 +1,6 @@
-"""Gradients from device to device: the way that takes NCCL, with Gloo in its place, on devices that are doubles."""
+"""Gradients from device to device: the way that takes NCCL, with Gloo in its place, on devices that
+are doubles.
+"""
 
 import pytest
 
@@ -51,7 +53,9 @@ def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
         for n in (4, 3):
             job.resize(n)
             job.until(BY_NCCL % n)
-        job.goes_on()  # torch 1.13 ends who is just connecting to a store that is killed, and rank 0 has it; it has no NCCL that can be aborted either
+        # torch 1.13 ends who is just connecting to a store that is killed, and rank 0 has it; it
+        # has no NCCL that can be aborted either
+        job.goes_on()
         job.kill(0)
         ledger = Ledger(tmp_path, job.finish(), samples=2400)
     ledger.check(2, losses=1)
@@ -59,7 +63,9 @@ def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
 
 
 def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa: F811
-    """A step that fails is made again, and the workers are on their devices again when they are others."""
+    """A step that fails is made again, and the workers are on their devices again when they are
+    others.
+    """
     with training(3, samples=300, doomed=[[1, 7, "NCCL fails"]], **OWN) as job:
         job.until("gradients go through the arena: rank 1 could not use NCCL")
         job.kill(0)

@@ -17,7 +17,9 @@ def _model(dtype=torch.float64):
 
 
 def _data(step, dtype=torch.float64):
-    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(SEED + step), dtype=torch.float64)
+    x = torch.randn(
+        12, 6, generator=torch.Generator().manual_seed(SEED + step), dtype=torch.float64
+    )
     return x.to(dtype), x[:, :3].argmax(1)
 
 
@@ -27,7 +29,9 @@ def _part(x, job):
 
 
 def _train(name):
-    """Train with the optimizer called `name`; return the parameters and what the last step(closure) gave."""
+    """Train with the optimizer called `name`; return the parameters and what the last step(closure)
+    gave.
+    """
     import shoal
     import shoal.torch
 
@@ -46,7 +50,8 @@ def _train(name):
     assert isinstance(optimizer, torch.optim.Optimizer)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10) if name == "scheduled" else None
     loss = None
-    # LBFGS wants the same data each time, and what it does with rounding errors grows from step to step.
+    # LBFGS wants the same data each time, and what it does with rounding errors grows from step to
+    # step.
     for step in [0] * 4 if name == "lbfgs" else range(STEPS):
         x, y = (_part(t, job) for t in _data(step))
 
@@ -63,14 +68,19 @@ def _train(name):
             optimizer.step()
         if scheduler:
             scheduler.step()
-    return [torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist(), None if loss is None else float(loss)]
+    return [
+        torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist(),
+        None if loss is None else float(loss),
+    ]
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lbfgs", "scheduled"])
 def test_three_workers_step_as_one(name):
     alone, ranks = world(1, _train, name)[0], world(3, _train, name)
     assert ranks[0] == ranks[1] == ranks[2], "the ranks differ"
-    torch.testing.assert_close(torch.tensor(ranks[0][0]), torch.tensor(alone[0]), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        torch.tensor(ranks[0][0]), torch.tensor(alone[0]), rtol=1e-6, atol=1e-9
+    )
 
 
 def _details():
@@ -79,11 +89,14 @@ def _details():
 
     job = shoal.join()
     model = _model()
-    inner = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.5}], lr=0.1)
+    inner = torch.optim.SGD(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.5}], lr=0.1
+    )
     optimizer = shoal.torch.optimizer(inner)
     assert optimizer.param_groups is inner.param_groups and optimizer.state is inner.state
     x, y = (_part(t, job) for t in _data(0))
-    # A parameter without a gradient anywhere keeps none; one that only rank 0 has a gradient for gets a share of it.
+    # A parameter without a gradient anywhere keeps none; one that only rank 0 has a gradient for
+    # gets a share of it.
     model(x)[:, :2].sum().backward()
     model[0].weight.grad = None
     model[0].bias.grad = torch.full_like(model[0].bias, 4.0) if job.rank == 0 else None
@@ -95,7 +108,9 @@ def _details():
     torch.testing.assert_close(model[0].bias.detach(), before - 0.1 * 4.0 / job.size)
     # Checkpoints are those of the wrapped optimizer.
     saved = optimizer.state_dict()
-    torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters()}], lr=0.1).load_state_dict(saved)
+    torch.optim.SGD(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters()}], lr=0.1
+    ).load_state_dict(saved)
     optimizer.load_state_dict(saved)
     assert optimizer.param_groups[1]["lr"] == 0.5
     # A group that comes later, with rank 0's values.
@@ -106,7 +121,9 @@ def _details():
     optimizer.zero_grad(set_to_none=False)
     extra.grad += job.rank
     optimizer.step()
-    torch.testing.assert_close(extra.detach(), torch.full((2,), 1 - 0.1 * sum(range(job.size)) / job.size))
+    torch.testing.assert_close(
+        extra.detach(), torch.full((2,), 1 - 0.1 * sum(range(job.size)) / job.size)
+    )
 
 
 def test_groups_clipping_missing_gradients_and_checkpoints():
@@ -128,7 +145,8 @@ def _scaled():
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0**job.rank), torch.zeros(1)
         optimizer.step()
         del optimizer.grad_scale, optimizer.found_inf
-        torch.testing.assert_close(weight.detach(), torch.full((2,), 1 - 1.5))  # no rank takes the second step
+        # no rank takes the second step
+        torch.testing.assert_close(weight.detach(), torch.full((2,), 1 - 1.5))
 
 
 def test_scaled_gradients_step_on_all_ranks_or_none():

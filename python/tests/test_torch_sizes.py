@@ -9,14 +9,18 @@ from shoal.torch import sizes as module
 
 
 class Steps:
-    """A job whose steps take `seconds[size]`, on the slowest worker, which is another one, and whose agent proposes `proposals` one after another."""
+    """A job whose steps take `seconds[size]`, on the slowest worker, which is another one, and
+    whose agent proposes `proposals` one after another.
+    """
 
     def __init__(self, monkeypatch, size, seconds, proposals):
         self.asked, self.rank, self.generation, self.number = [], 0, 1, 100
         self._proposals, self._seconds = list(proposals), seconds
         self._port = types.SimpleNamespace(bucket=self._bucket)
         self.sizes = module.Sizes(self, 64 << 20, size)
-        monkeypatch.setattr(self.sizes.clock, "read", lambda: (0.25, 0.5 * seconds[self.sizes.size]))
+        monkeypatch.setattr(
+            self.sizes.clock, "read", lambda: (0.25, 0.5 * seconds[self.sizes.size])
+        )
 
     def _bucket(self, nbytes, now, backward):
         self.asked.append((self.number, nbytes, now, backward))
@@ -55,7 +59,16 @@ def test_who_knows_nothing_is_asked_ever_more_rarely(monkeypatch):
     job = Steps(monkeypatch, 4, {4: 1.0}, [])
     assert set(job.run(5000)) == {4}
     times = [number for number, *_ in job.asked]
-    assert [after - before for before, after in zip(times, times[1:])] == [32, 64, 128, 256, 512, 1024, 1024, 1024]
+    assert [after - before for before, after in zip(times, times[1:])] == [
+        32,
+        64,
+        128,
+        256,
+        512,
+        1024,
+        1024,
+        1024,
+    ]
 
 
 def test_other_members_begin_anew(monkeypatch):

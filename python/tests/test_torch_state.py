@@ -23,7 +23,10 @@ def described(optimizer):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_has_its_state_before_its_first_step(name):
-    frozen, trained = torch.nn.Parameter(torch.ones(2), requires_grad=False), torch.nn.Parameter(torch.ones(3, 4))
+    frozen, trained = (
+        torch.nn.Parameter(torch.ones(2), requires_grad=False),
+        torch.nn.Parameter(torch.ones(3, 4)),
+    )
     filled, stepped = OPTIMIZERS[name]([frozen, trained]), OPTIMIZERS[name]([trained])
     fill(filled)
     assert trained.grad is None and frozen not in filled.state
@@ -39,7 +42,12 @@ def test_what_an_optimizer_makes_before_its_first_step_is_laid_out_as_its_parame
     channels_last = torch.nn.Parameter(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))
     filled = OPTIMIZERS[name]([plain, channels_last, double])
     fill(filled)
-    made = [(v, p) for p in filled.state for v in filled.state[p].values() if isinstance(v, torch.Tensor) and v.dim()]
+    made = [
+        (v, p)
+        for p in filled.state
+        for v in filled.state[p].values()
+        if isinstance(v, torch.Tensor) and v.dim()
+    ]
     assert {p for _, p in made} == {plain, channels_last, double}
     assert all((v.stride(), v.dtype) == (p.stride(), p.dtype) and not v.any() for v, p in made)
     assert len({v.data_ptr() for v, _ in made}) == len(made)  # none shares its memory with another
@@ -48,7 +56,9 @@ def test_what_an_optimizer_makes_before_its_first_step_is_laid_out_as_its_parame
 def test_zeros_of_a_type_share_their_memory():
     some = [torch.ones(3), torch.ones(2, 4), torch.ones(2, dtype=torch.float64)]
     zeros = _zeros(some)
-    assert [(z.shape, z.dtype) for z in zeros] == [(t.shape, t.dtype) for t in some] and not any(z.any() for z in zeros)
+    assert [(z.shape, z.dtype) for z in zeros] == [(t.shape, t.dtype) for t in some] and not any(
+        z.any() for z in zeros
+    )
     assert zeros[0].data_ptr() == zeros[1].data_ptr() != zeros[2].data_ptr()
 
 
@@ -67,7 +77,11 @@ def test_an_optimizer_takes_a_state_without_a_copy(name):
     other.load_state_dict(Taken(filled.state_dict()))
     for key, value in filled.state[trained].items():
         taken = other.state[trained][key]
-        assert taken.data_ptr() == value.data_ptr() if isinstance(value, torch.Tensor) else taken == value
+        assert (
+            taken.data_ptr() == value.data_ptr()
+            if isinstance(value, torch.Tensor)
+            else taken == value
+        )
 
 
 class Watched(torch.nn.Linear):
@@ -80,7 +94,13 @@ class Watched(torch.nn.Linear):
 
 def test_a_module_does_not_copy_what_lies_in_its_memory():
     model, there = Watched(3, 2), torch.ones(2)
-    weight = torch.frombuffer(memoryview(model.weight.detach().numpy()), dtype=torch.float32).view(2, 3)
+    weight = torch.frombuffer(memoryview(model.weight.detach().numpy()), dtype=torch.float32).view(
+        2, 3
+    )
     load(model, {"weight": weight, "bias": there})
     assert model.loaded["weight"] is model.weight and model.weight.data_ptr() == weight.data_ptr()
-    assert model.loaded["bias"] is there and torch.equal(model.bias, there) and model.bias.data_ptr() != there.data_ptr()
+    assert (
+        model.loaded["bias"] is there
+        and torch.equal(model.bias, there)
+        and model.bias.data_ptr() != there.data_ptr()
+    )

@@ -1,4 +1,6 @@
-"""One average a step of the loader: what accumulates gradients within it, and what is said of loops that average never or twice."""
+"""One average a step of the loader: what accumulates gradients within it, and what is said of loops
+that average never or twice.
+"""
 
 import pytest
 
@@ -80,7 +82,9 @@ def _nested(how, options):
         train(loader)
     for epoch in () if how == "flat" else loader.epochs(3) if how == "epochs" else range(3):
         assert loader.epoch == epoch
-        train(shoal.torch.loader(data, 8, seed=5, **options) if how == "a loader for each" else loader)
+        train(
+            shoal.torch.loader(data, 8, seed=5, **options) if how == "a loader for each" else loader
+        )
         schedule.step()
     job = shoal.join()
     again = []
@@ -92,21 +96,29 @@ def _nested(how, options):
     return [job.committed, len(loader), again, [p.tolist() for p in model.parameters()]]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 1}], ids=str
+)
 def test_a_loop_for_each_epoch_trains_as_one_over_all_of_them(options):
-    (flat, same) = world(2, _nested, "flat", options)
+    flat, same = world(2, _nested, "flat", options)
     assert flat == same and flat[:2] == [9, 9]
     for how in ("range", "epochs", "a loader for each"):
         for rank in world(2, _nested, how, options):
             assert rank[:2] == [9, 3] and rank[3] == flat[3], how
-            assert (how == "epochs") == any("all 3 epochs of this loop are over" in text for text in rank[2])
+            assert (how == "epochs") == any(
+                "all 3 epochs of this loop are over" in text for text in rank[2]
+            )
 
 
 def _no_average(how):
     import shoal.torch
 
     two = how in ("unused", "find")
-    loader, model, optimizer = _loop(lambda: shoal.torch.ddp(_TwoHeads(), find_unused_parameters=how == "find") if two else _linear())
+    loader, model, optimizer = _loop(
+        lambda: (
+            shoal.torch.ddp(_TwoHeads(), find_unused_parameters=how == "find") if two else _linear()
+        )
+    )
     for x, y in loader:
         optimizer.zero_grad(set_to_none=True)
         if how == "accumulate":
@@ -120,7 +132,11 @@ def _no_average(how):
 
 def test_a_step_without_an_average_says_what_may_be_wrong():
     for how, wants in {
-        "unused": ["step 0", "2 of 4 parameters got none (spare.weight, spare.bias)", "find_unused_parameters=True"],
+        "unused": [
+            "step 0",
+            "2 of 4 parameters got none (spare.weight, spare.bias)",
+            "find_unused_parameters=True",
+        ],
         "accumulate": ["step 0", "cut the batch of a step", "no_sync()"],
         "nothing": ["step 0", "No backward pass went through the model"],
     }.items():
@@ -170,7 +186,10 @@ def _in_turns():
         step.zero_grad(set_to_none=True)
         F.mse_loss(model(x), y).backward()
         step.step()
-    return [shoal.join().committed, *(p.tolist() for model in (first, second) for p in model.parameters())]
+    return [
+        shoal.join().committed,
+        *(p.tolist() for model in (first, second) for p in model.parameters()),
+    ]
 
 
 def test_two_models_take_turns():
@@ -182,7 +201,9 @@ def _taken(samples, batch, options):
     """Which samples this rank got, and of how many batches, by epoch."""
     import shoal.torch
 
-    loader = shoal.torch.loader(TensorDataset(torch.arange(samples)), batch, epochs=3, drop_last=True, **options)
+    loader = shoal.torch.loader(
+        TensorDataset(torch.arange(samples)), batch, epochs=3, drop_last=True, **options
+    )
     model = shoal.torch.ddp(torch.nn.Linear(1, 1))
     epochs, sizes = [[], [], []], []
     for (x,) in loader:
@@ -198,7 +219,11 @@ def test_drop_last_leaves_out_others_in_each_epoch():
     for one, other in zip(*(epochs for epochs, _ in ranks)):
         assert len({*one, *other}) == len(one) + len(other) == 18
         left.append({*range(23)} - {*one, *other})
-    assert not left[0] & left[1] and not left[1] & left[2] and all(sizes == [3] * 9 for _, sizes in ranks)
+    assert (
+        not left[0] & left[1]
+        and not left[1] & left[2]
+        and all(sizes == [3] * 9 for _, sizes in ranks)
+    )
     ((epochs, _),) = world(1, _taken, 23, 6, {"shuffle": False, "num_workers": 2})
     assert epochs == [[*range(18)]] * 3
 
@@ -241,7 +266,13 @@ def _thaw(wrapped_first):
 def test_a_layer_that_thaws_is_averaged_or_refused():
     one, other = world(2, _thaw, True)
     assert one == other
-    with pytest.raises(Failed, match="used.weight, used.bias took no gradient when shoal.torch.ddp wrapped the model, and takes one now"):
+    with pytest.raises(
+        Failed,
+        match=(
+            "used.weight, used.bias took no gradient when shoal.torch.ddp wrapped the model, and"
+            " takes one now"
+        ),
+    ):
         world(2, _thaw, False)
 
 
@@ -249,7 +280,11 @@ def _add(how):
     """Trains a parameter from the third step on that comes then."""
     import shoal.torch
 
-    loader, model, optimizer = _loop(lambda: shoal.torch.ddp(torch.nn.Sequential(torch.nn.Linear(3, 3)), find_unused_parameters=True))
+    loader, model, optimizer = _loop(
+        lambda: shoal.torch.ddp(
+            torch.nn.Sequential(torch.nn.Linear(3, 3)), find_unused_parameters=True
+        )
+    )
     beside = torch.nn.Linear(3, 1)
     for x, y in loader:
         if loader.step.number == 2 and how == "in the model":
@@ -263,9 +298,21 @@ def _add(how):
     return kept
 
 
-@pytest.mark.parametrize("how, named", [("in the model", "late.weight, late.bias"), ("in an optimizer", r"one of shape \[1, 3\], one of shape \[1\]")])
+@pytest.mark.parametrize(
+    "how, named",
+    [
+        ("in the model", "late.weight, late.bias"),
+        ("in an optimizer", r"one of shape \[1, 3\], one of shape \[1\]"),
+    ],
+)
 def test_a_parameter_that_comes_later_is_refused(how, named):
-    with pytest.raises(Failed, match=rf"did not find when it wrapped the model, so their gradients would not be averaged \({named}\)"):
+    with pytest.raises(
+        Failed,
+        match=(
+            r"did not find when it wrapped the model, so their gradients would not be averaged"
+            rf" \({named}\)"
+        ),
+    ):
         world(2, _add, how)
 
 
@@ -280,9 +327,17 @@ def _one_steps_alone():
 
 
 def test_a_worker_that_steps_alone_is_told_once():
-    with pytest.raises(Failed, match="the parameters of the workers differ behind 1 step, though all gradients are averaged. Every worker must call optimizer.step") as ended:
+    with pytest.raises(
+        Failed,
+        match=(
+            "the parameters of the workers differ behind 1 step, though all gradients are averaged."
+            " Every worker must call optimizer.step"
+        ),
+    ) as ended:
         world(2, _one_steps_alone)
-    assert str(ended.value).count("[0] shoal: the parameters") == 1 and "the loop has ended" in str(ended.value)
+    assert str(ended.value).count("[0] shoal: the parameters") == 1 and "the loop has ended" in str(
+        ended.value
+    )
 
 
 def _thaw_with_optimizer():

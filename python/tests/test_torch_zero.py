@@ -1,4 +1,6 @@
-"""Who holds what of a sharded optimizer's state; and that sharding changes nothing but the memory, as long as nobody comes or goes."""
+"""Who holds what of a sharded optimizer's state; and that sharding changes nothing but the memory,
+as long as nobody comes or goes.
+"""
 
 import random
 
@@ -30,9 +32,15 @@ def test_every_element_has_an_owner_and_a_buddy(seed):
         buddy = dealt.buddies[r]
         assert buddy in here and buddy != r if len(here) > 1 else buddy is None
     assert at == ceil(total)
-    assert sorted(b for b in dealt.buddies if b is not None) == (here if len(here) > 1 else []), "each is the buddy of one"
+    assert sorted(b for b in dealt.buddies if b is not None) == (here if len(here) > 1 else []), (
+        "each is the buddy of one"
+    )
     for r in range(len(hosts)):
-        assert sorted(dealt.held(r)) == sorted(s for o, s in enumerate(dealt.shares) if r in (o, dealt.buddies[o]) and s[0] < s[1] and r in here)
+        assert sorted(dealt.held(r)) == sorted(
+            s
+            for o, s in enumerate(dealt.shares)
+            if r in (o, dealt.buddies[o]) and s[0] < s[1] and r in here
+        )
 
 
 @pytest.mark.parametrize("hosts", [[1, 1, 2, 2], [1, 2, 1, 2], [5, 5, 5, 7, 7, 7, 6, 6, 6], [1, 2]])
@@ -55,7 +63,9 @@ def test_runs_are_what_of_the_parameters_is_held(seed):
         found += list(runs(places, dealt.held(rank)))
     copies = 2 if len(dealt.shares) > 1 else 1
     for number, (first, last) in enumerate(places):
-        held = sorted(x for run in found if run.parameter == number for x in range(run.start, run.stop))
+        held = sorted(
+            x for run in found if run.parameter == number for x in range(run.start, run.stop)
+        )
         assert held == sorted(list(range(first, last)) * copies)
 
 
@@ -72,7 +82,12 @@ OPTIMIZERS = {
 def test_what_an_optimizer_keeps():
     p = torch.nn.Parameter(torch.zeros(4, 3))
     known = kinds(OPTIMIZERS["adam"]([p]), 0, p)
-    assert {name: kind.dtype for name, kind in known.items()} == {"step": None, "exp_avg": torch.float32, "exp_avg_sq": torch.float32, "max_exp_avg_sq": torch.float32}
+    assert {name: kind.dtype for name, kind in known.items()} == {
+        "step": None,
+        "exp_avg": torch.float32,
+        "exp_avg_sq": torch.float32,
+        "max_exp_avg_sq": torch.float32,
+    }
     assert float(known["step"].number(7.0)) == 7
     assert kinds(torch.optim.SGD([p], lr=1.0), 0, p) == {}
     with pytest.raises(TypeError, match="LBFGS cannot be sharded"):
@@ -118,12 +133,26 @@ def _train(way, name, clip):
 
     torch.set_num_threads(1)
     torch.manual_seed(shoal.join().rank)
-    net = torch.nn.Sequential(torch.nn.Linear(20, 70), torch.nn.BatchNorm1d(70), torch.nn.Tanh(), torch.nn.Linear(70, 70), torch.nn.Tanh(), torch.nn.Linear(70, 4))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(20, 70),
+        torch.nn.BatchNorm1d(70),
+        torch.nn.Tanh(),
+        torch.nn.Linear(70, 70),
+        torch.nn.Tanh(),
+        torch.nn.Linear(70, 4),
+    )
     net.spare = torch.nn.Parameter(torch.ones(5))  # has no gradient
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(320, 20, generator=generator)
-    loader = shoal.torch.loader(torch.utils.data.TensorDataset(x, x[:, :4].argmax(1)), 30, seed=3, steps=12)
-    inner = OPTIMIZERS[name]([{"params": [*net.parameters()][:3], "weight_decay": 0.1}, {"params": [*net.parameters()][3:]}])
+    loader = shoal.torch.loader(
+        torch.utils.data.TensorDataset(x, x[:, :4].argmax(1)), 30, seed=3, steps=12
+    )
+    inner = OPTIMIZERS[name](
+        [
+            {"params": [*net.parameters()][:3], "weight_decay": 0.1},
+            {"params": [*net.parameters()][3:]},
+        ]
+    )
     scheduler = torch.optim.lr_scheduler.StepLR(inner, 4, 0.5)
     if way == "ddp":
         model, optimizer = shoal.torch.ddp(net, find_unused_parameters=True), inner
@@ -139,19 +168,41 @@ def _train(way, name, clip):
                 optimizer.average_gradients()
             torch.nn.utils.clip_grad_norm_([*net.parameters()], 0.5)
         elif clip:
-            norm = torch.nn.utils.clip_grad_norm_([*net.parameters()], 0.5) if way == "ddp" else optimizer.clip_grad_norm_(0.5)
+            norm = (
+                torch.nn.utils.clip_grad_norm_([*net.parameters()], 0.5)
+                if way == "ddp"
+                else optimizer.clip_grad_norm_(0.5)
+            )
             losses.append(norm.item())
         optimizer.step()
         scheduler.step()
         losses.append(loss.item())
     assert net.spare.grad is None and torch.equal(net.spare, torch.ones(5))
-    hashed = hashlib.sha256(b"".join(t.numpy().tobytes() for t in net.state_dict().values())).hexdigest()
-    return [losses, hashed, {} if way == "ddp" else optimizer.memory(), sum(p.numel() * p.element_size() for p in net.parameters())]
+    hashed = hashlib.sha256(
+        b"".join(t.numpy().tobytes() for t in net.state_dict().values())
+    ).hexdigest()
+    return [
+        losses,
+        hashed,
+        {} if way == "ddp" else optimizer.memory(),
+        sum(p.numel() * p.element_size() for p in net.parameters()),
+    ]
 
 
-@pytest.mark.parametrize("stage, workers, name, clip", [(1, 3, "sgd", "after the average"), (1, 3, "sgd", "by zero"), (2, 4, "adam", ""), (2, 4, "sgd", "by zero")])
+@pytest.mark.parametrize(
+    "stage, workers, name, clip",
+    [
+        (1, 3, "sgd", "after the average"),
+        (1, 3, "sgd", "by zero"),
+        (2, 4, "adam", ""),
+        (2, 4, "sgd", "by zero"),
+    ],
+)
 def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
-    sharded, whole = world(workers, _train, stage, name, clip), world(workers, _train, "ddp", name, clip)
+    sharded, whole = (
+        world(workers, _train, stage, name, clip),
+        world(workers, _train, "ddp", name, clip),
+    )
     assert [r[:2] for r in sharded] == [r[:2] for r in whole]
     tensors = {"sgd": 1, "adam": 3}[name]
     for _, _, memory, parameters in sharded:
@@ -159,8 +210,14 @@ def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
         slack = 10 * GRAIN * 4
         assert parameters <= memory["parameters"] <= parameters + slack
         assert memory["state"] <= parameters * tensors * 2 / workers + tensors * slack
-        assert memory["gradients"] == memory["parameters"] if stage == 1 or clip else memory["gradients"] <= parameters * 2 / workers + slack
-    assert sum(memory["state"] for _, _, memory, _ in sharded) >= (sharded[0][3] - 20) * tensors * 2, "two workers have each part"
+        assert (
+            memory["gradients"] == memory["parameters"]
+            if stage == 1 or clip
+            else memory["gradients"] <= parameters * 2 / workers + slack
+        )
+    assert (
+        sum(memory["state"] for _, _, memory, _ in sharded) >= (sharded[0][3] - 20) * tensors * 2
+    ), "two workers have each part"
 
 
 def _refused():
@@ -181,7 +238,13 @@ def _refused():
     shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4, 3)), 2)
     refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0), stage=3)
     optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=1.0))
-    for call in (optimizer.step, optimizer.state_dict, lambda: optimizer.step(lambda: 0), lambda: optimizer.load_state_dict({}), lambda: optimizer.add_param_group({})):
+    for call in (
+        optimizer.step,
+        optimizer.state_dict,
+        lambda: optimizer.step(lambda: 0),
+        lambda: optimizer.load_state_dict({}),
+        lambda: optimizer.add_param_group({}),
+    ):
         refuse(call)
     return said
 
@@ -208,7 +271,15 @@ def test_clipping_behind_the_average_of_stage_2_is_refused():
 
 
 def test_what_cannot_be_is_refused():
-    wants = ["make shoal.torch.loader first", "stage=3", "outside of the loop", "job.checkpoint", "closure", "load the state", "add the group"]
+    wants = [
+        "make shoal.torch.loader first",
+        "stage=3",
+        "outside of the loop",
+        "job.checkpoint",
+        "closure",
+        "load the state",
+        "add the group",
+    ]
     (said,) = world(1, _refused)
     assert len(said) == len(wants)
     for text, want in zip(said, wants):

@@ -1,13 +1,13 @@
 """Runs a function of a test file on every rank of a job.
 
-    def _ranks(x):                      # runs on each rank, with torch and shoal imported there
-        return shoal.join().rank + x
+def _ranks(x):                      # runs on each rank, with torch and shoal imported there
+    return shoal.join().rank + x
 
-    def test_it():
-        assert world(2, _ranks, 40) == [40, 41]
+def test_it():
+    assert world(2, _ranks, 40) == [40, 41]
 
-    if __name__ == "__main__":
-        main(globals())
+if __name__ == "__main__":
+    main(globals())
 """
 
 import json
@@ -27,12 +27,33 @@ class Failed(AssertionError):
 
 
 def world(n, function, *args):
-    """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON values), in rank order."""
+    """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON
+    values), in rank order.
+    """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
-        env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", RESULTS=results, OMP_NUM_THREADS="1")
-        command = [str(SHOAL), "run", "-n", str(n), "--", sys.executable, script, function.__name__, json.dumps(args)]
-        ran = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT)
+        env = dict(
+            os.environ, PYTHONPATH=f"{ROOT / 'python'}", RESULTS=results, OMP_NUM_THREADS="1"
+        )
+        command = [
+            str(SHOAL),
+            "run",
+            "-n",
+            str(n),
+            "--",
+            sys.executable,
+            script,
+            function.__name__,
+            json.dumps(args),
+        ]
+        ran = subprocess.run(
+            command,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+        )
         if ran.returncode != 0:
             raise Failed(f"exit code {ran.returncode}\n{ran.stdout[-6000:]}")
         return [json.loads((pathlib.Path(results) / str(rank)).read_text()) for rank in range(n)]

@@ -1,4 +1,5 @@
-"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `zero`, `empty`, and the torch.distributed backend "shoal".
+"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `zero`, `empty`, and the
+torch.distributed backend "shoal".
 
 `TopK` and `PowerSGD` are values for the `compress` of `ddp` and `optimizer`.
 

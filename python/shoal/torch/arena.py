@@ -12,15 +12,20 @@ from shoal._wanted import wrong
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor in the arena, with whatever its memory held; `shape` in elements, `dtype` any of torch's.
+    """A tensor in the arena, with whatever its memory held; `shape` in elements, `dtype` any of
+    torch's.
 
-    Collectives on it copy nothing: the agent works on it in place. It lives as long as the tensor or a view of it does.
-    Raises ArenaError where the job's memory is used up.
+    Collectives on it copy nothing: the agent works on it in place. It lives as long as the tensor
+    or a view of it does. Raises ArenaError where the job's memory is used up.
     """
     try:
         shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
     except TypeError:
-        raise wrong("shape", shape, "the length of a tensor, an integer, or a list of one for each dimension") from None
+        raise wrong(
+            "shape",
+            shape,
+            "the length of a tensor, an integer, or a list of one for each dimension",
+        ) from None
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
     itemsize = torch.empty(0, dtype=dtype).element_size()

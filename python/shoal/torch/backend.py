@@ -1,6 +1,7 @@
 """The torch.distributed backend "shoal": the collectives of c10d, carried out by the agent.
 
-Importing this module registers the backend; `torch.distributed.init_process_group("shoal")` then uses it.
+Importing this module registers the backend; `torch.distributed.init_process_group("shoal")` then
+uses it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,20 @@ from typing import List, Optional
 
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import AllToAllOptions, BarrierOptions, GatherOptions, ReduceScatterOptions, ScatterOptions
-from torch._C._distributed_c10d import AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, BroadcastOptions, ReduceOptions
+from torch._C._distributed_c10d import (
+    AllToAllOptions,
+    BarrierOptions,
+    GatherOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    BroadcastOptions,
+    ReduceOptions,
+)
 
 import shoal
 
@@ -24,20 +37,24 @@ from .work import Transfer, Work
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A group of the job's ranks, as torch.distributed calls it; of all ranks where `ranks` is None.
+    """A group of the job's ranks, as torch.distributed calls it; of all ranks where `ranks` is
+    None.
 
-    In a job that trains in steps, the group of all ranks changes with the members; other groups do not survive a loss.
+    In a job that trains in steps, the group of all ranks changes with the members; other groups do
+    not survive a loss.
 
-    Tensors live on the CPU or on a CUDA device, from which they are copied and back, of any dense layout and any type. Each method returns a `Work`; the outputs hold the result
-    once that is done, the same bytes on every rank. Where the ranks call different things (operation, shape, type), the
-    works of all of them raise an error that names both calls.
+    Tensors live on the CPU or on a CUDA device, from which they are copied and back, of any dense
+    layout and any type. Each method returns a `Work`; the outputs hold the result once that is
+    done, the same bytes on every rank. Where the ranks call different things (operation, shape,
+    type), the works of all of them raise an error that names both calls.
     """
 
     def __init__(self, job: "shoal.Job", ranks: Optional[List[int]], timeout: timedelta):
         self._job = job
         self._whole = ranks is None
-        # A group of its own even for all ranks, so that torch's calls do not mix with the script's own calls to shoal; and
-        # one for the calls that callbacks of futures make, whose order is certain only among themselves.
+        # A group of its own even for all ranks, so that torch's calls do not mix with the script's
+        # own calls to shoal; and one for the calls that callbacks of futures make, whose order is
+        # certain only among themselves.
         self._group, self._callbacks_group = self._new_group(ranks), self._new_group(ranks)
         self._timeout = timeout
         self._waiter = Waiter()
@@ -95,10 +112,14 @@ class ProcessGroup(dist.ProcessGroup):
                 self._fold(work, tensor, tensor if at_root else None, opts)
             else:
                 wire, op = reduced(tensor, opts.reduceOp)
-                self.call(work, "reduce", wire, wire if at_root else None, op=op, peer=opts.rootRank)
+                self.call(
+                    work, "reduce", wire, wire if at_root else None, op=op, peer=opts.rootRank
+                )
         return work
 
-    def reduce_scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]], opts=ReduceScatterOptions()) -> Work:
+    def reduce_scatter(
+        self, outputs: List[Tensor], inputs: List[List[Tensor]], opts=ReduceScatterOptions()
+    ) -> Work:
         """Reduce every rank's list of blocks; rank r gets the r-th. Blocks may differ in size."""
         work = self._work(outputs, opts)
         for output, blocks in zip(outputs, inputs):
@@ -107,10 +128,14 @@ class ProcessGroup(dist.ProcessGroup):
             self.call(work, "reduce_scatter", end_to_end(wires, fill=True), wire, op=op)
         return work
 
-    def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts=ReduceScatterOptions()) -> Work:
+    def _reduce_scatter_base(
+        self, output: Tensor, input: Tensor, opts=ReduceScatterOptions()
+    ) -> Work:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
-    def reduce_scatter_tensor_coalesced(self, outputs: List[Tensor], inputs: List[Tensor], opts=ReduceScatterOptions()) -> Work:
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: List[Tensor], inputs: List[Tensor], opts=ReduceScatterOptions()
+    ) -> Work:
         """Reduce each input over all ranks; rank r gets its r-th equal block."""
         work = self._work(outputs, opts)
         with self._job.grouped():
@@ -127,25 +152,44 @@ class ProcessGroup(dist.ProcessGroup):
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:
             wire = moved(tensor)
-            self.call(work, "broadcast", wire if at_root else None, None if at_root else wire, peer=opts.rootRank)
+            self.call(
+                work,
+                "broadcast",
+                wire if at_root else None,
+                None if at_root else wire,
+                peer=opts.rootRank,
+            )
         return work
 
-    def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts=AllgatherOptions()) -> Work:
-        """Copy every rank's tensor to the list of every rank. The tensors of the ranks may differ in size."""
+    def allgather(
+        self, outputs: List[List[Tensor]], inputs: List[Tensor], opts=AllgatherOptions()
+    ) -> Work:
+        """Copy every rank's tensor to the list of every rank. The tensors of the ranks may differ
+        in size.
+        """
         work = self._work(outputs[0] if outputs else [], opts)
         with self._job.grouped():
             for places, tensor in zip(outputs, inputs):
-                self.call(work, "all_gather", moved(tensor), end_to_end([moved(p) for p in places], fill=False))
+                self.call(
+                    work,
+                    "all_gather",
+                    moved(tensor),
+                    end_to_end([moved(p) for p in places], fill=False),
+                )
         return work
 
-    def allgather_coalesced(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts=AllgatherOptions()) -> Work:
+    def allgather_coalesced(
+        self, outputs: List[List[Tensor]], inputs: List[Tensor], opts=AllgatherOptions()
+    ) -> Work:
         """allgather of each input; outputs[r][i] becomes input i of rank r."""
         return self.allgather([list(places) for places in zip(*outputs)], inputs, opts)
 
     def _allgather_base(self, output: Tensor, input: Tensor, opts=AllgatherOptions()) -> Work:
         return self.allgather_into_tensor_coalesced([output], [input], opts)
 
-    def allgather_into_tensor_coalesced(self, outputs: List[Tensor], inputs: List[Tensor], opts=AllgatherOptions()) -> Work:
+    def allgather_into_tensor_coalesced(
+        self, outputs: List[Tensor], inputs: List[Tensor], opts=AllgatherOptions()
+    ) -> Work:
         """Copy each input of every rank, one behind the other, into the output."""
         work = self._work(outputs, opts)
         with self._job.grouped():
@@ -153,32 +197,59 @@ class ProcessGroup(dist.ProcessGroup):
                 self.call(work, "all_gather", moved(tensor), moved(output))
         return work
 
-    def gather(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts=GatherOptions()) -> Work:
+    def gather(
+        self, outputs: List[List[Tensor]], inputs: List[Tensor], opts=GatherOptions()
+    ) -> Work:
         """Copy every rank's tensor to the list of the root."""
-        places = end_to_end([moved(p) for p in outputs[0]], fill=False) if self.rank() == opts.rootRank else None
+        places = (
+            end_to_end([moved(p) for p in outputs[0]], fill=False)
+            if self.rank() == opts.rootRank
+            else None
+        )
         work = self._work(outputs[0] if outputs else [], opts)
         self.call(work, "gather", moved(inputs[0]), places, peer=opts.rootRank)
         return work
 
-    def scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]], opts=ScatterOptions()) -> Work:
+    def scatter(
+        self, outputs: List[Tensor], inputs: List[List[Tensor]], opts=ScatterOptions()
+    ) -> Work:
         """Copy the r-th tensor of the root's list to rank r."""
-        blocks = end_to_end([moved(b) for b in inputs[0]], fill=True) if self.rank() == opts.rootRank else None
+        blocks = (
+            end_to_end([moved(b) for b in inputs[0]], fill=True)
+            if self.rank() == opts.rootRank
+            else None
+        )
         work = self._work(outputs, opts)
         self.call(work, "scatter", blocks, moved(outputs[0]), peer=opts.rootRank)
         return work
 
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor], opts=AllToAllOptions()) -> Work:
-        """Copy tensor r to rank r; outputs[r] becomes what rank r has for this one. Sizes may differ."""
+        """Copy tensor r to rank r; outputs[r] becomes what rank r has for this one. Sizes may
+        differ.
+        """
         work = self._work(outputs, opts)
         blocks = [moved(block) for block in inputs]
         places = end_to_end([moved(p) for p in outputs], fill=False)
-        self.call(work, "all_to_all", end_to_end(blocks, fill=True), places, counts=[b.data.numel() for b in blocks])
+        self.call(
+            work,
+            "all_to_all",
+            end_to_end(blocks, fill=True),
+            places,
+            counts=[b.data.numel() for b in blocks],
+        )
         return work
 
     def alltoall_base(
-        self, output: Tensor, input: Tensor, output_splits: List[int], input_splits: List[int], opts=AllToAllOptions()
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: List[int],
+        input_splits: List[int],
+        opts=AllToAllOptions(),
     ) -> Work:
-        """Cut the input along its first dimension, piece r for rank r; equal pieces where `input_splits` is empty."""
+        """Cut the input along its first dimension, piece r for rank r; equal pieces where
+        `input_splits` is empty.
+        """
         work = self._work([output], opts)
         wire = moved(input)
         row = wire.data.numel() // max(1, input.size(0))
@@ -210,9 +281,13 @@ class ProcessGroup(dist.ProcessGroup):
         return work
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
-        """Wait for every rank; at the timeout, rank 0 raises an error that names the first that did not come, or all."""
+        """Wait for every rank; at the timeout, rank 0 raises an error that names the first that did
+        not come, or all.
+        """
         self._monitored += 1
-        monitored.barrier(self, self._monitored, self._timeout if timeout is None else timeout, wait_all_ranks)
+        monitored.barrier(
+            self, self._monitored, self._timeout if timeout is None else timeout, wait_all_ranks
+        )
 
     # torch 2 calls some of these by other names.
 
@@ -225,13 +300,25 @@ class ProcessGroup(dist.ProcessGroup):
     # What they are made of
 
     def _work(self, result: List[Tensor], opts) -> Work:
-        return Work(self._waiter, result, opts.timeout if opts.timeout > timedelta(0) else self._timeout)
+        return Work(
+            self._waiter, result, opts.timeout if opts.timeout > timedelta(0) else self._timeout
+        )
 
-    def call(self, work: Work, kind: str, inp: Optional[Wire], out: Optional[Wire], **arguments) -> None:
+    def call(
+        self, work: Work, kind: str, inp: Optional[Wire], out: Optional[Wire], **arguments
+    ) -> None:
         """Submit one call of the agent's as a part of `work`."""
         if inp and out and inp.data.dtype != out.data.dtype:
-            raise RuntimeError(f"shoal: {kind} from {inp.data.dtype} to {out.data.dtype}: give the output the type of the input")
-        work.add(kind, self._job.submit(kind, inp and inp.data, out and out.data, group=self._now().id, **arguments))
+            raise RuntimeError(
+                f"shoal: {kind} from {inp.data.dtype} to {out.data.dtype}: give the output the type"
+                " of the input"
+            )
+        work.add(
+            kind,
+            self._job.submit(
+                kind, inp and inp.data, out and out.data, group=self._now().id, **arguments
+            ),
+        )
         if out is not None and out.back is not None:
             work.after(out.back)
 
@@ -242,21 +329,23 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _create(opts, _pg_options) -> ProcessGroup:
-    # The extended registration (torch 1.13 and later) says which ranks of the job form the group, so nothing has to be
-    # exchanged through the store. The default group comes with an empty list and must be the whole job.
+    # The extended registration (torch 1.13 and later) says which ranks of the job form the group,
+    # so nothing has to be exchanged through the store. The default group comes with an empty list
+    # and must be the whole job.
     job = shoal.join()
     ranks = list(opts.global_ranks_in_group)
     if not ranks and (opts.group_rank, opts.group_size) != (job.rank, job.size):
         raise RuntimeError(
-            f"shoal: torch calls this process rank {opts.group_rank} of {opts.group_size}, but it is rank {job.rank} of "
-            f"{job.size} in its job: start the script with `shoal run -n {opts.group_size} -- …`, and leave the rank and "
-            "the world size to it"
+            f"shoal: torch calls this process rank {opts.group_rank} of {opts.group_size}, but it"
+            f" is rank {job.rank} of {job.size} in its job: start the script with `shoal run -n"
+            f" {opts.group_size} -- …`, and leave the rank and the world size to it"
         )
     return ProcessGroup(job, ranks or None, opts.timeout)
 
 
 def _stand_alone() -> None:
-    # Without a launcher a script is a job of one; tell torch's env:// so, and let the store take any free port.
+    # Without a launcher a script is a job of one; tell torch's env:// so, and let the store take
+    # any free port.
     if not {"SHOAL_SOCKET", "RANK", "WORLD_SIZE"} & os.environ.keys():
         os.environ.update(RANK="0", WORLD_SIZE="1")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -266,7 +355,9 @@ def _stand_alone() -> None:
 def _register() -> None:
     # torch 2 asks for the kinds of device; torch 1.13 does not know the argument.
     takes_devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters
-    dist.Backend.register_backend("shoal", _create, extended_api=True, **({"devices": cuda.kinds()} if takes_devices else {}))
+    dist.Backend.register_backend(
+        "shoal", _create, extended_api=True, **({"devices": cuda.kinds()} if takes_devices else {})
+    )
 
 
 _stand_alone()

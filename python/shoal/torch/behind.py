@@ -1,4 +1,6 @@
-"""What torch 2 looks for behind a ProcessGroup: a Backend for the CPU and for CUDA devices, through which the group also gets its name."""
+"""What torch 2 looks for behind a ProcessGroup: a Backend for the CPU and for CUDA devices, through
+which the group also gets its name.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,26 @@ from . import cuda
 
 
 def register(group: Any) -> None:
-    """Put a Backend behind `group` that passes every call on to it. Does nothing in torch 1.13, which has none."""
+    """Put a Backend behind `group` that passes every call on to it. Does nothing in torch 1.13,
+    which has none.
+    """
     if not hasattr(c10d, "Backend") or not hasattr(group, "_register_backend"):
         return
     base = c10d.Backend
-    calls = [name for name in vars(type(group)) if name == "getBackendName" or name[:2] != "__" and hasattr(base, name)]
+    calls = [
+        name
+        for name in vars(type(group))
+        if name == "getBackendName" or name[:2] != "__" and hasattr(base, name)
+    ]
     body: Dict[str, Any] = {name: _passed_on(name) for name in calls}
     # torch 2.15 asks a Python backend for these without end unless it says something itself.
-    body.update({name: False for name in dir(base) if "supports_" in name and isinstance(getattr(base, name), property)})
+    body.update(
+        {
+            name: False
+            for name in dir(base)
+            if "supports_" in name and isinstance(getattr(base, name), property)
+        }
+    )
     backend = type("Backend", (base,), body)(group.rank(), group.size())
     backend.group = weakref.ref(group)
     group.behind = backend  # torch's C++ side keeps the C++ half only

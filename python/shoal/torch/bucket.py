@@ -11,12 +11,13 @@ from torch import Tensor
 from .arena import empty
 from .mover import HOST, Mover
 
-
 MOST_BYTES = 25 << 20  # of a bucket, as in DDP
 
 
 class Turn(NamedTuple):
-    """What a bucket may know of the step that it is filled for. All but `rank` and `share` are the same on every worker."""
+    """What a bucket may know of the step that it is filled for. All but `rank` and `share` are the
+    same on every worker.
+    """
 
     rank: int
     size: int
@@ -26,7 +27,9 @@ class Turn(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A tensor in the arena that a bucket has the workers reduce in place; with a root, that the root gives to all."""
+    """A tensor in the arena that a bucket has the workers reduce in place; with a root, that the
+    root gives to all.
+    """
 
     tensor: Tensor
     op: str = "mean"
@@ -35,18 +38,24 @@ class Part(NamedTuple):
 
 
 class Bucket:
-    """A buffer in the arena, or wherever `empty` makes it, with room for a tensor as large as each parameter, and a mark for each.
+    """A buffer in the arena, or wherever `empty` makes it, with room for a tensor as large as each
+    parameter, and a mark for each.
 
-    The mark says whether a rank had that tensor: after a mean it is above 0 where any rank had. All ranks must
-    have the same parameters in the same order; the agent says so where they do not.
+    The mark says whether a rank had that tensor: after a mean it is above 0 where any rank had. All
+    ranks must have the same parameters in the same order; the agent says so where they do not.
 
-    Its life in a step: `begin`, a `put` for each parameter, `ask`, `give`, `unpack`. Of other types than the parameters', as bfloat16,
-    it takes fewer bytes, and every rank rounds what it puts.
+    Its life in a step: `begin`, a `put` for each parameter, `ask`, `give`, `unpack`. Of other types
+    than the parameters', as bfloat16, it takes fewer bytes, and every rank rounds what it puts.
     """
 
     mover: Mover = HOST
 
-    def __init__(self, parameters: Sequence[Tensor], dtype: Optional[torch.dtype] = None, empty: Callable[[int, torch.dtype], Tensor] = empty):
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        dtype: Optional[torch.dtype] = None,
+        empty: Callable[[int, torch.dtype], Tensor] = empty,
+    ):
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
         self._narrow = dtype is not None
@@ -81,19 +90,30 @@ class Bucket:
         return [Part(self.buffer, narrow=self._narrow)]
 
     def unpack(self) -> List[Optional[Tensor]]:
-        """The means, one a parameter, valid until the next step; None where no rank had the tensor."""
+        """The means, one a parameter, valid until the next step; None where no rank had the
+        tensor.
+        """
         return [part if mark else None for part, mark in zip(self.parts, self._marks.tolist())]
 
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor. Raises RuntimeError where it is sparse."""
     if tensor.is_sparse:
-        raise RuntimeError("shoal: sparse gradients cannot be fused: use shoal.torch.ddp, or layers with sparse=False")
+        raise RuntimeError(
+            "shoal: sparse gradients cannot be fused: use shoal.torch.ddp, or layers with"
+            " sparse=False"
+        )
     return tensor
 
 
-def buckets(parameters: Sequence[Tensor], nbytes: int = MOST_BYTES, make: Callable[[Sequence[Tensor]], Bucket] = Bucket) -> List[Bucket]:
-    """The parameters, in their order, in buckets of one element type and at most nbytes each (or one parameter)."""
+def buckets(
+    parameters: Sequence[Tensor],
+    nbytes: int = MOST_BYTES,
+    make: Callable[[Sequence[Tensor]], Bucket] = Bucket,
+) -> List[Bucket]:
+    """The parameters, in their order, in buckets of one element type and at most nbytes each (or
+    one parameter).
+    """
     lists: List[List[Tensor]] = []
     filling: Dict[torch.dtype, List[Tensor]] = {}
     filled: Dict[torch.dtype, int] = defaultdict(int)

@@ -5,7 +5,8 @@
     TopK(0.01)            the largest hundredth of the elements, the others later
     PowerSGD(rank=4)      matrices as products of two thin ones, what these lack later
 
-All of them give the same mean to every worker, and lose no step when a worker is lost. docs/design/compression.md has what each costs.
+All of them give the same mean to every worker, and lose no step when a worker is lost.
+docs/design/compression.md has what each costs.
 """
 
 from __future__ import annotations
@@ -31,10 +32,19 @@ _NAMES: Dict[str, Callable[[Sequence[Tensor]], Bucket]] = {
 
 
 def maker(compress: Compression) -> Callable[[Sequence[Tensor]], Bucket]:
-    """What makes a bucket of parameters for a value of `compress`. Raises ValueError for what is none."""
+    """What makes a bucket of parameters for a value of `compress`. Raises ValueError for what is
+    none.
+    """
     if compress is None:
         return Bucket
-    make: Any = _NAMES.get(compress) if isinstance(compress, str) else getattr(compress, "bucket", None)
+    make: Any = (
+        _NAMES.get(compress) if isinstance(compress, str) else getattr(compress, "bucket", None)
+    )
     if make is None:
-        raise ValueError(f"compress={compress!r}: use one of {', '.join(map(repr, _NAMES))}, shoal.torch.TopK(0.01), shoal.torch.PowerSGD(rank=4)")
-    return lambda parameters: make(parameters) if parameters[0].is_floating_point() else Bucket(parameters)
+        raise ValueError(
+            f"compress={compress!r}: use one of {', '.join(map(repr, _NAMES))},"
+            " shoal.torch.TopK(0.01), shoal.torch.PowerSGD(rank=4)"
+        )
+    return lambda parameters: (
+        make(parameters) if parameters[0].is_floating_point() else Bucket(parameters)
+    )

@@ -12,16 +12,18 @@ from .bucket import Part
 from .feedback import Feedback
 
 BLOCK = 256
-# With more workers, what one has is less than a step of the scale, and would wait in its memory for long.
+# With more workers, what one has is less than a step of the scale, and would wait in its memory for
+# long.
 _MOST = 64
 
 
 class Int8(Feedback):
-    """A byte an element, on a scale that the workers agree on for each block of 256, so that bytes can be added up as they are.
+    """A byte an element, on a scale that the workers agree on for each block of 256, so that bytes
+    can be added up as they are.
 
-    The scale is the sum of the workers' largest values over 127 less half the number of workers: then the sum of what they round to is
-    127 at most. That is the homomorphic quantisation of THC (Li et al., NSDI 2024) with scales that no worker can exceed.
-    Takes 1 + 4/256 bytes an element.
+    The scale is the sum of the workers' largest values over 127 less half the number of workers:
+    then the sum of what they round to is 127 at most. That is the homomorphic quantisation of THC
+    (Li et al., NSDI 2024) with scales that no worker can exceed. Takes 1 + 4/256 bytes an element.
     """
 
     def __init__(self, parameters: Sequence[Tensor]):
@@ -37,7 +39,10 @@ class Int8(Feedback):
 
     def encode(self) -> List[Part]:
         if self.turn.size > _MOST:
-            raise RuntimeError(f"shoal: compress='int8' is for up to {_MOST} workers, and the job has {self.turn.size}: use 'bf16'")
+            raise RuntimeError(
+                f"shoal: compress='int8' is for up to {_MOST} workers, and the job has"
+                f" {self.turn.size}: use 'bf16'"
+            )
         self._scales.div_(127 - self.turn.size / 2)
         # The smallest numbers have no finite inverse, and stay in the memory.
         inverse = torch.where(self._scales > 1e-37, 1 / self._scales, torch.zeros(()))

@@ -15,15 +15,19 @@ from .feedback import Feedback
 
 
 class PowerSGD:
-    """Give each matrix as the product of two of `rank` columns, found by a step of power iteration that begins with the factor of the step
-    before (Vogels et al., PowerSGD, NeurIPS 2019, Algorithm 1).
+    """Give each matrix as the product of two of `rank` columns, found by a step of power iteration
+    that begins with the factor of the step before (Vogels et al., PowerSGD, NeurIPS 2019, Algorithm
+    1).
 
-    A matrix of n×m then takes 4·rank·(n + m) bytes. A tensor of more dimensions is a matrix of its first one by the others. Vectors, and what would not
-    get smaller, go as they are. When the workers change, the iteration begins anew, the same everywhere, so it is no state of the job.
+    A matrix of n×m then takes 4·rank·(n + m) bytes. A tensor of more dimensions is a matrix of its
+    first one by the others. Vectors, and what would not get smaller, go as they are. When the
+    workers change, the iteration begins anew, the same everywhere, so it is no state of the job.
     """
 
     def __init__(self, rank: int = 4):
-        self.rank = whole("rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on")
+        self.rank = whole(
+            "rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on"
+        )
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
         """A bucket that is compressed so."""
@@ -48,13 +52,24 @@ class _LowRank(Feedback):
         thin = [i for i, p in enumerate(self.parameters) if _gains(p, rank)]
         rows = [len(self.parameters[i]) for i in thin]
         columns = [self.parameters[i].numel() // n for i, n in zip(thin, rows)]
-        self._whole = [(self._own[i], self.parts[i]) for i in range(len(self.parameters)) if i not in thin]
+        self._whole = [
+            (self._own[i], self.parts[i]) for i in range(len(self.parameters)) if i not in thin
+        ]
         self._left = empty(sum(n * rank for n in rows))
-        self._right = empty(sum(m * rank for m in columns) + sum(own.numel() for own, _ in self._whole))
+        self._right = empty(
+            sum(m * rank for m in columns) + sum(own.numel() for own, _ in self._whole)
+        )
         lefts = self._left.split([n * rank for n in rows])
-        *rights, self._tail = self._right.split([*(m * rank for m in columns), sum(own.numel() for own, _ in self._whole)])
+        *rights, self._tail = self._right.split(
+            [*(m * rank for m in columns), sum(own.numel() for own, _ in self._whole)]
+        )
         self._matrices = [
-            _Matrix(self._own[i].view(n, m), self.parts[i].view(n, m), left.view(n, rank), right.view(m, rank))
+            _Matrix(
+                self._own[i].view(n, m),
+                self.parts[i].view(n, m),
+                left.view(n, rank),
+                right.view(m, rank),
+            )
             for i, n, m, left, right in zip(thin, rows, columns, lefts, rights)
         ]
 
@@ -69,10 +84,13 @@ class _LowRank(Feedback):
 
     def encode(self) -> List[Part]:
         for m in self._matrices:
-            m.left.copy_(torch.linalg.qr(m.left).Q)  # orthonormal also where the gradient is 0, so that the next one is not
+            # orthonormal also where the gradient is 0, so that the next one is not
+            m.left.copy_(torch.linalg.qr(m.left).Q)
             torch.mm(m.own.t(), m.left, out=m.right)
             m.own.addmm_(m.left, m.right.t(), alpha=-1)
-        for part, (own, _) in zip(self._tail.split([own.numel() for own, _ in self._whole]), self._whole):
+        for part, (own, _) in zip(
+            self._tail.split([own.numel() for own, _ in self._whole]), self._whole
+        ):
             part.copy_(own.reshape(-1))
             own.zero_()
         return [Part(self._right, "sum")]
@@ -80,7 +98,9 @@ class _LowRank(Feedback):
     def decode(self) -> None:
         for m in self._matrices:
             torch.mm(m.left, m.right.t(), out=m.mean)
-        for part, (_, mean) in zip(self._tail.split([own.numel() for own, _ in self._whole]), self._whole):
+        for part, (_, mean) in zip(
+            self._tail.split([own.numel() for own, _ in self._whole]), self._whole
+        ):
             mean.copy_(part.view(mean.shape))
 
 

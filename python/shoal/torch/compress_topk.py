@@ -15,11 +15,13 @@ from .feedback import Feedback
 
 
 class TopK:
-    """Give the elements that are largest, a part `density` of them, and keep the others until they are.
+    """Give the elements that are largest, a part `density` of them, and keep the others until they
+    are.
 
-    The workers take turns in choosing, each by its own contribution, and all give what they have at these places: cyclic local top-k
-    (Chen et al., ScaleCom, NeurIPS 2020, §3). So values add up, and a step takes 4 bytes for each index, from one to all, and 4 for each
-    value, however many workers there are. Where every worker chose for itself, the bytes would grow with their number.
+    The workers take turns in choosing, each by its own contribution, and all give what they have at
+    these places: cyclic local top-k (Chen et al., ScaleCom, NeurIPS 2020, §3). So values add up,
+    and a step takes 4 bytes for each index, from one to all, and 4 for each value, however many
+    workers there are. Where every worker chose for itself, the bytes would grow with their number.
     """
 
     def __init__(self, density: float = 0.01):
@@ -42,7 +44,8 @@ class _Sparse(Feedback):
     def __init__(self, parameters: Sequence[Tensor], density: float):
         super().__init__(parameters)
         count = max(1, round(density * self.length))
-        # A worker whose turn it was may be lost before it gave its choice: then another gives what it has here, the choice before.
+        # A worker whose turn it was may be lost before it gave its choice: then another gives what
+        # it has here, the choice before.
         self._indices = empty(count, torch.int32)
         self._indices.copy_(torch.arange(count))
         self._values = empty(count)

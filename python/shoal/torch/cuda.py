@@ -1,4 +1,6 @@
-"""All that shoal asks of CUDA. Nothing else in the package calls torch.cuda; the tests put a double in the place of a `Card`."""
+"""All that shoal asks of CUDA. Nothing else in the package calls torch.cuda; the tests put a double
+in the place of a `Card`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Card:
         return f"{self.device} ({torch.cuda.get_device_name(self.device)})"
 
     def pin(self, address: int, nbytes: int) -> None:
-        """Lock host memory for copies that need no staging. Raises RuntimeError where the driver refuses."""
+        """Lock host memory for copies that need no staging. Raises RuntimeError where the driver
+        refuses.
+        """
         _check(torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE))
 
     def unpin(self, address: int) -> None:
@@ -44,7 +48,9 @@ class Card:
         return torch.cuda.stream(stream)
 
     def mark(self, stream: Any) -> Any:
-        """An event behind all that the stream has to do so far. Whoever waits for it on the CPU sleeps."""
+        """An event behind all that the stream has to do so far. Whoever waits for it on the CPU
+        sleeps.
+        """
         event = torch.cuda.Event(blocking=True)
         event.record(stream)
         return event
@@ -65,7 +71,9 @@ class Card:
         return torch.empty(count, dtype=dtype, device=self.device)
 
     def identity(self) -> Tuple[str, int]:
-        """What only this device is called, and the version of NCCL here. Raises RuntimeError where NCCL cannot be used, or not be aborted."""
+        """What only this device is called, and the version of NCCL here. Raises RuntimeError where
+        NCCL cannot be used, or not be aborted.
+        """
         name = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
         if name is None or not hasattr(getattr(dist, "ProcessGroupNCCL", None), "abort"):
             raise RuntimeError(f"torch {torch.__version__} has no NCCL that can be aborted")
@@ -82,26 +90,33 @@ class Card:
 
 
 class Wires:
-    """What devices add up by: a process group of NCCL's. An error leaves it useless; the tensors that are under way then hold anything.
+    """What devices add up by: a process group of NCCL's. An error leaves it useless; the tensors
+    that are under way then hold anything.
 
-    Errors, aborts among them, are seen by `wait` only: to the device an operation that was aborted is one that is over.
+    Errors, aborts among them, are seen by `wait` only: to the device an operation that was aborted
+    is one that is over.
     """
 
     def __init__(self, card: Card, store: Any, rank: int, size: int):
         # torch otherwise ends the process when a partner is lost.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
         options = dist.ProcessGroupNCCL.Options()
-        options.config.blocking = 0  # so that what waits for partners can be aborted from the beginning
+        # so that what waits for partners can be aborted from the beginning
+        options.config.blocking = 0
         self._card, self._group = card, dist.ProcessGroupNCCL(store, rank, size, options)
         self._works: List[Any] = []
         self._aborted = False
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor by the sum of all processes', behind what the current stream computes."""
+        """Replace a tensor by the sum of all processes', behind what the current stream
+        computes.
+        """
         self._works.append(self._group.allreduce([tensor]))
 
     def wait(self) -> None:
-        """Return when all sums are there, for the CPU and for the current stream. Raises RuntimeError when they never will be."""
+        """Return when all sums are there, for the CPU and for the current stream. Raises
+        RuntimeError when they never will be.
+        """
         works, self._works = self._works, []
         for work in works:
             work.wait()
@@ -118,11 +133,16 @@ class Wires:
 
 
 def card_of(tensors: Iterable[Tensor]) -> Optional[Card]:
-    """The device on which all the tensors lie; None for the CPU. Raises RuntimeError where they lie on several."""
+    """The device on which all the tensors lie; None for the CPU. Raises RuntimeError where they lie
+    on several.
+    """
     devices = {t.device for t in tensors}
     if len(devices) > 1:
         places = ", ".join(sorted(map(str, devices)))
-        raise RuntimeError(f"shoal: the model lies on {places}: a worker averages a model that lies on one device; start a worker for each GPU")
+        raise RuntimeError(
+            f"shoal: the model lies on {places}: a worker averages a model that lies on one device;"
+            " start a worker for each GPU"
+        )
     device = next(iter(devices), torch.device("cpu"))
     return Card(device) if device.type == "cuda" else None
 

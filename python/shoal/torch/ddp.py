@@ -19,32 +19,41 @@ from .state import keep
 from .wire import moved
 
 
-def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) -> DistributedDataParallel:
+def ddp(
+    model: torch.nn.Module, compress: Compression = None, **options: Any
+) -> DistributedDataParallel:
     """Wrap `model` so that every backward pass averages its gradients over the workers of the job.
 
-    The result is torch's own DistributedDataParallel, with one worker too, so `model.module`, `no_sync()`, `join()` and
-    checkpoints look the same at every size. Parameters and buffers start as rank 0's. `options` go to
-    DistributedDataParallel unchanged (bucket_cap_mb in MiB, find_unused_parameters, static_graph, …).
+    The result is torch's own DistributedDataParallel, with one worker too, so `model.module`,
+    `no_sync()`, `join()` and checkpoints look the same at every size. Parameters and buffers start
+    as rank 0's. `options` go to DistributedDataParallel unchanged (bucket_cap_mb in MiB,
+    find_unused_parameters, static_graph, …).
 
-    With `compress`, gradients take fewer bytes: "bf16", "fp16", "int8", TopK(0.01), PowerSGD(rank=4); compress.py has what these are.
-    Where they must not be rounded, leave it out.
+    With `compress`, gradients take fewer bytes: "bf16", "fp16", "int8", TopK(0.01),
+    PowerSGD(rank=4); compress.py has what these are. Where they must not be rounded, leave it out.
 
-    The default process group is set up with the backend "shoal" if the script has not set one up; one with another
-    backend is used as it is.
+    The default process group is set up with the backend "shoal" if the script has not set one up;
+    one with another backend is used as it is.
 
-    Without `shoal.torch.loader` it is as in torch: gradients are the same on all workers, and whether each of them also steps its optimizer is the script's business.
+    Without `shoal.torch.loader` it is as in torch: gradients are the same on all workers, and
+    whether each of them also steps its optimizer is the script's business.
 
-    In a job with `shoal.torch.loader` (make it first), gradients are weighted by the samples that each worker had, running
-    means of batch norms and the like are averaged with them, and the end of the backward pass commits the step. To torch the model is
-    then alone, whatever workers join or are lost; workers that join get it from the others, with the state of its optimizers, their schedulers and a
-    GradScaler, if these were made behind `import shoal.torch` and before the loop. How large buckets are is found out while it trains on
-    several hosts, unless bucket_cap_mb says it or gradients are compressed.
+    In a job with `shoal.torch.loader` (make it first), gradients are weighted by the samples that
+    each worker had, running means of batch norms and the like are averaged with them, and the end
+    of the backward pass commits the step. To torch the model is then alone, whatever workers join
+    or are lost; workers that join get it from the others, with the state of its optimizers, their
+    schedulers and a GradScaler, if these were made behind `import shoal.torch` and before the loop.
+    How large buckets are is found out while it trains on several hosts, unless bucket_cap_mb says
+    it or gradients are compressed.
 
-    A parameter that comes later, in the model or in one of its optimizers, would not be averaged either: the forward pass raises RuntimeError, unless shoal.torch.optimizer has it.
-    A parameter that takes no gradient now must not take one later, because it would not be averaged: the forward pass then raises RuntimeError. To train
-    some layers later, wrap the model while all of its parameters take gradients, with find_unused_parameters=True, and freeze those behind it.
+    A parameter that comes later, in the model or in one of its optimizers, would not be averaged
+    either: the forward pass raises RuntimeError, unless shoal.torch.optimizer has it. A parameter
+    that takes no gradient now must not take one later, because it would not be averaged: the
+    forward pass then raises RuntimeError. To train some layers later, wrap the model while all of
+    its parameters take gradients, with find_unused_parameters=True, and freeze those behind it.
 
-    Raises RuntimeError where the ranks' models differ, or where the model has no parameter that takes a gradient.
+    Raises RuntimeError where the ranks' models differ, or where the model has no parameter that
+    takes a gradient.
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong("model", model, "a torch.nn.Module; of several wrap each")
@@ -61,10 +70,27 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
         keep(job, "model", model)
     else:
         wrapped = DistributedDataParallel(model, **options)
-        if compress is not None or options.get("process_group") is None and cuda.card_of(model.parameters()):
+        if (
+            compress is not None
+            or options.get("process_group") is None
+            and cuda.card_of(model.parameters())
+        ):
             if options.get("process_group") is not None:
-                raise ValueError("process_group cannot be chosen with compress, which averages over all workers of the job")
-            elastic.register(wrapped, elastic.Average(job, job.group(list(range(job.size))), model, make, elastic.bucket_bytes(model, options), find_unused=False))
+                raise ValueError(
+                    "process_group cannot be chosen with compress, which averages over all workers"
+                    " of the job"
+                )
+            elastic.register(
+                wrapped,
+                elastic.Average(
+                    job,
+                    job.group(list(range(job.size))),
+                    model,
+                    make,
+                    elastic.bucket_bytes(model, options),
+                    find_unused=False,
+                ),
+            )
         elastic.rigid.add(wrapped)
     for parameter in model.parameters():
         parameter.averaged_by_ddp = parameter.requires_grad
@@ -76,7 +102,9 @@ def ddp(model: torch.nn.Module, compress: Compression = None, **options: Any) ->
 
 
 class _Newcomers:
-    """Before a forward pass: parameters that optimizers have and nobody averages, of this model or beside its own. Looked for when optimizers have others."""
+    """Before a forward pass: parameters that optimizers have and nobody averages, of this model or
+    beside its own. Looked for when optimizers have others.
+    """
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
@@ -92,22 +120,37 @@ class _Newcomers:
         for opt in optimizers:
             trained = [p for group in opt.param_groups for p in group["params"] if p.requires_grad]
             with_ours = any(getattr(p, "averaged_by_ddp", False) for p in trained if p in names)
-            new += [p for p in trained if not hasattr(p, "averaged_by_ddp") and not hasattr(p, "averaged_by_optimizer") and (with_ours or p in names)]
+            new += [
+                p
+                for p in trained
+                if not hasattr(p, "averaged_by_ddp")
+                and not hasattr(p, "averaged_by_optimizer")
+                and (with_ours or p in names)
+            ]
         if new:
-            some = ", ".join(names.get(p, f"one of shape {list(p.shape)}") for p in new[:3]) + (", …" if len(new) > 3 else "")
+            some = ", ".join(names.get(p, f"one of shape {list(p.shape)}") for p in new[:3]) + (
+                ", …" if len(new) > 3 else ""
+            )
             raise RuntimeError(
-                f"an optimizer has parameters that shoal.torch.ddp did not find when it wrapped the model, so their gradients would not be averaged ({some}): make "
-                "them before, and as parts of the model, or give the optimizer to shoal.torch.optimizer when it has them, which averages what ddp does not"
+                "an optimizer has parameters that shoal.torch.ddp did not find when it wrapped the"
+                f" model, so their gradients would not be averaged ({some}): make them before, and"
+                " as parts of the model, or give the optimizer to shoal.torch.optimizer when it"
+                " has them, which averages what ddp does not"
             )
         self._seen = count
 
 
 def _still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:
-    """Before a forward pass: what DistributedDataParallel took for frozen it never averages, so each worker would train it on its own samples."""
-    thawed = [name for name, p in frozen if p.requires_grad and not hasattr(p, "averaged_by_optimizer")]
+    """Before a forward pass: what DistributedDataParallel took for frozen it never averages, so
+    each worker would train it on its own samples.
+    """
+    thawed = [
+        name for name, p in frozen if p.requires_grad and not hasattr(p, "averaged_by_optimizer")
+    ]
     if thawed and torch.is_grad_enabled():
         some = ", ".join(thawed[:3]) + (", …" if len(thawed) > 3 else "")
         raise RuntimeError(
-            f"{some} took no gradient when shoal.torch.ddp wrapped the model, and takes one now, which would not be averaged: wrap it while all of its "
-            "parameters take gradients, with find_unused_parameters=True, and call requires_grad_(False) behind it"
+            f"{some} took no gradient when shoal.torch.ddp wrapped the model, and takes one now,"
+            " which would not be averaged: wrap it while all of its parameters take gradients,"
+            " with find_unused_parameters=True, and call requires_grad_(False) behind it"
         )

@@ -1,7 +1,9 @@
-"""Gradients from device to device, past the arena: by NCCL, of which each set of workers has a group of its own.
+"""Gradients from device to device, past the arena: by NCCL, of which each set of workers has a
+group of its own.
 
-A reduction of NCCL's happens with all workers of its group or not at all, and hangs where one is missing. So such a step is made on a group of the
-agent's (docs/formats/arena.md), which commits it with all of them or makes it void, and says so at once: then what hangs is aborted. The gradients
+A reduction of NCCL's happens with all workers of its group or not at all, and hangs where one is
+missing. So such a step is made on a group of the agent's (docs/formats/arena.md), which commits it
+with all of them or makes it void, and says so at once: then what hangs is aborted. The gradients
 are not changed before the step is committed, so those who are left do it again.
 """
 
@@ -29,12 +31,16 @@ _ADDRESS_BYTES = 128
 
 
 class Ring:
-    """Workers whose devices add up by themselves: a group of the agent's, and wires between the devices.
+    """Workers whose devices add up by themselves: a group of the agent's, and wires between the
+    devices.
 
-    `names` are the processes, and `ranks` their ranks. All of them make it at once. Raises LostError where one is lost meanwhile.
+    `names` are the processes, and `ranks` their ranks. All of them make it at once. Raises
+    LostError where one is lost meanwhile.
     """
 
-    def __init__(self, job: "shoal.Job", card: cuda.Card, names: Sequence[int], ranks: Sequence[int]):
+    def __init__(
+        self, job: "shoal.Job", card: cuda.Card, names: Sequence[int], ranks: Sequence[int]
+    ):
         self.names, self.group = list(names), job.group(ranks)
         self._card, self._waiter = card, Waiter()
         self._wires: Optional[cuda.Wires] = None
@@ -43,12 +49,16 @@ class Ring:
         self._store, self._place = self._meet()
 
     def _meet(self) -> Tuple[Any, List[str]]:
-        """Where the first worker has a store, by which the devices find each other; there the store too."""
+        """Where the first worker has a store, by which the devices find each other; there the store
+        too.
+        """
         address, store = bytearray(_ADDRESS_BYTES), None
         if self.group.rank == 0:
             host = own_address()
             try:
-                store = dist.TCPStore(host, 0, self.group.size, True, _PATIENCE, wait_for_workers=False)
+                store = dist.TCPStore(
+                    host, 0, self.group.size, True, _PATIENCE, wait_for_workers=False
+                )
                 text = f"{host} {store.port}".encode()
                 address[: len(text)] = text
             except RuntimeError as error:
@@ -75,8 +85,11 @@ class Ring:
             raise RuntimeError("the worker that was to open a store for the others could not")
         if self._store is None:
             host, port = self._place
-            socket.create_connection((host, int(port)), _PATIENCE.total_seconds()).close()  # refused at once where that worker is lost, which torch would wait for
-            self._store = dist.TCPStore(host, int(port), self.group.size, False, _PATIENCE, wait_for_workers=False)
+            # refused at once where that worker is lost, which torch would wait for
+            socket.create_connection((host, int(port)), _PATIENCE.total_seconds()).close()
+            self._store = dist.TCPStore(
+                host, int(port), self.group.size, False, _PATIENCE, wait_for_workers=False
+            )
         self._wires = self._card.wires(self._store, self.group.rank, self.group.size)
         weakref.finalize(self, self._wires.abort)
         if self._aborted:
@@ -108,7 +121,9 @@ class Ring:
 class Direct(Exchange):
     """Has a ring of workers average buckets on their devices, step after step."""
 
-    def __init__(self, job: "shoal.Job", buckets: Sequence[Bucket], ring: Ring, ranks: Sequence[int]):
+    def __init__(
+        self, job: "shoal.Job", buckets: Sequence[Bucket], ring: Ring, ranks: Sequence[int]
+    ):
         super().__init__(job, buckets)
         self._ring, self._ranks = ring, ranks
         self.error: Optional[Exception] = None  # that was no loss
@@ -148,10 +163,14 @@ class Direct(Exchange):
 
 
 def own_address() -> str:
-    """The address of this machine that others reach: the one from which it reaches the job's first host, or the world."""
+    """The address of this machine that others reach: the one from which it reaches the job's first
+    host, or the world.
+    """
     for target in (os.environ.get("MASTER_ADDR", ""), "192.0.2.1"):  # nothing is sent there
         try:
-            family, kind, _, _, place = socket.getaddrinfo(target or "127.0.0.1", 9, type=socket.SOCK_DGRAM)[0]
+            family, kind, _, _, place = socket.getaddrinfo(
+                target or "127.0.0.1", 9, type=socket.SOCK_DGRAM
+            )[0]
             with socket.socket(family, kind) as way:
                 way.connect(place)
                 host = str(way.getsockname()[0])

@@ -26,26 +26,57 @@ _LEAST_BYTES, _BUCKETS = 1 << 20, 16
 _PARTS = 64  # of DDP's, at most
 _FOREVER = timedelta(days=3650)
 # To send itself the parameters takes a copy of them. Older PyTorch cannot leave that out.
-_UNSYNCED: Dict[str, Any] = {"init_sync": False} if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters else {}
-# Models that were wrapped before the job had a loader: they average over the workers that it began with.
+_UNSYNCED: Dict[str, Any] = (
+    {"init_sync": False}
+    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
+    else {}
+)
+# Models that were wrapped before the job had a loader: they average over the workers that it began
+# with.
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
-def wrap(job: "shoal.Job", model: torch.nn.Module, options: Dict[str, Any], make: Callable[[Sequence[Tensor]], Bucket]) -> DistributedDataParallel:
-    """`model` as a DistributedDataParallel that commits the open step of the job at the end of a backward pass.
+def wrap(
+    job: "shoal.Job",
+    model: torch.nn.Module,
+    options: Dict[str, Any],
+    make: Callable[[Sequence[Tensor]], Bucket],
+) -> DistributedDataParallel:
+    """`model` as a DistributedDataParallel that commits the open step of the job at the end of a
+    backward pass.
 
-    To torch it is alone: parts of DDP that speak to the other workers on their own account (the check of the parameters at the start,
-    the new order of buckets after the first step, the broadcast of buffers before each forward) would not fit between the
-    calls of a worker that joined later.
+    To torch it is alone: parts of DDP that speak to the other workers on their own account (the
+    check of the parameters at the start, the new order of buckets after the first step, the
+    broadcast of buffers before each forward) would not fit between the calls of a worker that
+    joined later.
     """
     if options.get("process_group") is not None:
-        raise ValueError("process_group cannot be chosen in a job with shoal.torch.loader: it averages over the members of the job")
+        raise ValueError(
+            "process_group cannot be chosen in a job with shoal.torch.loader: it averages over the"
+            " members of the job"
+        )
     limit = bucket_bytes(model, options)
     total, finds = total_bytes(model), make is Bucket and not options.get("bucket_cap_mb")
     # DDP's buckets say when gradients are ready: they are no larger than those that could come.
     told = max(total // _PARTS, _LEAST_BYTES) if finds else limit
-    wrapped = DistributedDataParallel(model, **{"bucket_cap_mb": told / (1 << 20), **_UNSYNCED, **options, "process_group": _Alone(job, [0], _FOREVER)})
-    average = Average(job, None, model, make, limit, bool(options.get("find_unused_parameters")), [b for b in model.buffers() if b.is_floating_point()])
+    wrapped = DistributedDataParallel(
+        model,
+        **{
+            "bucket_cap_mb": told / (1 << 20),
+            **_UNSYNCED,
+            **options,
+            "process_group": _Alone(job, [0], _FOREVER),
+        },
+    )
+    average = Average(
+        job,
+        None,
+        model,
+        make,
+        limit,
+        bool(options.get("find_unused_parameters")),
+        [b for b in model.buffers() if b.is_floating_point()],
+    )
     if finds:
         average.find_sizes(total)
     register(wrapped, average)
@@ -61,22 +92,28 @@ def _without_average(model: torch.nn.Module) -> str:
     unused = "use shoal.torch.ddp(model, find_unused_parameters=True)"
     if 0 < len(without) < len(trained):
         some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
-        return f"{len(without)} of {len(trained)} parameters got none ({some}): {unused}, or requires_grad_(False) for those that are not trained"
+        return (
+            f"{len(without)} of {len(trained)} parameters got none ({some}): {unused}, or"
+            " requires_grad_(False) for those that are not trained"
+        )
     return (
-        "No backward pass went through the model that shoal.torch.ddp returned, or only under no_sync(). To accumulate gradients, cut the batch of a step into parts, all but the "
-        f"last under no_sync(). If the loss does not depend on all parameters, {unused}"
+        "No backward pass went through the model that shoal.torch.ddp returned, or only under"
+        " no_sync(). To accumulate gradients, cut the batch of a step into parts, all but the last"
+        f" under no_sync(). If the loss does not depend on all parameters, {unused}"
     )
 
 
 def register(wrapped: DistributedDataParallel, average: "Average") -> None:
     """Have the gradients of a DistributedDataParallel averaged by `average`."""
-    # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says none.
+    # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says
+    # none.
     wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
 
 
 def bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
-    """The most bytes of gradients in a bucket: DDP's option, or else so few that most of a step travels while the backward pass goes on; but so
-    many that a bucket is worth a call."""
+    """The most bytes of gradients in a bucket: DDP's option, or else so few that most of a step
+    travels while the backward pass goes on; but so many that a bucket is worth a call.
+    """
     most = options.get("bucket_cap_mb") or 0
     if not isinstance(most, (int, float)):
         raise wrong("bucket_cap_mb", most, "how large a bucket may be, a number of MiB")
@@ -97,7 +134,9 @@ class _Alone(ProcessGroup):
 
 
 def _bits(p: Tensor) -> int:
-    """A sum of the bits of a tensor, in words of its elements' size: of 357 MB 0.03 s on a core, where bytes take 1.5."""
+    """A sum of the bits of a tensor, in words of its elements' size: of 357 MB 0.03 s on a core,
+    where bytes take 1.5.
+    """
     words = p.detach().reshape(-1)
     size = words.element_size()
     if size <= 8:
@@ -110,11 +149,14 @@ def _bits(p: Tensor) -> int:
 class Average:
     """The mean of all gradients of a backward pass, over the members of the job or over a group.
 
-    The buckets of the agent's calls are not DDP's: those come in the order in which gradients were ready, which a worker that joins
-    in the middle cannot know. They follow the order of the parameters, which is the same everywhere. They travel between the hosts as they fill,
-    but a step completes as a whole, so nothing is waited for before DDP's last bucket is there; the hook waits then, for all of them.
+    The buckets of the agent's calls are not DDP's: those come in the order in which gradients were
+    ready, which a worker that joins in the middle cannot know. They follow the order of the
+    parameters, which is the same everywhere. They travel between the hosts as they fill, but a step
+    completes as a whole, so nothing is waited for before DDP's last bucket is there; the hook waits
+    then, for all of them.
 
-    `statistics` are buffers of the model (running means and the like) that are averaged too, so that they are the same everywhere after the step.
+    `statistics` are buffers of the model (running means and the like) that are averaged too, so
+    that they are the same everywhere after the step.
     """
 
     def __init__(
@@ -147,19 +189,25 @@ class Average:
                 p.register_hook(lambda _, p=p: self._used.add(p))  # type: ignore[misc, union-attr]
 
     def find_sizes(self, total: int) -> None:
-        """Have the workers find out how large buckets should be, in a job with a loop; `total` is the bytes of all gradients."""
+        """Have the workers find out how large buckets should be, in a job with a loop; `total` is
+        the bytes of all gradients.
+        """
         sizes = self._sizes = Sizes(self._job, total, self._size)
 
         def told(size: int) -> None:
             sizes.size = size
 
-        self._job._state.register(self._job.unused("size of buckets"), lambda: sizes.size, told, kept=False)
+        self._job._state.register(
+            self._job.unused("size of buckets"), lambda: sizes.size, told, kept=False
+        )
 
     def _cut(self) -> List[Bucket]:
         """The buckets, of the size that they have now."""
         all_buckets = [*self._statistics, *buckets(self._parameters, self._size, self._make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
-            p: (i, j) for i, bucket in enumerate(all_buckets) for j, p in enumerate(bucket.parameters)
+            p: (i, j)
+            for i, bucket in enumerate(all_buckets)
+            for j, p in enumerate(bucket.parameters)
         }
         return all_buckets
 
@@ -189,19 +237,31 @@ class Average:
         return future
 
     def _compare(self) -> None:
-        """Compare the parameters of all workers behind 1, 2, 4, 8 … steps: where they differ, each trains a model of its own, and nobody would know. No error,
-        for processors of several kinds may round differently in the optimizer."""
+        """Compare the parameters of all workers behind 1, 2, 4, 8 … steps: where they differ, each
+        trains a model of its own, and nobody would know. No error, for processors of several kinds
+        may round differently in the optimizer.
+        """
         step = self._job.step
-        if self._grouped or step is None or step.committed or step.number & (step.number - 1) or not step.number:
+        if (
+            self._grouped
+            or step is None
+            or step.committed
+            or step.number & (step.number - 1)
+            or not step.number
+        ):
             return
-        mine = sum(_bits(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)  # with its negative, numbers of 64 bits
+        # with its negative, numbers of 64 bits
+        mine = sum(_bits(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
         most, least = step.aside(array("q", [mine, -mine]), "max").wait()
         if most != -least and not self._parted:
             self._parted = True
             if self._job.rank == 0:
                 say(
-                    f"the parameters of the workers differ behind {counted(step.number, 'step')}, though all gradients are averaged. Every worker must call optimizer.step(), and change its "
-                    "model in no other way than the others: `if rank == 0:` is for what is written and printed. Where processors or GPUs are of several kinds this can be rounding"
+                    f"the parameters of the workers differ behind {counted(step.number, 'step')},"
+                    " though all gradients are averaged. Every worker must call optimizer.step(),"
+                    " and change its model in no other way than the others: `if rank == 0:` is for"
+                    " what is written and printed. Where processors or GPUs are of several kinds"
+                    " this can be rounding"
                 )
 
     def _begin(self, way: Way) -> None:
@@ -209,7 +269,10 @@ class Average:
         way.mover.begin()
         way.exchange.begin()
         still = len(self._statistics)
-        self._missing, self._full = [0] * still + [len(b.parameters) for b in way.buckets[still:]], 0
+        self._missing, self._full = (
+            [0] * still + [len(b.parameters) for b in way.buckets[still:]],
+            0,
+        )
         with way.mover.fetching():
             for bucket in way.buckets[:still]:
                 bucket.pack([b.detach() for b in bucket.parameters])
@@ -243,7 +306,9 @@ class Average:
         way.mover.complete([(future, bucket.buffer()) for bucket, future in taken])
 
     def _finish(self, way: Way, taken: List[dist.GradBucket]) -> None:
-        gradients = {p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())}
+        gradients = {
+            p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())
+        }
         for bucket in way.exchange.arrivals():
             for tensor, average in zip(bucket.parameters, bucket.unpack()):
                 if tensor in gradients:

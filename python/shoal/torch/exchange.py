@@ -14,11 +14,16 @@ def open_step(job: "shoal.Job") -> "shoal.Step":
     """The step that an average is to commit. Raises RuntimeError where none is open."""
     step = job.step
     if step is None:
-        raise RuntimeError("shoal: gradients outside of the loop over shoal.torch.loader: train there, and use the plain model and optimizer elsewhere")
+        raise RuntimeError(
+            "shoal: gradients outside of the loop over shoal.torch.loader: train there, and use the"
+            " plain model and optimizer elsewhere"
+        )
     if step.committed:
         raise RuntimeError(
-            f"shoal: step {step.number} was committed by its first average, and this is a second one. Several backward passes of one model: all but the last under no_sync(). "
-            "Several models, each with a loss of its own: train them in turns, one a step. Several models with one loss: wrap one module that holds them all"
+            f"shoal: step {step.number} was committed by its first average, and this is a second"
+            " one. Several backward passes of one model: all but the last under no_sync(). Several"
+            " models, each with a loss of its own: train them in turns, one a step. Several models"
+            " with one loss: wrap one module that holds them all"
         )
     return step
 
@@ -26,13 +31,17 @@ def open_step(job: "shoal.Job") -> "shoal.Step":
 class Exchange:
     """Has the workers of a job average buckets, in the order of the list, step after step.
 
-    With a group these are calls of the group. Without one they make up the open step of the job, and the last one commits it.
+    With a group these are calls of the group. Without one they make up the open step of the job,
+    and the last one commits it.
 
-    A bucket that asks is answered while the next one is filled: what it gives is submitted behind the questions of that one. So every worker
-    makes the same calls in the same order, however many buckets it had full at once.
+    A bucket that asks is answered while the next one is filled: what it gives is submitted behind
+    the questions of that one. So every worker makes the same calls in the same order, however many
+    buckets it had full at once.
     """
 
-    def __init__(self, job: "shoal.Job", buckets: Sequence[Bucket], group: "Optional[shoal.Group]" = None):
+    def __init__(
+        self, job: "shoal.Job", buckets: Sequence[Bucket], group: "Optional[shoal.Group]" = None
+    ):
         self._job, self._group, self._buckets = job, group, buckets
         self._step: "Optional[shoal.Step]" = None
         self._steps = 0
@@ -52,12 +61,22 @@ class Exchange:
         fresh, self._generation = self._generation != self._job.generation, self._job.generation
         if self._group is not None:
             self._steps += 1
-            return Turn(self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh)
+            return Turn(
+                self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh
+            )
         self._step = open_step(self._job)
-        return Turn(self._job.rank, self._job.size, self._step.number, self._step.weight / self._step.count, fresh)
+        return Turn(
+            self._job.rank,
+            self._job.size,
+            self._step.number,
+            self._step.weight / self._step.count,
+            fresh,
+        )
 
     def go(self, full: int, end: bool) -> None:
-        """The first `full` buckets are full; with `end`, these are all that will be, and the others go as they are."""
+        """The first `full` buckets are full; with `end`, these are all that will be, and the others
+        go as they are.
+        """
         with self._job.grouped():
             while len(self._answers) < (len(self._buckets) if end else full):
                 asked = [self._ask(part) for part in self._buckets[len(self._answers)].ask()]
@@ -67,11 +86,15 @@ class Exchange:
                 self._give(len(self._buckets))
 
     def settled(self) -> bool:
-        """After the last `go`: whether this is the step that counts. False when it is void, and has to be made again from `begin`."""
+        """After the last `go`: whether this is the step that counts. False when it is void, and has
+        to be made again from `begin`.
+        """
         return True
 
     def arrivals(self) -> Iterator[Bucket]:
-        """The buckets in their order, each as soon as it has its mean. An error of any is raised once all are over."""
+        """The buckets in their order, each as soon as it has its mean. An error of any is raised
+        once all are over.
+        """
         calls = [call for given in self._calls for call in given]
         try:
             for bucket, given in zip(self._buckets, self._calls):

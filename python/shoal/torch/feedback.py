@@ -1,4 +1,6 @@
-"""Buckets that give a part of their gradients now and keep the rest for later steps: error feedback."""
+"""Buckets that give a part of their gradients now and keep the rest for later steps: error
+feedback.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ from .bucket import Bucket, Part, Turn, dense
 
 
 class Feedback(Bucket):
-    """A bucket of which a worker gives an approximation, and remembers what that lacks (Karimireddy et al., ICML 2019, §4).
+    """A bucket of which a worker gives an approximation, and remembers what that lacks (Karimireddy
+    et al., ICML 2019, §4).
 
-    `memory` is this worker's contribution to the mean, in f32: its gradients weighted by its share of the batch, and what it had left from
-    earlier steps. Every contribution is added up as it is, so what is left stays right when the workers or their shares change. A
-    worker that joins has nothing left, and what a lost one had left is lost with it: an error of one step at most, like a gradient that was
-    rounded.
+    `memory` is this worker's contribution to the mean, in f32: its gradients weighted by its share
+    of the batch, and what it had left from earlier steps. Every contribution is added up as it is,
+    so what is left stays right when the workers or their shares change. A worker that joins has
+    nothing left, and what a lost one had left is lost with it: an error of one step at most, like a
+    gradient that was rounded.
 
-    A subclass has `propose`, `encode` and `decode`. What it encodes must add up: the sum of the codes is the code of the sum.
+    A subclass has `propose`, `encode` and `decode`. What it encodes must add up: the sum of the
+    codes is the code of the sum.
     """
 
     def __init__(self, parameters: Sequence[Tensor], multiple: int = 1):
@@ -34,7 +39,10 @@ class Feedback(Bucket):
         self._rest = empty(len(sizes) + 1)  # the marks, and the share
 
     def _cut(self, flat: Tensor, sizes: List[int]) -> List[Tensor]:
-        return [part.view(p.shape) for part, p in zip(flat.split([*sizes, len(flat) - sum(sizes)]), self.parameters)]
+        return [
+            part.view(p.shape)
+            for part, p in zip(flat.split([*sizes, len(flat) - sum(sizes)]), self.parameters)
+        ]
 
     def begin(self, turn: Turn) -> None:
         self.turn = turn
@@ -48,7 +56,8 @@ class Feedback(Bucket):
             self._own[i].add_(self.mover.home(dense(tensor)), alpha=self.turn.share)
 
     def ask(self) -> List[Part]:
-        # What is not finite would be remembered for ever. All workers get NaN now, as they would without compression.
+        # What is not finite would be remembered for ever. All workers get NaN now, as they would
+        # without compression.
         if not math.isfinite(self.memory.sum().item()):
             self.memory.zero_()
             self._rest[-1] = math.nan

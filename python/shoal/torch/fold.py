@@ -1,4 +1,6 @@
-"""The bitwise reductions, which the agent does not have: every rank gathers all tensors and folds them itself."""
+"""The bitwise reductions, which the agent does not have: every rank gathers all tensors and folds
+them itself.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ def folds(op: Any) -> bool:
     return op_name(op) in _OPS
 
 
-def rows(tensor: Tensor, result: Optional[Tensor], op: Any, size: int) -> Tuple[Tensor, Callable[[], object]]:
-    """Return (place for the tensors of `size` ranks, what to run once they are there to fill `result`)."""
+def rows(
+    tensor: Tensor, result: Optional[Tensor], op: Any, size: int
+) -> Tuple[Tensor, Callable[[], object]]:
+    """Return (place for the tensors of `size` ranks, what to run once they are there to fill
+    `result`).
+    """
     place = torch.empty((size, *tensor.shape), dtype=tensor.dtype)
 
     def land() -> None:

@@ -13,8 +13,9 @@ from .waiter import Waiter, is_waiter
 class _Failed:
     """An error as the value of a future.
 
-    C++ code that waits for a future, as DistributedDataParallel's does, looks for tensors in its value by pickling that. In an error it would find
-    none, and take the first one all the same, which ends the process; here it gets the error.
+    C++ code that waits for a future, as DistributedDataParallel's does, looks for tensors in its
+    value by pickling that. In an error it would find none, and take the first one all the same,
+    which ends the process; here it gets the error.
     """
 
     def __init__(self, error: Exception):
@@ -34,11 +35,13 @@ def fail(future: torch.futures.Future, error: Exception) -> None:
 
 
 class Future(torch.futures.Future):
-    """The future of a collective. `finish` completes it; the waiter calls that, or whoever is faster.
+    """The future of a collective. `finish` completes it; the waiter calls that, or whoever is
+    faster.
 
-    torch runs a callback wherever the future happens to become complete: in the thread that completes it or in the one that
-    adds the callback. A callback that calls a collective would then do so at another place in the order of calls on
-    each rank. Here callbacks run on the waiter's thread only.
+    torch runs a callback wherever the future happens to become complete: in the thread that
+    completes it or in the one that adds the callback. A callback that calls a collective would then
+    do so at another place in the order of calls on each rank. Here callbacks run on the waiter's
+    thread only.
     """
 
     def __init__(self, waiter: Waiter, finish: Callable[["Future"], object]):

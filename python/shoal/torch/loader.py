@@ -14,7 +14,8 @@ from shoal.steps import End, Progress
 from . import elastic
 from .state import keep_random_state
 
-# What a DataLoader worker is asked for: the plan that the batch belongs to, and the samples; none are a question without answer.
+# What a DataLoader worker is asked for: the plan that the batch belongs to, and the samples; none
+# are a question without answer.
 Order = Tuple[int, List[int]]
 _NOTHING: Order = (-1, [])
 
@@ -31,7 +32,8 @@ def loader(
     collate_fn: Optional[Callable[[List[Any]], Any]] = None,
     **options: Any,
 ) -> "Loader":
-    """The batches of a training loop over a map-style dataset, `global_batch` samples a step over all workers.
+    """The batches of a training loop over a map-style dataset, `global_batch` samples a step over
+    all workers.
 
         loader = shoal.torch.loader(dataset, global_batch=128)
         for epoch in loader.epochs(10):
@@ -40,65 +42,110 @@ def loader(
                 F.cross_entropy(model(x), y).backward()     # shoal.torch.ddp or shoal.torch.optimizer: the mean of all workers
                 optimizer.step()
 
-    Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order that `seed` decides
-    (in the dataset's without shuffle), whatever workers join, leave or are lost. The loss is the mean over the batch;
-    gradients are weighted by the number of samples. A worker that has no sample left at the end of an epoch gets the batch of another,
-    with weight 0, so that the same code runs. With `drop_last` an epoch has no
-    smaller batch at its end, in which a worker may have too few samples for batch norms: it leaves out as many samples, with shuffle others in the next.
+    Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order
+    that `seed` decides (in the dataset's without shuffle), whatever workers join, leave or are
+    lost. The loss is the mean over the batch; gradients are weighted by the number of samples. A
+    worker that has no sample left at the end of an epoch gets the batch of another, with weight 0,
+    so that the same code runs. With `drop_last` an epoch has no smaller batch at its end, in which
+    a worker may have too few samples for batch norms: it leaves out as many samples, with shuffle
+    others in the next.
 
-    A loop over the loader is one epoch: the n-th ends with the n-th epoch of the job, wherever that is when it begins. `for epoch in range(10)` works as the
-    outer loop too. But a worker that joins then goes through the epochs that the job has behind it without a step, as a job of one that is not rank 0: what the outer loop does behind each, an evaluation
-    say, takes its time, and what it changes is replaced when the worker enters. loader.epochs leaves them out. A worker that is released has no step any more: the loop ends early, job.released tells, and with the next one
-    its program ends. With `epochs` or `steps` one loop goes over all of them, or as many steps of the job.
+    A loop over the loader is one epoch: the n-th ends with the n-th epoch of the job, wherever that
+    is when it begins. `for epoch in range(10)` works as the outer loop too. But a worker that joins
+    then goes through the epochs that the job has behind it without a step, as a job of one that is
+    not rank 0: what the outer loop does behind each, an evaluation say, takes its time, and what it
+    changes is replaced when the worker enters. loader.epochs leaves them out. A worker that is
+    released has no step any more: the loop ends early, job.released tells, and with the next one
+    its program ends. With `epochs` or `steps` one loop goes over all of them, or as many steps of
+    the job.
 
-    A step takes one average. To accumulate gradients, cut its batch, `for part, rest in zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last
-    under the model's `no_sync()`. Models with losses of their own, as in a GAN, take turns: one in even steps, the other in odd ones.
+    A step takes one average. To accumulate gradients, cut its batch, `for part, rest in
+    zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last under the model's
+    `no_sync()`. Models with losses of their own, as in a GAN, take turns: one in even steps, the
+    other in odd ones.
 
-    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every worker. A worker that joins gets
-    what they manage, and the schedulers, the GradScaler and other optimizers of that, made behind `import shoal.torch` and before the loop; anything
-    else that the loop changes is for `job.register`. `loader.step`
-    tells the epoch, the step and the weight. `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …);
-    its workers start with each loop, or once with persistent_workers.
+    Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every
+    worker. A worker that joins gets what they manage, and the schedulers, the GradScaler and other
+    optimizers of that, made behind `import shoal.torch` and before the loop; anything else that the
+    loop changes is for `job.register`. `loader.step` tells the epoch, the step and the weight.
+    `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …); its
+    workers start with each loop, or once with persistent_workers.
     """
     for name in ("batch_size", "sampler", "batch_sampler"):
         if name in options:
-            raise TypeError(f"{name} is not for shoal.torch.loader, which cuts the batches itself: global_batch says how large they are")
+            raise TypeError(
+                f"{name} is not for shoal.torch.loader, which cuts the batches itself: global_batch"
+                " says how large they are"
+            )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise TypeError(
-            f"dataset is {type(dataset).__name__}: shoal.torch.loader takes a map-style one, of which dataset[i] and len(dataset) are asked, since every sample is dealt out "
-            "by its number. Of a DataLoader give the dataset; a stream has to become one first"
+            f"dataset is {type(dataset).__name__}: shoal.torch.loader takes a map-style one, of"
+            " which dataset[i] and len(dataset) are asked, since every sample is dealt out by its"
+            " number. Of a DataLoader give the dataset; a stream has to become one first"
         )
-    global_batch = whole("global_batch", global_batch, 1, "how many samples a step takes over all workers, an integer from 1 to 2**62", MAX_SAMPLES)
+    global_batch = whole(
+        "global_batch",
+        global_batch,
+        1,
+        "how many samples a step takes over all workers, an integer from 1 to 2**62",
+        MAX_SAMPLES,
+    )
     job = shoal.join()
     if elastic.rigid:
-        raise RuntimeError("shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the model cannot lose a worker")
+        raise RuntimeError(
+            "shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the"
+            " model cannot lose a worker"
+        )
     samples = len(dataset)  # type: ignore[arg-type]
     left_out = samples % global_batch if drop_last else 0
     if samples and left_out == samples:
-        raise ValueError(f"with drop_last no batch is left: the dataset has {samples} samples, fewer than global_batch={global_batch}")
+        raise ValueError(
+            f"with drop_last no batch is left: the dataset has {samples} samples, fewer than"
+            f" global_batch={global_batch}"
+        )
     progress = job.place(samples - left_out, global_batch, seed, shuffle)
     keep_random_state(job)
-    return Loader(job, progress, dataset, End(epochs, steps), collate_fn or default_collate, left_out if shuffle else 0, options)
+    return Loader(
+        job,
+        progress,
+        dataset,
+        End(epochs, steps),
+        collate_fn or default_collate,
+        left_out if shuffle else 0,
+        options,
+    )
 
 
 class Loader:
     """An iterable of batches; see `loader`."""
 
     def __init__(
-        self, job: "shoal.Job", progress: Progress, dataset: Dataset[Any], end: End, collate: Callable[[List[Any]], Any], turn: int, options: Any
+        self,
+        job: "shoal.Job",
+        progress: Progress,
+        dataset: Dataset[Any],
+        end: End,
+        collate: Callable[[List[Any]], Any],
+        turn: int,
+        options: Any,
     ):
         self._job = job
         self._progress = progress
         self._end = end
-        self._arriving: Optional[Iterator[Any]] = None  # what a loop that made no step has begun to load
+        # what a loop that made no step has begun to load
+        self._arriving: Optional[Iterator[Any]] = None
         orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
-        self._batches: DataLoader[Any] = DataLoader(batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options)  # type: ignore[arg-type]
+        self._batches: DataLoader[Any] = DataLoader(
+            batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options
+        )  # type: ignore[arg-type]
 
     @property
     def step(self) -> "shoal.Step":
         """The step under way. Raises ShoalError outside of the loop."""
         if self._job.step is None:
-            raise shoal.ShoalError("no step is under way: loader.step is for the body of a loop over the loader")
+            raise shoal.ShoalError(
+                "no step is under way: loader.step is for the body of a loop over the loader"
+            )
         return self._job.step
 
     @property
@@ -107,7 +154,9 @@ class Loader:
         return self._progress.place.epoch
 
     def __len__(self) -> int:
-        """The number of steps of a loop from the beginning to the end, as long as no worker is lost."""
+        """The number of steps of a loop from the beginning to the end, as long as no worker is
+        lost.
+        """
         return self._end.whole(self._progress.cursor)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -117,11 +166,16 @@ class Loader:
                 for x, y in loader: ...
                 schedule.step()
 
-        As `range(10)`, but a worker that joins begins with the epoch that the job is in, and so does a program that goes on from a checkpoint; the last
-        checkpoint is behind the last epoch; and it ends early where the job goes on without this worker. Raises ShoalError when all of them are over already.
+        As `range(10)`, but a worker that joins begins with the epoch that the job is in, and so
+        does a program that goes on from a checkpoint; the last checkpoint is behind the last epoch;
+        and it ends early where the job goes on without this worker. Raises ShoalError when all of
+        them are over already.
         """
         if not self._end.each:
-            raise ValueError("this loader has epochs or steps of its own, for one loop over all of them: give them to loader.epochs only")
+            raise ValueError(
+                "this loader has epochs or steps of its own, for one loop over all of them: give"
+                " them to loader.epochs only"
+            )
         count = whole("epochs", count, 0, "how many epochs the whole training has, an integer")
         self._load()
         return self._progress.passes.epochs(count)
@@ -147,9 +201,11 @@ class Loader:
 
 
 class _Orders:
-    """What the DataLoader asks its workers for, without end: the batches of the plan that holds when it asks.
+    """What the DataLoader asks its workers for, without end: the batches of the plan that holds
+    when it asks.
 
-    The samples are `turn` further on in each epoch, so that those that an epoch leaves out are not always the same.
+    The samples are `turn` further on in each epoch, so that those that an epoch leaves out are not
+    always the same.
     """
 
     def __init__(self, progress: Progress, end: End, turn: int):
@@ -167,7 +223,13 @@ class _Orders:
                 yield _NOTHING
             else:
                 asked += 1
-                yield plan, [(int(i) + part.epoch * self._turn) % (progress.cursor.samples + self._turn) for i in part.indices]
+                yield (
+                    plan,
+                    [
+                        (int(i) + part.epoch * self._turn) % (progress.cursor.samples + self._turn)
+                        for i in part.indices
+                    ],
+                )
 
 
 class _Batches(Dataset):  # type: ignore[type-arg]

@@ -1,4 +1,6 @@
-"""The barrier that names who is missing: every rank reports to rank 0, which answers when all have."""
+"""The barrier that names who is missing: every rank reports to rank 0, which answers when all
+have.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _TAGS = 1 << 31
 
 
 def barrier(group: Any, number: int, timeout: Union[timedelta, float], all_ranks: bool) -> None:
-    """Run barrier `number` of a ProcessGroup. The words of the errors are those that torch's users know from gloo."""
+    """Run barrier `number` of a ProcessGroup. The words of the errors are those that torch's users
+    know from gloo.
+    """
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     end, tag = time.monotonic() + seconds, _TAGS + number
     token = torch.zeros(1, dtype=torch.uint8)
@@ -23,15 +27,19 @@ def barrier(group: Any, number: int, timeout: Union[timedelta, float], all_ranks
             group.recv([token], 0, tag).wait(_left(end))
         except RuntimeError as error:
             raise RuntimeError(
-                f"Rank {group.rank()} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
-                f"rank 0. Look at rank 0's error for the rank that is missing. This rank's: {error}"
+                f"Rank {group.rank()} successfully reached monitoredBarrier, but received errors"
+                " while waiting for send/recv from rank 0. Look at rank 0's error for the rank"
+                f" that is missing. This rank's: {error}"
             ) from None
         return
     arrivals = [(r, group.recv([token.clone()], r, tag)) for r in range(1, group.size())]
     missing = []
     for rank, arrival in arrivals:
         if not all_ranks and seconds <= 0:
-            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {1000 * seconds:.0f} ms: give it more time")
+            raise RuntimeError(
+                f"Rank 0 timed out in monitoredBarrier after {1000 * seconds:.0f} ms: give it more"
+                " time"
+            )
         try:
             arrival.wait(_left(end))
         except RuntimeError:

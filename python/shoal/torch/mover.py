@@ -1,4 +1,6 @@
-"""How gradients get into the buckets of the arena, and their means out of it: at once on the CPU, by streams from a device."""
+"""How gradients get into the buckets of the arena, and their means out of it: at once on the CPU,
+by streams from a device.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Mover:
         """Move the tensors of a bucket."""
 
     def begin(self) -> None:
-        """Before anything of a step is fetched: what the last one has brought back has left the arena."""
+        """Before anything of a step is fetched: what the last one has brought back has left the
+        arena.
+        """
 
     def fetching(self) -> ContextManager[Any]:
         """For the calls of `fetch` and `home`, behind what computes the tensors."""
@@ -46,7 +50,9 @@ class Mover:
         """Everything is there."""
 
     def then(self, task: Callable[[], object]) -> None:
-        """Call `task` once all that was fetched is there, behind the tasks before. On the CPU its errors are raised here, else by `complete`."""
+        """Call `task` once all that was fetched is there, behind the tasks before. On the CPU its
+        errors are raised here, else by `complete`.
+        """
         task()
 
     def bring(self, tensor: Tensor, mean: Tensor) -> None:
@@ -67,9 +73,11 @@ class Mover:
 
 
 class Streams(Mover):
-    """A side stream of a device copies both ways, ordered with the stream that computes by events alone.
+    """A side stream of a device copies both ways, ordered with the stream that computes by events
+    alone.
 
-    Tasks run on a thread that waits for the copies before them, so the thread that runs backward never does.
+    Tasks run on a thread that waits for the copies before them, so the thread that runs backward
+    never does.
     """
 
     def __init__(self, job: "shoal.Job", card: cuda.Card):
@@ -89,7 +97,11 @@ class Streams(Mover):
             self._job._port.pin(buffer.data_ptr(), self._card.pin, self._card.unpin)
         except RuntimeError as error:
             self._pins = False
-            print(f"shoal: the arena cannot be pinned for {self._card} ({error}): training goes on, and copies from and to it take longer", file=sys.stderr)
+            print(
+                f"shoal: the arena cannot be pinned for {self._card} ({error}): training goes on,"
+                " and copies from and to it take longer",
+                file=sys.stderr,
+            )
 
     def begin(self) -> None:
         if self._left is not None:
@@ -151,6 +163,8 @@ HOST = Mover()
 
 
 def mover_of(job: "shoal.Job", tensors: Sequence[Tensor]) -> Mover:
-    """What moves these tensors, which all lie on one device. Raises RuntimeError where they do not."""
+    """What moves these tensors, which all lie on one device. Raises RuntimeError where they do
+    not.
+    """
     card = cuda.card_of(tensors)
     return HOST if card is None else Streams(job, card)

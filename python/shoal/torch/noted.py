@@ -1,4 +1,6 @@
-"""Optimizers, schedulers and GradScalers as they are made, so that a script need not name them for workers that join to get them."""
+"""Optimizers, schedulers and GradScalers as they are made, so that a script need not name them for
+workers that join to get them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ _Scheduler = getattr(lr_scheduler, "LRScheduler", lr_scheduler._LRScheduler)
 # In torch 2 the one for CUDA is a subclass.
 _Scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
 # Those that do not call the __init__ of the base.
-_OTHERS = [getattr(lr_scheduler, name) for name in ("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler") if hasattr(lr_scheduler, name)]
+_OTHERS = [
+    getattr(lr_scheduler, name)
+    for name in ("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")
+    if hasattr(lr_scheduler, name)
+]
 _SCHEDULERS = (_Scheduler, *_OTHERS)
 
 
@@ -47,8 +53,9 @@ def optimizers() -> List[torch.optim.Optimizer]:
 
 
 def belonging(managed: List[Any]) -> List[Any]:
-    """What was made, is alive and belongs to these modules and optimizers, but is not among them: optimizers with parameters of theirs, then schedulers of
-    the optimizers, then GradScalers."""
+    """What was made, is alive and belongs to these modules and optimizers, but is not among them:
+    optimizers with parameters of theirs, then schedulers of the optimizers, then GradScalers.
+    """
     if any(_belonging(managed)):
         gc.collect()  # what is dead, and not known to be, would differ between workers
     return list(_belonging(managed))
@@ -56,14 +63,19 @@ def belonging(managed: List[Any]) -> List[Any]:
 
 def _belonging(managed: List[Any]) -> Iterator[Any]:
     known = {id(thing) for thing in managed}
-    made = [thing for thing in (ref() for ref in _made) if thing is not None and id(thing) not in known]
+    made = [
+        thing for thing in (ref() for ref in _made) if thing is not None and id(thing) not in known
+    ]
     parameters = {id(p) for thing in managed for p in _parameters(thing)}
     for thing in made:
         if isinstance(thing, _Optimizer) and any(id(p) in parameters for p in _parameters(thing)):
             known.add(id(thing))
             yield thing
     for thing in made:
-        if isinstance(thing, _SCHEDULERS) and id(_inner(getattr(thing, "optimizer", None))) in known:
+        if (
+            isinstance(thing, _SCHEDULERS)
+            and id(_inner(getattr(thing, "optimizer", None))) in known
+        ):
             yield thing
     for thing in made:
         if isinstance(thing, _Scaler) and thing.is_enabled():
@@ -73,9 +85,17 @@ def _belonging(managed: List[Any]) -> Iterator[Any]:
 def _parameters(thing: Any) -> List[torch.Tensor]:
     if isinstance(thing, torch.nn.Module):
         return list(thing.parameters())
-    return [p for group in thing.param_groups for p in group["params"]] if isinstance(thing, _Optimizer) else []
+    return (
+        [p for group in thing.param_groups for p in group["params"]]
+        if isinstance(thing, _Optimizer)
+        else []
+    )
 
 
 def _inner(optimizer: Any) -> Any:
     """The user's optimizer, where it is one of shoal's around it."""
-    return vars(optimizer).get("inner", optimizer) if type(optimizer).__module__.startswith("shoal.") else optimizer
+    return (
+        vars(optimizer).get("inner", optimizer)
+        if type(optimizer).__module__.startswith("shoal.")
+        else optimizer
+    )

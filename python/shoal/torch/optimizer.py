@@ -1,4 +1,6 @@
-"""An optimizer that averages gradients itself, for models that DistributedDataParallel does not wrap."""
+"""An optimizer that averages gradients itself, for models that DistributedDataParallel does not
+wrap.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,24 @@ from .state import check, keep
 from .ways import Way, Ways
 
 
-def optimizer(opt: torch.optim.Optimizer, *others: Any, compress: Compression = None) -> torch.optim.Optimizer:
+def optimizer(
+    opt: torch.optim.Optimizer, *others: Any, compress: Compression = None
+) -> torch.optim.Optimizer:
     """Make `opt` step with gradients averaged over the workers of the job.
 
-    The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers, GradScaler, closures
-    and checkpoints (`state_dict()` is that of `opt`) work on it. Each step does one fused all-reduce an element type.
-    Parameters become those of rank 0 at once. Parameters of a model wrapped by `shoal.torch.ddp` are averaged there
-    and left alone here; where that is all of them, `opt` itself is returned.
+    The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers,
+    GradScaler, closures and checkpoints (`state_dict()` is that of `opt`) work on it. Each step
+    does one fused all-reduce an element type. Parameters become those of rank 0 at once. Parameters
+    of a model wrapped by `shoal.torch.ddp` are averaged there and left alone here; where that is
+    all of them, `opt` itself is returned.
 
-    Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls `average_gradients()`
-    first. In a job with `shoal.torch.loader` (make it first) the gradients are weighted by the samples that each worker had, and the
-    average commits the step; workers that join get the state of `opt`, of its schedulers and a GradScaler (made behind `import shoal.torch` and before
-    the loop), and of what else is given, anything with a `state_dict`. (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the loss of this worker's data; `step(closure)` returns its average over the workers.
+    Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls
+    `average_gradients()` first. In a job with `shoal.torch.loader` (make it first) the gradients
+    are weighted by the samples that each worker had, and the average commits the step; workers that
+    join get the state of `opt`, of its schedulers and a GradScaler (made behind `import
+    shoal.torch` and before the loop), and of what else is given, anything with a `state_dict`.
+    (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the
+    loss of this worker's data; `step(closure)` returns its average over the workers.
 
     With `compress`, gradients take fewer bytes, as with `shoal.torch.ddp`.
 
@@ -39,25 +47,45 @@ def optimizer(opt: torch.optim.Optimizer, *others: Any, compress: Compression = 
         keep(job, "optimizer", opt)
         for other in others:
             keep(job, type(other).__name__, other)
-    own = [p for group in opt.param_groups for p in group["params"] if not getattr(p, "averaged_by_ddp", False)]
+    own = [
+        p
+        for group in opt.param_groups
+        for p in group["params"]
+        if not getattr(p, "averaged_by_ddp", False)
+    ]
     return Averaging(opt, own, maker(compress)) if own else opt
 
 
 class Averaging(torch.optim.Optimizer):
-    """An optimizer around another: averages gradients, then lets the other step. Made by `optimizer`."""
+    """An optimizer around another: averages gradients, then lets the other step. Made by
+    `optimizer`.
+    """
 
     # GradScaler then leaves unscaling and the look for infinities to step().
     _step_supports_amp_scaling = True
 
-    def __init__(self, inner: torch.optim.Optimizer, parameters: List[Tensor], make: Callable[[Sequence[Tensor]], Bucket]):
-        # Not the base's __init__: groups, state and defaults are those of `inner`, through __getattr__.
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        parameters: List[Tensor],
+        make: Callable[[Sequence[Tensor]], Bucket],
+    ):
+        # Not the base's __init__: groups, state and defaults are those of `inner`, through
+        # __getattr__.
         self.inner = inner
         job = shoal.join()
-        # A group of its own: the calls made here never mix with the script's. Only the whole job can go on without a member.
+        # A group of its own: the calls made here never mix with the script's. Only the whole job
+        # can go on without a member.
         self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
         self._make = make
         self._buckets: List[Bucket] = []
-        self._ways = Ways(job, parameters, self._buckets, None if job.elastic else self._group, plain=make is Bucket)
+        self._ways = Ways(
+            job,
+            parameters,
+            self._buckets,
+            None if job.elastic else self._group,
+            plain=make is Bucket,
+        )
         self._averaged = False
         self._manage(parameters)
 
@@ -70,11 +98,13 @@ class Averaging(torch.optim.Optimizer):
         return f"averaged over {self._job.size} workers: {self.inner!r}"
 
     def step(self, closure: Optional[Callable[[], Tensor]] = None) -> Any:
-        """Average the gradients and take one step of the wrapped optimizer; returns the averaged loss of the closure."""
+        """Average the gradients and take one step of the wrapped optimizer; returns the averaged
+        loss of the closure.
+        """
         if closure is not None:
             return self.inner.step(lambda: self._evaluate(closure))
-        # Set by GradScaler. Each rank divides by its own scale before the average, and looks for infinities after it,
-        # so all ranks take the step or none, even where their scales differ.
+        # Set by GradScaler. Each rank divides by its own scale before the average, and looks for
+        # infinities after it, so all ranks take the step or none, even where their scales differ.
         scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
         if scale is not None:
             for gradient in self._gradients():
@@ -153,18 +183,24 @@ class Averaging(torch.optim.Optimizer):
             for parameter, value in zip(parameters, values):
                 parameter.detach().copy_(value)
 
-        self._job.register(self._job.unused("parameters"), lambda: [p.detach() for p in parameters], set)
+        self._job.register(
+            self._job.unused("parameters"), lambda: [p.detach() for p in parameters], set
+        )
 
     def _gradients(self) -> List[Tensor]:
         return [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
 
     def _evaluate(self, closure: Callable[[], Tensor]) -> Tensor:
         if self._job.elastic:
-            raise RuntimeError("shoal: step(closure) averages as often as the closure is called, and a step of the loader is one average")
+            raise RuntimeError(
+                "shoal: step(closure) averages as often as the closure is called, and a step of the"
+                " loader is one average"
+            )
         with torch.enable_grad():
             loss = closure()
         self._averaged = False
         self.average_gradients()
         self._averaged = False
-        # Optimizers that look at the loss (LBFGS) must see the same one on every rank, or they part ways.
+        # Optimizers that look at the loss (LBFGS) must see the same one on every rank, or they part
+        # ways.
         return self._group.allreduce(torch.as_tensor(loss).detach().clone(), op="mean")

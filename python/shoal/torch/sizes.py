@@ -36,7 +36,9 @@ class Clock:
         self._took.append(time.perf_counter() - self._began)
 
     def read(self) -> Tuple[float, float]:
-        """The seconds of a backward pass and of a whole step: medians of the newest ones, 0 where there are none. They are forgotten."""
+        """The seconds of a backward pass and of a whole step: medians of the newest ones, 0 where
+        there are none. They are forgotten.
+        """
         backward = median(self._backward) if self._backward else 0.0
         took = median(self._took) if self._took else 0.0
         self._backward.clear()
@@ -47,9 +49,11 @@ class Clock:
 class Sizes:
     """The size of buckets, in bytes. All workers have the same one in every step.
 
-    The agent of rank 0 proposes, by a model of the network that is fitted to the job's own all-reduces. Time decides: a size that should be better is
-    tried for a few steps and stays if the slowest worker's steps took less, else the one before comes back. Decisions are made in the same steps
-    everywhere, ever more rarely, by numbers that the workers give each other; with other members everything begins anew.
+    The agent of rank 0 proposes, by a model of the network that is fitted to the job's own
+    all-reduces. Time decides: a size that should be better is tried for a few steps and stays if
+    the slowest worker's steps took less, else the one before comes back. Decisions are made in the
+    same steps everywhere, ever more rarely, by numbers that the workers give each other; with other
+    members everything begins anew.
     """
 
     def __init__(self, job: "shoal.Job", nbytes: int, size: int) -> None:
@@ -67,7 +71,12 @@ class Sizes:
         if self._generation != self._job.generation:
             self._generation = self._job.generation
             self.clock.read()
-            self._due, self._patience, self._before, self._took = step.number + _FIRST, _FIRST, 0, {}
+            self._due, self._patience, self._before, self._took = (
+                step.number + _FIRST,
+                _FIRST,
+                0,
+                {},
+            )
         if step.number >= self._due:
             backward, took = self.clock.read()
             asks = self._job.rank == 0 and not self._before

@@ -1,4 +1,6 @@
-"""The sum of sparse tensors, which DistributedDataParallel needs for embeddings with sparse gradients."""
+"""The sum of sparse tensors, which DistributedDataParallel needs for embeddings with sparse
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ from .work import Work
 
 
 def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
-    """Sum a sparse COO tensor over the ranks of a ProcessGroup, in place: gather all entries and add them up here.
+    """Sum a sparse COO tensor over the ranks of a ProcessGroup, in place: gather all entries and
+    add them up here.
 
-    How many entries the others have is asked first, and waited for; the entries themselves are a part of `work`.
+    How many entries the others have is asked first, and waited for; the entries themselves are a
+    part of `work`.
     """
     if op_name(op) not in ("SUM", "AVG"):
-        raise RuntimeError("shoal: sparse tensors can only be summed or averaged: call to_dense() for other reductions")
+        raise RuntimeError(
+            "shoal: sparse tensors can only be summed or averaged: call to_dense() for other"
+            " reductions"
+        )
     own = tensor.detach().coalesce()
     counts = torch.empty(group.size(), dtype=torch.int64)
     group.allgather_into_tensor_coalesced([counts], [torch.tensor([own._nnz()])]).wait()
@@ -27,7 +34,8 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
 
     def land() -> None:
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
-        with torch.no_grad():  # detach() would not do: the copy of a sparse tensor replaces its parts
+        # detach() would not do: the copy of a sparse tensor replaces its parts
+        with torch.no_grad():
             tensor.copy_(total / group.size() if op_name(op) == "AVG" else total)
 
     work.after(land)

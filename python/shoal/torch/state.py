@@ -1,4 +1,6 @@
-"""What workers that join get: whatever has a `state_dict`, named by the script or noted when it was made."""
+"""What workers that join get: whatever has a `state_dict`, named by the script or noted when it was
+made.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,23 @@ def check(opt: Any, others: Sequence[Any]) -> None:
     if isinstance(opt, type) or not hasattr(opt, "param_groups"):
         raise wrong("opt", opt, "an optimizer, as torch.optim.SGD(model.parameters(), lr=0.1)")
     for other in others:
-        if isinstance(other, type) or not hasattr(other, "state_dict") or not hasattr(other, "load_state_dict"):
-            raise wrong("others", other, "what workers that join get too, with a state_dict() and a load_state_dict(); of anything else job.register takes the state")
+        if (
+            isinstance(other, type)
+            or not hasattr(other, "state_dict")
+            or not hasattr(other, "load_state_dict")
+        ):
+            raise wrong(
+                "others",
+                other,
+                "what workers that join get too, with a state_dict() and a load_state_dict(); of"
+                " anything else job.register takes the state",
+            )
 
 
 def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
-    """Register a module, an optimizer, a scheduler or a GradScaler under a name that is not taken. Not named: the script has not asked for it."""
+    """Register a module, an optimizer, a scheduler or a GradScaler under a name that is not taken.
+    Not named: the script has not asked for it.
+    """
 
     def get() -> Any:
         # Schedulers keep functions among their numbers; every worker has its own.
@@ -40,12 +53,19 @@ def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
         fill(holder)
     own = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
-    job._state.register(job.unused(name), get if named else _guarded(type(holder).__name__, get), lambda value: load(holder, value), own=own)
+    job._state.register(
+        job.unused(name),
+        get if named else _guarded(type(holder).__name__, get),
+        lambda value: load(holder, value),
+        own=own,
+    )
     manage(job, holder)
 
 
 def manage(job: "shoal.Job", holder: Any) -> None:
-    """Say that a module or an optimizer is taken care of. What was noted and belongs to it is kept when the loop begins."""
+    """Say that a module or an optimizer is taken care of. What was noted and belongs to it is kept
+    when the loop begins.
+    """
     if job not in _managed:
         _managed[job] = []
         job._state.seek = lambda: _keep_noted(job)
@@ -54,11 +74,18 @@ def manage(job: "shoal.Job", holder: Any) -> None:
 
 def _keep_noted(job: "shoal.Job") -> None:
     for thing in noted.belonging(_managed[job]):
-        keep(job, "optimizer" if isinstance(thing, torch.optim.Optimizer) else type(thing).__name__, thing, named=False)
+        keep(
+            job,
+            "optimizer" if isinstance(thing, torch.optim.Optimizer) else type(thing).__name__,
+            thing,
+            named=False,
+        )
 
 
 def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
-    """`get`, or None where the state is of a kind that cannot travel: the script did not ask for that, and must not end by it."""
+    """`get`, or None where the state is of a kind that cannot travel: the script did not ask for
+    that, and must not end by it.
+    """
     said: List[str] = []
 
     def guarded() -> Any:
@@ -68,7 +95,9 @@ def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
             return state
         except Exception as err:  # whatever a state_dict may raise
             if not said:
-                said.append(f"workers that join do not get the state of a {kind} that was made here: {err}")
+                said.append(
+                    f"workers that join do not get the state of a {kind} that was made here: {err}"
+                )
                 say(said[0])
             return None
 
@@ -90,16 +119,20 @@ def _without_functions(value: Any) -> Any:
 
 
 def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
-    """Have a module, an optimizer, a scheduler or a GradScaler load its state, which may lie in its own memory. None is one that cannot travel."""
+    """Have a module, an optimizer, a scheduler or a GradScaler load its state, which may lie in its
+    own memory. None is one that cannot travel.
+    """
     if value is None:
         return
     if isinstance(holder, torch.nn.Module):
         for key, tensor in holder.state_dict(keep_vars=True).items():
             if _same(tensor, value.get(key)):
-                value[key] = tensor  # torch copies no tensor onto itself, but does so with its memory
+                # torch copies no tensor onto itself, but does so with its memory
+                value[key] = tensor
     groups = vars(holder).get("param_groups") if isinstance(holder, torch.optim.Optimizer) else None
     holder.load_state_dict(Taken(value))
-    if groups is not None:  # others may have the same groups: an optimizer around this one, or inside
+    # others may have the same groups: an optimizer around this one, or inside
+    if groups is not None:
         for group, loaded in zip(groups, holder.param_groups):
             group.update(loaded)
         holder.param_groups = groups
@@ -108,18 +141,29 @@ def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
 def _same(one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    return one.data_ptr() == other.data_ptr() and (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+    return one.data_ptr() == other.data_ptr() and (one.dtype, one.shape, one.stride()) == (
+        other.dtype,
+        other.shape,
+        other.stride(),
+    )
 
 
 def fill(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer make its state, which it does in its first step. A worker that joins receives into that memory.
+    """Have an optimizer make its state, which it does in its first step. A worker that joins
+    receives into that memory.
 
     Whatever else the step changes is replaced when the worker joins.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.grad is None]
+    parameters = [
+        p
+        for group in optimizer.param_groups
+        for p in group["params"]
+        if p.requires_grad and p.grad is None
+    ]
     for p, gradient in zip(parameters, _zeros(parameters)):
         p.grad = gradient
-    # One that needs a closure, or sparse gradients, gets its state when it joins, and the others wait somewhat longer.
+    # One that needs a closure, or sparse gradients, gets its state when it joins, and the others
+    # wait somewhat longer.
     with contextlib.suppress(Exception):
         type(optimizer).step(optimizer)
     for p in parameters:
@@ -127,29 +171,41 @@ def fill(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _zeros(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-    """Zeros like each tensor. Those of a type share their memory, which would otherwise be touched for nothing."""
+    """Zeros like each tensor. Those of a type share their memory, which would otherwise be touched
+    for nothing.
+    """
     most: Dict[Any, int] = {}
     for t in tensors:
         most[t.dtype, t.device] = max(t.numel(), most.get((t.dtype, t.device), 0))
     zeros = {kind: torch.zeros(n, dtype=kind[0], device=kind[1]) for kind, n in most.items()}
     plain = [type(t.data) is torch.Tensor and t.is_contiguous() for t in tensors]
-    return [zeros[t.dtype, t.device][: t.numel()].view(t.shape) if p else torch.zeros_like(t) for t, p in zip(tensors, plain)]
+    return [
+        zeros[t.dtype, t.device][: t.numel()].view(t.shape) if p else torch.zeros_like(t)
+        for t, p in zip(tensors, plain)
+    ]
 
 
 class Taken(Dict[str, Any]):
-    """A state that belongs to who loads it. Optimizers of torch 1 would copy it, and its memory has to be touched anew for that."""
+    """A state that belongs to who loads it. Optimizers of torch 1 would copy it, and its memory has
+    to be touched anew for that.
+    """
 
     def __deepcopy__(self, _: Any) -> "Taken":
         return self
 
 
 def keep_random_state(job: "shoal.Job") -> None:
-    """Register the state of the random generators that everyone uses: torch's, on the devices too, NumPy's and Python's. Each worker has its own, and one that
-    joins gets rank 0's."""
+    """Register the state of the random generators that everyone uses: torch's, on the devices too,
+    NumPy's and Python's. Each worker has its own, and one that joins gets rank 0's.
+    """
 
     def get() -> Dict[str, Any]:
         on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        state = {"torch": _bytes(torch.get_rng_state()), "cuda": [_bytes(s) for s in on_devices], "python": random.getstate()}
+        state = {
+            "torch": _bytes(torch.get_rng_state()),
+            "cuda": [_bytes(s) for s in on_devices],
+            "python": random.getstate(),
+        }
         if "numpy" in sys.modules:
             kind, keys, *rest = sys.modules["numpy"].random.get_state()
             state["numpy"] = (kind, keys.tolist(), *rest)

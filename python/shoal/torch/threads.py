@@ -1,8 +1,8 @@
 """Threads that call torch. All of them have ended before the interpreter ends.
 
-A thread that asks for the interpreter after its end is unwound by Python on the spot, and the C++ code of torch that is on its
-stack answers that by aborting the process. So at exit the job is left, which gives an error to whatever still waits for other ranks,
-and then the threads are waited for.
+A thread that asks for the interpreter after its end is unwound by Python on the spot, and the C++
+code of torch that is on its stack answers that by aborting the process. So at exit the job is left,
+which gives an error to whatever still waits for other ranks, and then the threads are waited for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _over = threading.Event()
 class Thread(threading.Thread):
     """Runs `body`. `stop` makes it return soon once nothing waits for other ranks any more."""
 
-    def __init__(self, name: str, body: Callable[[], object], stop: Callable[[], object] = lambda: None):
+    def __init__(
+        self, name: str, body: Callable[[], object], stop: Callable[[], object] = lambda: None
+    ):
         # A daemon, because Python waits for all others before it calls exit handlers.
         super().__init__(name=name, target=body, daemon=True)
         self.stop = stop

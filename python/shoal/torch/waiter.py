@@ -9,15 +9,18 @@ from typing import Any, Callable, Dict, Optional
 
 from . import threads
 
-# Works that nobody waited for are held up to this number; torch has a handful under way at any time.
+# Works that nobody waited for are held up to this number; torch has a handful under way at any
+# time.
 _HELD = 256
 
 
 class Waiter:
-    """Finishes works whose future was taken and runs the callbacks of those futures, one after the other.
+    """Finishes works whose future was taken and runs the callbacks of those futures, one after the
+    other.
 
-    They run in the order in which the script asked for them, never in the order of completion. So every rank runs them in
-    the same order, and callbacks may call collectives themselves, as PowerSGD's do.
+    They run in the order in which the script asked for them, never in the order of completion. So
+    every rank runs them in the same order, and callbacks may call collectives themselves, as
+    PowerSGD's do.
     """
 
     def __init__(self) -> None:
@@ -28,7 +31,9 @@ class Waiter:
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, task: Callable[[], object]) -> None:
-        """Call `task` on the thread, after what was asked for before; at once on the thread itself, and when there is none any more."""
+        """Call `task` on the thread, after what was asked for before; at once on the thread itself,
+        and when there is none any more.
+        """
         if threading.current_thread() is self._thread or threads.over():
             task()
             return
@@ -41,7 +46,8 @@ class Waiter:
     def hold(self, work: Any) -> None:
         """Keep `work` alive until somebody waits for it or takes its future.
 
-        In torch 1.13 C++ code that holds a Work does not hold its Python half, without which wait() would never return.
+        In torch 1.13 C++ code that holds a Work does not hold its Python half, without which wait()
+        would never return.
         """
         self._held[id(work)] = work
         if len(self._held) > _HELD:

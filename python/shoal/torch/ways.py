@@ -55,19 +55,30 @@ class Worker(NamedTuple):
 
 
 class Ways:
-    """The ways of the buckets of a model. All workers choose the same one, in the first step of a generation and when a step was void.
+    """The ways of the buckets of a model. All workers choose the same one, in the first step of a
+    generation and when a step was void.
 
-    They go from device to device where every worker has a device of its own and the same NCCL, else through the arena. Buckets of other kinds than
-    Bucket, and those of a group (`group`), always go through the arena. So do those of a job that has begun on CPUs alone: its workers ask each other
+    They go from device to device where every worker has a device of its own and the same NCCL, else
+    through the arena. Buckets of other kinds than Bucket, and those of a group (`group`), always go
+    through the arena. So do those of a job that has begun on CPUs alone: its workers ask each other
     nothing, and those who join are told so.
     """
 
-    def __init__(self, job: "shoal.Job", tensors: Sequence[Tensor], buckets: Sequence[Bucket], group: "Optional[shoal.Group]", plain: bool):
+    def __init__(
+        self,
+        job: "shoal.Job",
+        tensors: Sequence[Tensor],
+        buckets: Sequence[Bucket],
+        group: "Optional[shoal.Group]",
+        plain: bool,
+    ):
         self._job, self._card, self._group = job, cuda.card_of(tensors), group
         self.arena = self._through_the_arena(mover_of(job, tensors), buckets)
         self._asks = False
         if group is None and plain:
-            self._asks = not job.outside and bool(job.allreduce(array("q", [self._card is not None]), "max")[0])
+            self._asks = not job.outside and bool(
+                job.allreduce(array("q", [self._card is not None]), "max")[0]
+            )
             job._state.register(job.unused("devices"), lambda: self._asks, self._told, kept=False)
         self._way, self._generation = self.arena, -1
         self._resident: List[Bucket] = []  # the buckets on the device, as far as they were needed
@@ -84,13 +95,17 @@ class Ways:
         return Way(mover, buckets, Exchange(self._job, buckets, self._group))
 
     def recut(self, make: Callable[[], Sequence[Bucket]]) -> None:
-        """Have other buckets, between two steps. The memory of those before is free when they are made, if nobody else has it."""
+        """Have other buckets, between two steps. The memory of those before is free when they are
+        made, if nobody else has it.
+        """
         mover, self._resident, self._generation = self.arena.mover, [], -1
         del self.arena, self._way
         self.arena = self._way = self._through_the_arena(mover, make())
 
     def choose(self, void: bool = False) -> Way:
-        """The way of the open step; `void` where it was void on the one before, which is not taken again."""
+        """The way of the open step; `void` where it was void on the one before, which is not taken
+        again.
+        """
         if not self._asks or self._job.step is None:
             return self.arena
         before = self._ring.names if void and self._ring is not None else None
@@ -105,7 +120,10 @@ class Ways:
                 self._job._port.check()  # another worker: ask who is left
                 void = True
         if self._way is not self.arena:
-            self._resident += [Bucket(b.parameters, empty=self._card.empty) for b in self.arena.buckets[len(self._resident) :]]  # type: ignore[union-attr]
+            self._resident += [
+                Bucket(b.parameters, empty=self._card.empty)
+                for b in self.arena.buckets[len(self._resident) :]
+            ]  # type: ignore[union-attr]
         return self._way
 
     def _drop_ring(self) -> None:
@@ -139,10 +157,17 @@ class Ways:
             device, version = self._card.identity()
         except RuntimeError:
             return Worker(self._name, _WITHOUT, 0, 0)
-        return Worker(self._name, _ABLE, int.from_bytes(hashlib.blake2b(device.encode(), digest_size=7).digest(), "little"), version)
+        return Worker(
+            self._name,
+            _ABLE,
+            int.from_bytes(hashlib.blake2b(device.encode(), digest_size=7).digest(), "little"),
+            version,
+        )
 
     def _agree(self, workers: List[Worker], before: Optional[List[int]]) -> Way:
-        """The way that these workers have in common; all of them find the same. `before` is a ring on which the step was void."""
+        """The way that these workers have in common; all of them find the same. `before` is a ring
+        on which the step was void.
+        """
         ranks = [r for r, w in enumerate(workers) if w.name]
         names = [workers[r].name for r in ranks]
         why = _obstacle(workers, ranks)
@@ -155,10 +180,18 @@ class Ways:
         if self._ring is None or self._ring.names != names:
             self._drop_ring()  # on all of them, also where making one fails
             self._ring = Ring(self._job, self._card, names, ranks)
-        return Way(_Resident(self._card), self._resident, Direct(self._job, self._resident, self._ring, ranks))
+        return Way(
+            _Resident(self._card),
+            self._resident,
+            Direct(self._job, self._resident, self._ring, ranks),
+        )
 
     def _say(self, workers: List[Worker], ranks: List[int], why: str) -> None:
-        line = f"shoal: gradients go through the arena: {why}" if why else f"shoal: gradients go through NCCL, on {len(ranks)} devices"
+        line = (
+            f"shoal: gradients go through the arena: {why}"
+            if why
+            else f"shoal: gradients go through NCCL, on {len(ranks)} devices"
+        )
         gpus = any(workers[r].state != _ON_THE_CPU for r in ranks)
         if gpus and self._job.rank == ranks[0] and line != self._said:
             self._said = line

@@ -1,7 +1,8 @@
 """How a torch tensor looks to the agent, which knows seven element types and dense memory only.
 
-A `Wire` is a dense tensor on the CPU, of one of the seven types. It shares memory with the tensor it stands for wherever that is
-possible; where it is not (strides, 8- and 16-bit integers in a sum, a CUDA device), `back` copies the result home.
+A `Wire` is a dense tensor on the CPU, of one of the seven types. It shares memory with the tensor
+it stands for wherever that is possible; where it is not (strides, 8- and 16-bit integers in a sum,
+a CUDA device), `back` copies the result home.
 """
 
 from __future__ import annotations
@@ -11,13 +12,23 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-_NATIVE = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
+_NATIVE = {
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+}
 _WIDENED = (torch.int8, torch.int16)
 _OPS = {"SUM": "sum", "AVG": "mean", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}
 
 
 def op_name(op: Any) -> str:
-    """The name of a torch.distributed.ReduceOp, whose objects are no good as keys in every release."""
+    """The name of a torch.distributed.ReduceOp, whose objects are no good as keys in every
+    release.
+    """
     return getattr(op, "op", op).name
 
 
@@ -25,11 +36,14 @@ class Wire(NamedTuple):
     """One tensor on its way."""
 
     data: Tensor  # dense, of a native type
-    back: Optional[Callable[[], object]] = None  # copies the result home; None where the memory is shared
+    # copies the result home; None where the memory is shared
+    back: Optional[Callable[[], object]] = None
 
 
 def moved(tensor: Tensor) -> Wire:
-    """`tensor` for a call that only moves elements: any type, types that the agent does not know as bytes."""
+    """`tensor` for a call that only moves elements: any type, types that the agent does not know as
+    bytes.
+    """
     home = _dense(tensor)
     dense = home.cpu().resolve_conj().resolve_neg().contiguous()
     back = None if dense.data_ptr() == home.data_ptr() else lambda: home.copy_(dense)
@@ -45,12 +59,16 @@ def moved(tensor: Tensor) -> Wire:
 def reduced(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
     """`tensor` for a call that reduces it by torch's `op`; also the agent's name of the reduction.
 
-    A bool is a byte of 0 or 1, so its sum (or) is a maximum and its product (and) a minimum. Small integers are
-    widened to 32 bits and narrowed again, which wraps around as torch's own arithmetic does.
+    A bool is a byte of 0 or 1, so its sum (or) is a maximum and its product (and) a minimum. Small
+    integers are widened to 32 bits and narrowed again, which wraps around as torch's own arithmetic
+    does.
     """
     name = _OPS.get(op_name(op))
     if name is None:
-        raise RuntimeError(f"shoal: the reduction {op_name(op)} is not supported here: use one of SUM, AVG, PRODUCT, MIN, MAX")
+        raise RuntimeError(
+            f"shoal: the reduction {op_name(op)} is not supported here: use one of SUM, AVG,"
+            " PRODUCT, MIN, MAX"
+        )
     if tensor.dtype == torch.bool and name != "mean":
         return moved(tensor), {"sum": "max", "prod": "min"}.get(name, name)
     if tensor.dtype in _WIDENED:
@@ -59,11 +77,15 @@ def reduced(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
         return Wire(wide, lambda: home.copy_(wide)), name
     if tensor.dtype in _NATIVE or (tensor.is_complex() and name in ("sum", "mean")):
         return moved(tensor), name
-    raise RuntimeError(f"shoal: {name} of {tensor.dtype} tensors is not supported: reduce them as a number type")
+    raise RuntimeError(
+        f"shoal: {name} of {tensor.dtype} tensors is not supported: reduce them as a number type"
+    )
 
 
 def end_to_end(wires: Sequence[Wire], fill: bool) -> Wire:
-    """Several tensors as one, each behind the other; with `fill` their contents too, else room for a result."""
+    """Several tensors as one, each behind the other; with `fill` their contents too, else room for
+    a result.
+    """
     sizes = [wire.data.numel() for wire in wires]
     if fill:
         data = torch.cat([wire.data.reshape(-1) for wire in wires])
@@ -82,6 +104,7 @@ def end_to_end(wires: Sequence[Wire], fill: bool) -> Wire:
 def _dense(tensor: Tensor) -> Tensor:
     if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
         raise RuntimeError(
-            f"shoal: a {tensor.layout} tensor on {tensor.device} cannot take part in this call: pass a dense tensor on the CPU or on a CUDA device"
+            f"shoal: a {tensor.layout} tensor on {tensor.device} cannot take part in this call:"
+            " pass a dense tensor on the CPU or on a CUDA device"
         )
     return tensor.detach()

@@ -20,9 +20,9 @@ _NOT_GIVEN = timedelta(0)
 class Work(_Work):
     """A collective or a point-to-point call under way: `wait()` for it, or take its `get_future()`.
 
-    Nothing runs in the background until the future is taken: `wait()` itself finishes the call in the thread that waits.
-    What the agent answers to a wrong call (a RuntimeError that names both calls on both ranks) is raised by `wait()`
-    and by the future.
+    Nothing runs in the background until the future is taken: `wait()` itself finishes the call in
+    the thread that waits. What the agent answers to a wrong call (a RuntimeError that names both
+    calls on both ranks) is raised by `wait()` and by the future.
     """
 
     def __init__(self, waiter: Waiter, result: List[torch.Tensor], timeout: timedelta):
@@ -45,13 +45,16 @@ class Work(_Work):
         self._handles.append(handle)
 
     def after(self, land: Callable[[], object]) -> None:
-        """Run `land` once all handles are done: it brings the result to where the caller wants it."""
+        """Run `land` once all handles are done: it brings the result to where the caller wants
+        it.
+        """
         self._landings.append(land)
 
     def wait(self, timeout: timedelta = _NOT_GIVEN) -> bool:
         """Block until the call is done and its results lie in the tensors.
 
-        `timeout` defaults to that of the process group. Raises RuntimeError with what the agent answers, or at the timeout.
+        `timeout` defaults to that of the process group. Raises RuntimeError with what the agent
+        answers, or at the timeout.
         """
         self._waiter.release(self)
         self._settle(timeout or self._timeout)
@@ -100,7 +103,9 @@ class Work(_Work):
                     land()
             except TimeoutError as error:
                 seconds = timeout.total_seconds()
-                self._error = RuntimeError(f"shoal: {self._kind} reached its timeout of {seconds:g} s: {error}")
+                self._error = RuntimeError(
+                    f"shoal: {self._kind} reached its timeout of {seconds:g} s: {error}"
+                )
             except Exception as error:
                 self._error = error
             self._settled = True
@@ -115,7 +120,9 @@ class Work(_Work):
 
 
 class Transfer(Work):
-    """A send or a receive. These finish in any order, so each one's future is completed by a thread of its own."""
+    """A send or a receive. These finish in any order, so each one's future is completed by a thread
+    of its own.
+    """
 
     def add(self, kind: str, handle: Any) -> None:
         """As Work's, and remember whom to ask for the source."""
@@ -123,7 +130,9 @@ class Transfer(Work):
         self._handle = handle
 
     def source_rank(self) -> int:
-        """The rank inside the group that sent what was received from any, once wait() has returned."""
+        """The rank inside the group that sent what was received from any, once wait() has
+        returned.
+        """
         return self._handle.source
 
     _source_rank = source_rank  # torch's own name for it

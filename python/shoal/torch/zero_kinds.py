@@ -1,4 +1,6 @@
-"""What an optimizer keeps for a parameter: tensors as large as it, which can be cut, and numbers."""
+"""What an optimizer keeps for a parameter: tensors as large as it, which can be cut, and
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,25 @@ from torch import Tensor
 class Kind(NamedTuple):
     """One entry of an optimizer's state of a parameter."""
 
-    dtype: Optional[torch.dtype]  # of a tensor that is cut with the parameter; None = a number, which every part has
+    # of a tensor that is cut with the parameter; None = a number, which every part has
+    dtype: Optional[torch.dtype]
     number: Callable[[float], Any]  # makes a number as the optimizer keeps it
 
 
 def kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor) -> Dict[str, Kind]:
     """The state that an optimizer has or will have for a parameter of a group, by name.
 
-    Raises TypeError for an optimizer whose state is of another kind: it cannot work on a part of a parameter.
+    Raises TypeError for an optimizer whose state is of another kind: it cannot work on a part of a
+    parameter.
     """
     state, shape = optimizer.state.get(parameter, {}), parameter.shape
     if not state:
         state, shape = _tried(optimizer, group, parameter.dtype), torch.Size([3])
-    return {name: _kind(optimizer, name, value, shape) for name, value in state.items() if value is not None}
+    return {
+        name: _kind(optimizer, name, value, shape)
+        for name, value in state.items()
+        if value is not None
+    }
 
 
 def _tried(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> Dict[str, Any]:
@@ -55,6 +63,6 @@ def _kind(optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.
 
 def _unfit(optimizer: torch.optim.Optimizer, why: str) -> TypeError:
     return TypeError(
-        f"{type(optimizer).__name__} cannot be sharded: {why}. shoal.torch.zero takes optimizers that treat each element by itself, "
-        "as SGD and Adam do; use shoal.torch.ddp with this one"
+        f"{type(optimizer).__name__} cannot be sharded: {why}. shoal.torch.zero takes optimizers"
+        " that treat each element by itself, as SGD and Adam do; use shoal.torch.ddp with this one"
     )

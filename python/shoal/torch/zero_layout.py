@@ -1,7 +1,9 @@
-"""Who holds which part of an optimizer's state: pure arithmetic. docs/design/zero.md has the reasons.
+"""Who holds which part of an optimizer's state: pure arithmetic. docs/design/zero.md has the
+reasons.
 
-All parameters lie one behind the other on one line of elements, each from a multiple of GRAIN on. The line is cut into a share for each
-worker, and each share is held by its owner and by one other worker, its buddy.
+All parameters lie one behind the other on one line of elements, each from a multiple of GRAIN on.
+The line is cut into a share for each worker, and each share is held by its owner and by one other
+worker, its buddy.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import itertools
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-# Elements. Cuts lie on multiples of it, so that torch's vector code does the same with a part of a parameter as with all of it.
+# Elements. Cuts lie on multiples of it, so that torch's vector code does the same with a part of a
+# parameter as with all of it.
 GRAIN = 64
 
 Span = Tuple[int, int]  # from, to
@@ -28,7 +31,11 @@ class Deal(NamedTuple):
 
     def held(self, rank: int) -> List[Span]:
         """What a worker holds: its share and those that it is the buddy of, in order."""
-        return [share for r, share in enumerate(self.shares) if rank in (r, self.buddies[r]) and share[0] < share[1]]
+        return [
+            share
+            for r, share in enumerate(self.shares)
+            if rank in (r, self.buddies[r]) and share[0] < share[1]
+        ]
 
     def cuts(self) -> List[int]:
         """Where the shares begin, by worker, and where the last one ends."""
@@ -36,10 +43,12 @@ class Deal(NamedTuple):
 
 
 def deal(total: int, hosts: Sequence[int]) -> Deal:
-    """The shares of a line of `total` elements for workers on these hosts; -1 is a worker that gets nothing.
+    """The shares of a line of `total` elements for workers on these hosts; -1 is a worker that gets
+    nothing.
 
-    Shares are equal up to GRAIN. The workers stand in a ring in which hosts take turns, and each is the buddy of the next one: with as many
-    workers on every host the loss of a host takes both copies of nothing.
+    Shares are equal up to GRAIN. The workers stand in a ring in which hosts take turns, and each is
+    the buddy of the next one: with as many workers on every host the loss of a host takes both
+    copies of nothing.
     """
     present = [r for r, host in enumerate(hosts) if host >= 0]
     shares: List[Span] = [(0, 0)] * len(hosts)

@@ -1,4 +1,6 @@
-"""The parameters of a sharded optimizer in arena memory, and what brings together what workers hold in parts."""
+"""The parameters of a sharded optimizer in arena memory, and what brings together what workers hold
+in parts.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,11 @@ class Stretch(NamedTuple):
 
 
 class Line:
-    """Parameters one behind the other on one line of elements, in the arena; those of one element type together.
+    """Parameters one behind the other on one line of elements, in the arena; those of one element
+    type together.
 
-    The parameters become views of it, so that the optimizer, a broadcast and an all-gather work on them where they are.
+    The parameters become views of it, so that the optimizer, a broadcast and an all-gather work on
+    them where they are.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -80,7 +84,9 @@ Piece = Tuple[Span, Tensor]  # where on the line, and the elements
 
 
 class Words(NamedTuple):
-    """A chunk on its way: elements as whole numbers, of which the largest wins, and behind them a mark for each GRAIN of elements."""
+    """A chunk on its way: elements as whole numbers, of which the largest wins, and behind them a
+    mark for each GRAIN of elements.
+    """
 
     span: Span
     buffer: Tensor
@@ -92,7 +98,10 @@ class Words(NamedTuple):
         """A chunk to which nobody has given anything."""
         size = torch.empty(0, dtype=dtype).element_size()
         word = torch.int64 if size == 8 else torch.int32
-        words, grains = (span[1] - span[0]) * size // (8 if size == 8 else 4), (span[1] - span[0]) // GRAIN
+        words, grains = (
+            (span[1] - span[0]) * size // (8 if size == 8 else 4),
+            (span[1] - span[0]) // GRAIN,
+        )
         buffer = empty(words + grains, word).fill_(torch.iinfo(word).min)
         return cls(span, buffer, buffer[:words].view(dtype), buffer[words:])
 
@@ -117,15 +126,21 @@ class Words(NamedTuple):
         """Copy what belongs here to a tensor of a span of the line."""
         shared = overlap(self.span, span)
         if shared:
-            values[shared[0] - span[0] : shared[1] - span[0]] = self.data[shared[0] - self.span[0] : shared[1] - self.span[0]]
+            values[shared[0] - span[0] : shared[1] - span[0]] = self.data[
+                shared[0] - self.span[0] : shared[1] - self.span[0]
+            ]
 
 
-def merge(job: "shoal.Job", stretch: Stretch, dtype: torch.dtype, give: Sequence[Piece]) -> Iterator[Words]:
-    """A stretch, of which every member gives the pieces that it has, chunk by chunk. Elements are of type `dtype`.
+def merge(
+    job: "shoal.Job", stretch: Stretch, dtype: torch.dtype, give: Sequence[Piece]
+) -> Iterator[Words]:
+    """A stretch, of which every member gives the pieces that it has, chunk by chunk. Elements are
+    of type `dtype`.
 
-    It is an all-reduce, which goes on without a member that is lost, and brings all others the same. Two who give the same elements have the
-    same, or nearly (not all processors round alike), so either will do: the maximum of the bits as whole numbers chooses one, and
-    what nobody has given is the least number.
+    It is an all-reduce, which goes on without a member that is lost, and brings all others the
+    same. Two who give the same elements have the same, or nearly (not all processors round alike),
+    so either will do: the maximum of the bits as whole numbers chooses one, and what nobody has
+    given is the least number.
     """
     flying: Deque[Tuple[Words, Any]] = deque()
     for start in range(stretch.start, stretch.stop, CHUNK):

@@ -1,4 +1,6 @@
-"""The share of an optimizer's state that a worker holds, and how shares pass from worker to worker."""
+"""The share of an optimizer's state that a worker holds, and how shares pass from worker to
+worker.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Row(NamedTuple):
 class Shards:
     """The parts of parameters that this worker updates, and the optimizer for them.
 
-    `deal` says what each member holds, `parts` are the runs of parameters held here, and `inner` is an optimizer like the user's for them.
+    `deal` says what each member holds, `parts` are the runs of parameters held here, and `inner` is
+    an optimizer like the user's for them.
     """
 
     def __init__(self, job: "shoal.Job", optimizer: torch.optim.Optimizer, line: Line) -> None:
@@ -40,7 +43,9 @@ class Shards:
         self.name = "sharded " + job.unused("optimizer")
         groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._group = [groups[p] for p in line.parameters]
-        self._kinds: List[Dict[str, Kind]] = [kinds(optimizer, g, p) for g, p in zip(self._group, line.parameters)]
+        self._kinds: List[Dict[str, Kind]] = [
+            kinds(optimizer, g, p) for g, p in zip(self._group, line.parameters)
+        ]
         self._names = sorted({name for known in self._kinds for name in known})
         self.inner = copy.copy(optimizer)
         self.parts: List[Tuple[Run, Tensor]] = []
@@ -50,15 +55,23 @@ class Shards:
             self._begin()
 
     def _begin(self) -> None:
-        """Take this worker's share of the state that the optimizer has already, as on all others."""
+        """Take this worker's share of the state that the optimizer has already, as on all
+        others.
+        """
         hosts = [row.host for row in self._census()]
         self._hold(deal(self.line.total, hosts), len(hosts))
         self._take(self.deal.held(self._rank))
         for run, part in self.parts:
             first, _ = self.line.places[run.parameter]
-            for name, value in self.optimizer.state.get(self.line.parameters[run.parameter], {}).items():
+            for name, value in self.optimizer.state.get(
+                self.line.parameters[run.parameter], {}
+            ).items():
                 cut = self._cut(run.parameter, name)
-                self.inner.state[part][name] = value.reshape(-1)[run.start - first : run.stop - first].clone() if cut else copy.deepcopy(value)
+                self.inner.state[part][name] = (
+                    value.reshape(-1)[run.start - first : run.stop - first].clone()
+                    if cut
+                    else copy.deepcopy(value)
+                )
         self.optimizer.state.clear()
 
     def step(self) -> None:
@@ -70,13 +83,18 @@ class Shards:
             part.grad = None
 
     def gather(self) -> None:
-        """After an update: give all members all parameters, and deal the state anew where members have gone."""
+        """After an update: give all members all parameters, and deal the state anew where members
+        have gone.
+        """
         if self._moved:
             self.settle()
             return
         share = self.deal.shares[self._rank]
         with self._job.grouped():
-            calls = [self._job.allgather_async(s.part(s.values, share), out=s.values) for s in self.line.stretches]
+            calls = [
+                self._job.allgather_async(s.part(s.values, share), out=s.values)
+                for s in self.line.stretches
+            ]
         lost = False
         for call in calls:
             try:
@@ -87,9 +105,11 @@ class Shards:
             self._share()
 
     def settle(self) -> None:
-        """When the members have changed: give all of them all parameters, and deal the shares of those who are gone to those who are left.
+        """When the members have changed: give all of them all parameters, and deal the shares of
+        those who are gone to those who are left.
 
-        Those who have just joined make the same calls, and hold nothing yet. Raises ShoalError where both who held something are gone.
+        Those who have just joined make the same calls, and hold nothing yet. Raises ShoalError
+        where both who held something are gone.
         """
         view = self._job._port.view
         if view.released or not self._moved:
@@ -100,18 +120,26 @@ class Shards:
         with self._job._port.everyone():
             self._share()
             rows = self._census()
-            same = all((row.rank, row.size) == (rank, elders) for rank, row in enumerate(rows[:elders]))
-            self._pass_on([row.host if rank < elders else -1 for rank, row in enumerate(rows)], move=not same)
+            same = all(
+                (row.rank, row.size) == (rank, elders) for rank, row in enumerate(rows[:elders])
+            )
+            self._pass_on(
+                [row.host if rank < elders else -1 for rank, row in enumerate(rows)], move=not same
+            )
 
     def spread(self) -> None:
         """When those who have just joined have all else: deal the state to all members."""
         self._pass_on([row.host for row in self._census()], move=True)
 
     def get(self) -> Dict[str, Any]:
-        """The state for a checkpoint: "known" says which parameters have it, and the numbers of it; where there is no tensor yet stand zeros."""
+        """The state for a checkpoint: "known" says which parameters have it, and the numbers of it;
+        where there is no tensor yet stand zeros.
+        """
         cuts, rank = self.deal.cuts(), self._rank
         rows = [bisect_left([start for start, _ in self.line.places], cut) for cut in cuts]
-        value: Dict[str, Any] = {"known": Dealt(self._known()[rows[rank] : rows[rank + 1]], rank, rows)}
+        value: Dict[str, Any] = {
+            "known": Dealt(self._known()[rows[rank] : rows[rank + 1]], rank, rows)
+        }
         mine = {run: part for run, part in self.parts}
         for i, (start, stop) in enumerate(self.line.places):
             within = [min(max(cut, start), stop) - start for cut in cuts]
@@ -124,26 +152,40 @@ class Shards:
         return value
 
     def set(self, value: Dict[str, Any]) -> None:
-        """Take over what is held here of the state in a checkpoint, of whatever number of workers."""
+        """Take over what is held here of the state in a checkpoint, of whatever number of
+        workers.
+        """
         table = value["known"]
         for run, part in self.parts:
             first, _ = self.line.places[run.parameter]
             for name in self._kinds[run.parameter]:
-                if self._cut(run.parameter, name) and table[run.parameter, self._names.index(name)] > -math.inf:
-                    self.inner.state[part][name] = value[f"{run.parameter}.{name}"][run.start - first : run.stop - first].clone()
+                if (
+                    self._cut(run.parameter, name)
+                    and table[run.parameter, self._names.index(name)] > -math.inf
+                ):
+                    self.inner.state[part][name] = value[f"{run.parameter}.{name}"][
+                        run.start - first : run.stop - first
+                    ].clone()
         self._set_numbers(table)
 
     @property
     def nbytes(self) -> int:
         """The bytes of the state held here."""
-        return sum(v.numel() * v.element_size() for state in self.inner.state.values() for v in state.values() if torch.is_tensor(v))
+        return sum(
+            v.numel() * v.element_size()
+            for state in self.inner.state.values()
+            for v in state.values()
+            if torch.is_tensor(v)
+        )
 
     @property
     def _moved(self) -> bool:
         return self._job._port.view.generation != self._generation
 
     def _drop(self) -> None:
-        """Hold nothing: what this worker may have held belongs to members of an earlier generation."""
+        """Hold nothing: what this worker may have held belongs to members of an earlier
+        generation.
+        """
         self._generation, self._rank, self._size = -1, -1, -1
         self._take([])
 
@@ -168,23 +210,33 @@ class Shards:
         """What each member says of itself. One that is lost before it could is not here."""
         view = self._job._port.view
         said = array("q", [-1]) * (len(Row._fields) * view.size)
-        host = int.from_bytes(hashlib.blake2b(self._job.host.encode(), digest_size=7).digest(), "little")
-        said[len(Row._fields) * view.rank : len(Row._fields) * (view.rank + 1)] = array("q", [host, self._rank, self._size])
+        host = int.from_bytes(
+            hashlib.blake2b(self._job.host.encode(), digest_size=7).digest(), "little"
+        )
+        said[len(Row._fields) * view.rank : len(Row._fields) * (view.rank + 1)] = array(
+            "q", [host, self._rank, self._size]
+        )
         said = self._job.allreduce(said, op="max")
         return [Row(*said[i : i + len(Row._fields)]) for i in range(0, len(said), len(Row._fields))]
 
     def _share(self) -> None:
-        """Give all members all parameters, from both who update each of them. It goes on without a member that is lost."""
+        """Give all members all parameters, from both who update each of them. It goes on without a
+        member that is lost.
+        """
         held, missing = self.deal.held(self._rank), False
         for stretch in self.line.stretches:
-            for words in merge(self._job, stretch, stretch.dtype, stretch.pieces(stretch.values, held)):
+            for words in merge(
+                self._job, stretch, stretch.dtype, stretch.pieces(stretch.values, held)
+            ):
                 missing = missing or not words.whole(words.span)
                 words.put((stretch.start, stretch.stop), stretch.values)
         if missing:
             raise _lost()
 
     def _pass_on(self, hosts: Sequence[int], move: bool) -> None:
-        """Deal the state to members on these hosts (-1: gets nothing). Without `move` they have it."""
+        """Deal the state to members on these hosts (-1: gets nothing). Without `move` they have
+        it.
+        """
         new = deal(self.line.total, hosts)
         if move:
             table = self._table()
@@ -196,15 +248,29 @@ class Shards:
             self._set_numbers(table)
         self._hold(new, sum(host >= 0 for host in hosts))
 
-    def _pass_on_one(self, name: str, table: Tensor, before: Sequence[Tuple[Run, Tensor]], state: Dict[Tensor, Dict[str, Tensor]]) -> bool:
+    def _pass_on_one(
+        self,
+        name: str,
+        table: Tensor,
+        before: Sequence[Tuple[Run, Tensor]],
+        state: Dict[Tensor, Dict[str, Tensor]],
+    ) -> bool:
         """Pass on one of the tensors that the optimizer keeps; false where some of it is lost."""
         whole = True
         for stretch in self.line.stretches:
-            there = [i for i in self.line.within(stretch) if self._cut(i, name) and table[i, self._names.index(name)] > -math.inf]
+            there = [
+                i
+                for i in self.line.within(stretch)
+                if self._cut(i, name) and table[i, self._names.index(name)] > -math.inf
+            ]
             if not there:
                 continue
             dtype = self._kinds[there[0]][name].dtype
-            give = [(run[1:], state[part].pop(name)) for run, part in before if run.parameter in there and state[part].get(name) is not None]
+            give = [
+                (run[1:], state[part].pop(name))
+                for run, part in before
+                if run.parameter in there and state[part].get(name) is not None
+            ]
             mine = [(run, part) for run, part in self.parts if run.parameter in there]
             for _, part in mine:
                 self.inner.state[part][name] = torch.empty(part.shape, dtype=dtype)
@@ -226,12 +292,18 @@ class Shards:
         return table
 
     def _known(self) -> Tensor:
-        """Which parameters have which state here, and the numbers of it: a row a parameter, and -inf where it has none."""
-        table = torch.full((len(self.line.parameters), len(self._names)), -math.inf, dtype=torch.float64)
+        """Which parameters have which state here, and the numbers of it: a row a parameter, and
+        -inf where it has none.
+        """
+        table = torch.full(
+            (len(self.line.parameters), len(self._names)), -math.inf, dtype=torch.float64
+        )
         for run, part in self.parts:
             for name, value in self.inner.state[part].items():
                 if value is not None:
-                    table[run.parameter, self._names.index(name)] = 1.0 if self._cut(run.parameter, name) else float(value)
+                    table[run.parameter, self._names.index(name)] = (
+                        1.0 if self._cut(run.parameter, name) else float(value)
+                    )
         return table
 
     def _set_numbers(self, table: Tensor) -> None:
@@ -244,6 +316,7 @@ class Shards:
 
 def _lost() -> shoal.ShoalError:
     return shoal.ShoalError(
-        "a part of the optimizer's state is gone with the two workers that held it, which were lost at once. "
-        "Start the job again: it goes on from its newest checkpoint, if it writes any (job.checkpoint)"
+        "a part of the optimizer's state is gone with the two workers that held it, which were lost"
+        " at once. Start the job again: it goes on from its newest checkpoint, if it writes any"
+        " (job.checkpoint)"
     )

@@ -1,8 +1,10 @@
-"""One rank of a run of torch's suite: runs the tests named in $TESTS one after another in this process.
+"""One rank of a run of torch's suite: runs the tests named in $TESTS one after another in this
+process.
 
-torch's own runner spawns fresh processes for every test, which costs seconds of imports each. Here the ranks live on
-and every test gets a fresh process group. Each test's outcome is one JSON line in $TEMP_DIR/results.RANK; after a
-failure the process ends, because the ranks may have parted ways, and run.py starts a new set for the tests that are left.
+torch's own runner spawns fresh processes for every test, which costs seconds of imports each. Here
+the ranks live on and every test gets a fresh process group. Each test's outcome is one JSON line in
+$TEMP_DIR/results.RANK; after a failure the process ends, because the ranks may have parted ways,
+and run.py starts a new set for the tests that are left.
 """
 
 import faulthandler
@@ -14,9 +16,14 @@ import traceback
 import unittest
 from datetime import timedelta
 
-RANK, WORLD_SIZE, BACKEND = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["BACKEND"]
+RANK, WORLD_SIZE, BACKEND = (
+    int(os.environ["RANK"]),
+    int(os.environ["WORLD_SIZE"]),
+    os.environ["BACKEND"],
+)
 TEMP_DIR = os.environ["TEMP_DIR"]
-DEADLINE = int(os.environ["DEADLINE"])  # seconds a test may take before every thread's stack is printed and the rank ends
+# seconds a test may take before every thread's stack is printed and the rank ends
+DEADLINE = int(os.environ["DEADLINE"])
 
 import torch
 import torch.distributed as dist
@@ -53,7 +60,11 @@ def run(index: int, name: str) -> tuple:
     except unittest.SkipTest as skip:
         outcome = "skipped", str(skip)
     except SystemExit as end:
-        outcome = ("skipped", SKIPS[end.code]) if end.code in SKIPS else ("failed", f"exited with code {end.code}")
+        outcome = (
+            ("skipped", SKIPS[end.code])
+            if end.code in SKIPS
+            else ("failed", f"exited with code {end.code}")
+        )
     except BaseException:
         return "failed", traceback.format_exc()
     test._barrier(wait_for=WORLD_SIZE)
@@ -74,7 +85,10 @@ def main() -> None:
             start = time.monotonic()
             outcome, reason = run(index, name)
             seconds = round(time.monotonic() - start, 3)
-            results.write(json.dumps({"test": name, "outcome": outcome, "reason": reason, "seconds": seconds}) + "\n")
+            results.write(
+                json.dumps({"test": name, "outcome": outcome, "reason": reason, "seconds": seconds})
+                + "\n"
+            )
             if outcome == "failed":
                 print(f"{name}: {reason}", file=sys.stderr, flush=True)
                 os._exit(1)

@@ -1,8 +1,9 @@
 """Makes torch's in-package distributed suite importable and points it at a backend.
 
-The suite ships inside every torch package as `torch.testing._internal.distributed.distributed_test`. Its decorators read
-BACKEND once, at import, and many tests are open to the literal name "gloo" only. So it is imported as gloo's suite, and
-the backend is changed afterwards: another backend then faces exactly the tests that gloo faces.
+The suite ships inside every torch package as
+`torch.testing._internal.distributed.distributed_test`. Its decorators read BACKEND once, at import,
+and many tests are open to the literal name "gloo" only. So it is imported as gloo's suite, and the
+backend is changed afterwards: another backend then faces exactly the tests that gloo faces.
 
 The environment must hold BACKEND, WORLD_SIZE, TEMP_DIR and INIT_METHOD (run.py sets them).
 """
@@ -19,7 +20,8 @@ def load(backend: str):
     os.environ["BACKEND"] = "gloo"
     from torch.testing._internal import common_distributed
 
-    if int(os.environ["WORLD_SIZE"]) > 2:  # enough for the sub-groups, though torch 2 asks for eight
+    # enough for the sub-groups, though torch 2 asks for eight
+    if int(os.environ["WORLD_SIZE"]) > 2:
         common_distributed.skip_if_small_worldsize = lambda test: test
     from torch.testing._internal.distributed import distributed_test
 
@@ -36,22 +38,27 @@ def load(backend: str):
 
 
 def addressed(module, name: str, backend: str) -> None:
-    """Prepare the module for one test: what some tests find under BACKEND must be a name that they know."""
-    by_name = ("test_accumulate_gradients_no_sync",)  # set their model up for "gloo" and "mpi" alone
+    """Prepare the module for one test: what some tests find under BACKEND must be a name that they
+    know.
+    """
+    # set their model up for "gloo" and "mpi" alone
+    by_name = ("test_accumulate_gradients_no_sync",)
     module.BACKEND = "mpi" if name.startswith(by_name) else backend
 
 
 def names(case) -> list:
     """All test names of the suite, in a fixed order: those that run into a timeout on purpose last.
 
-    A call that timed out keeps its slot for as long as its process lives, and there are 256 of them.
+    A call that timed out keeps its slot for as long as its process lives, and there are 256 of
+    them.
     """
     found = [name for name in dir(case) if name.startswith("test_")]
     return sorted(found, key=lambda name: ("timeout" in name or "monitored" in name, name))
 
 
 def _open_monitored_barrier(dist) -> None:
-    # torch 1.13 refuses it to every backend not called gloo; torch 2 asks the backend. This asks the backend.
+    # torch 1.13 refuses it to every backend not called gloo; torch 2 asks the backend. This asks
+    # the backend.
     refusing = dist.monitored_barrier
 
     def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
